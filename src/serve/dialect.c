@@ -88,18 +88,29 @@ static sl_status copy_fields(const sl_dialect *d, sl_json root, sl_jbuf *chat, s
     return SL_OK;
 }
 
+/* Whether it was that field that is wrong. */
+static bool rename_field(sl_api_error *e, const char *from, const char *to) {
+    size_t n = strlen(from);
+    char said[sizeof e->msg];
+    if (strcmp(from, e->param) != 0 || !strcmp(from, to)) return false;
+    memcpy(said, e->msg, sizeof said);
+    if (!strncmp(said, from, n)) snprintf(e->msg, sizeof e->msg, "%s%.500s", to, said + n);
+    snprintf(e->param, sizeof e->param, "%s", to);
+    return true;
+}
+
 void sl_dialect_rename_error(const sl_dialect *d, sl_api_error *e) {
-    for (size_t i = 0; i < d->n_fields; i++) {
-        const sl_dialect_field *f = &d->fields[i];
-        if (!f->as || strcmp(f->as, e->param) != 0 || !strcmp(f->name, f->as)) continue;
-        size_t n = strlen(f->as);
-        char said[sizeof e->msg];
-        memcpy(said, e->msg, sizeof said);
-        if (!strncmp(said, f->as, n))
-            snprintf(e->msg, sizeof e->msg, "%s%.500s", f->name, said + n);
-        snprintf(e->param, sizeof e->param, "%s", f->name);
-        return;
-    }
+    for (size_t i = 0; i < d->n_fields; i++)
+        if (d->fields[i].as && rename_field(e, d->fields[i].as, d->fields[i].name)) return;
+}
+
+/* The shape of an answer, which may come in one of several fields, has the name of the one. */
+static void rename_shape(sl_status st, const char *field, sl_api_params *p, sl_api_error *e) {
+    if (!field) return;
+    if (st != SL_OK)
+        rename_field(e, "response_format", field);
+    else if (p->shape != SL_API_ANY)
+        p->shape_field = field;
 }
 
 static sl_status rewrite(const sl_dialect *d, sl_json root, const sl_api_limits *limits,
@@ -134,6 +145,7 @@ static sl_status read_rewritten(const sl_dialect *d, sl_span body, const sl_api_
     if (st == SL_OK) {
         sl_span text = {(uint8_t *)chat.data, chat.len};
         st = sl_api_params_parse(d->kind, text, limits, out, e);
+        rename_shape(st, extra.shape_field, out, e);
         if (st != SL_OK) sl_dialect_rename_error(d, e);
     }
     sl_jbuf_free(&chat);

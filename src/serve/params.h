@@ -43,10 +43,11 @@ typedef struct sl_api_prompt {
 
 /* What only some dialects have. */
 typedef struct sl_api_extra {
-    bool at_most;         /* max_tokens is a bound that the context may undercut */
-    bool as_it_is;        /* `thinking` may say what the model does in any case */
-    sl_chat_switch store; /* whether the answer is to be kept */
-    sl_jbuf echo;         /* what an answer repeats of its request: fields of its object */
+    bool at_most;            /* max_tokens is a bound that the context may undercut */
+    bool as_it_is;           /* `thinking` may say what the model does in any case */
+    sl_chat_switch store;    /* whether the answer is to be kept */
+    sl_jbuf echo;            /* what an answer repeats of its request: fields of its object */
+    const char *shape_field; /* static: what a chat has as response_format; NULL: nothing */
 } sl_api_extra;
 
 typedef struct sl_api_params {

@@ -296,36 +296,46 @@ static sl_status add_reasoning(sl_jbuf *chat, sl_json root, sl_api_error *e) {
 }
 
 /* As response_format of a chat, which has what is here beside the type one level down. */
-static sl_status add_text(sl_jbuf *chat, sl_json root, sl_api_error *e) {
+static sl_status add_format(sl_jbuf *chat, sl_json format, sl_api_extra *extra, sl_api_error *e) {
+    static const char *const known[] = {"type", "name", "schema", "strict", "description"};
+    static const char *const where = "text.format";
+    sl_err err = {0};
+    sl_json type = sl_json_get(format, "type");
+    bool strict, schema = sl_json_is_text(type, "json_schema");
+    if (sl_json_kind_of(type) != SL_JSON_STRING)
+        return sl_api_error_bad(e, where, "text.format: not an object with a type");
+    sl_status st = sl_dialect_only(format, where, known, schema ? SL_LEN(known) : 1, where, e);
+    if (st != SL_OK) return st;
+    if (schema && sl_json_kind_of(sl_json_get(format, "schema")) != SL_JSON_OBJECT)
+        return sl_api_error_bad(e, where, "text.format.schema: missing or not an object");
+    if (sl_json_bool(format, "strict", SL_JSON_OPTIONAL, &strict, &err) != SL_OK)
+        return sl_api_field_error(e, where, &err);
+    extra->shape_field = where;
+    sl_jbuf_fmt(chat, ",\"response_format\":{\"type\":");
+    sl_jbuf_json(chat, type);
+    for (size_t i = 1; i < SL_LEN(known) && schema; i++) {
+        sl_json part = sl_json_get(format, known[i]);
+        sl_jbuf_fmt(chat, "%s\"%s\":", i == 1 ? ",\"json_schema\":{" : ",", known[i]);
+        if (is_given(part))
+            sl_jbuf_json(chat, part);
+        else
+            sl_jbuf_fmt(chat, "null");
+    }
+    sl_jbuf_fmt(chat, schema ? "}}" : "}");
+    return SL_OK;
+}
+
+static sl_status add_text(sl_jbuf *chat, sl_json root, sl_api_extra *extra, sl_api_error *e) {
     static const char *const known[] = {"format", "verbosity"};
-    static const char *const parts[] = {"name", "schema", "strict", "description"};
     sl_json v = sl_json_get(root, "text"), format = sl_json_get(v, "format");
-    sl_json type = sl_json_get(format, "type"), verbosity = sl_json_get(v, "verbosity");
+    sl_json verbosity = sl_json_get(v, "verbosity");
     if (is_given(v) && sl_json_kind_of(v) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, "text", "text: not an object");
     sl_status st = sl_dialect_only(v, "text", known, SL_LEN(known), "text", e);
     if (st != SL_OK) return st;
     if (is_given(verbosity) && !sl_json_is_text(verbosity, "medium"))
         return sl_api_error_bad(e, "text", "text.verbosity: only \"medium\" is supported");
-    if (!is_given(format) || sl_json_is_text(type, "text")) return SL_OK;
-    if (sl_json_kind_of(type) != SL_JSON_STRING)
-        return sl_api_error_bad(e, "text", "text.format: not an object with a type");
-    sl_jbuf_fmt(chat, ",\"response_format\":{\"type\":");
-    sl_jbuf_json(chat, type);
-    if (sl_json_is_text(type, "json_schema")) {
-        const char *comma = "";
-        sl_jbuf_fmt(chat, ",\"json_schema\":{");
-        for (size_t i = 0; i < SL_LEN(parts); i++) {
-            sl_json part = sl_json_get(format, parts[i]);
-            if (!is_given(part)) continue;
-            sl_jbuf_fmt(chat, "%s\"%s\":", comma, parts[i]);
-            sl_jbuf_json(chat, part);
-            comma = ",";
-        }
-        sl_jbuf_put(chat, "}", 1);
-    }
-    sl_jbuf_put(chat, "}", 1);
-    return SL_OK;
+    return is_given(format) ? add_format(chat, format, extra, e) : SL_OK;
 }
 
 static sl_status check_metadata(sl_json root, sl_api_error *e) {
@@ -384,16 +394,21 @@ static sl_status check_rest(sl_json root, sl_api_extra *extra, sl_api_error *e) 
 /* The field as it came, unless it is too large; else what stands for its absence. */
 static void echo(sl_jbuf *b, sl_json root, const char *key, const char *otherwise) {
     sl_json v = sl_json_get(root, key);
-    size_t had = b->len;
     sl_jbuf_fmt(b, ",\"%s\":", key);
-    if (is_given(v)) {
-        size_t start = b->len;
-        sl_jbuf_json(b, v);
-        if (b->len - start <= MAX_ECHO) return;
-        b->len = had;
-        sl_jbuf_fmt(b, ",\"%s\":", key);
-    }
+    size_t start = b->len;
+    if (is_given(v)) sl_jbuf_json(b, v);
+    if (b->len > start && b->len - start <= MAX_ECHO) return;
+    b->len = start;
     sl_jbuf_fmt(b, "%s", otherwise);
+}
+
+/* What the answer is like; null: its schema is too large. */
+static void echo_text(sl_jbuf *b, sl_json root) {
+    sl_json text = sl_json_get(root, "text");
+    bool plain = !is_given(sl_json_get(text, "format"));
+    sl_jbuf_fmt(b, ",\"text\":{\"verbosity\":\"medium\"");
+    echo(b, text, "format", plain ? "{\"type\":\"text\"}" : "null");
+    sl_jbuf_put(b, "}", 1);
 }
 
 static void echo_all(sl_jbuf *b, sl_json root) {
@@ -406,12 +421,12 @@ static void echo_all(sl_jbuf *b, sl_json root) {
                   {"previous_response_id", "null"},
                   {"reasoning", "{\"effort\":null,\"summary\":null}"},
                   {"temperature", "null"},
-                  {"text", "{\"format\":{\"type\":\"text\"}}"},
                   {"tool_choice", "\"auto\""},
                   {"tools", "[]"},
                   {"top_p", "null"},
                   {"truncation", "\"disabled\""}};
     for (size_t i = 0; i < SL_LEN(fields); i++) echo(b, root, fields[i].key, fields[i].otherwise);
+    echo_text(b, root);
 }
 
 sl_status sl_responses_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
@@ -424,7 +439,7 @@ sl_status sl_responses_translate(sl_json root, const sl_api_limits *limits, sl_j
     if (st == SL_OK) st = add_tools(chat, root, e);
     if (st == SL_OK) st = add_tool_choice(chat, root, e);
     if (st == SL_OK) st = add_reasoning(chat, root, e);
-    if (st == SL_OK) st = add_text(chat, root, e);
+    if (st == SL_OK) st = add_text(chat, root, extra, e);
     if (st == SL_OK) st = check_metadata(root, e);
     if (st == SL_OK) st = check_rest(root, extra, e);
     if (st == SL_OK) echo_all(&extra->echo, root);
