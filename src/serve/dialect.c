@@ -32,6 +32,7 @@ const sl_dialect sl_dialects[SL_DIALECT_N] = {
                              .n_fields = SL_MESSAGES_FIELDS,
                              .translate = sl_messages_translate,
                              .needs_max_tokens = true,
+                             .talk = "messages",
                              .request_id_header = "request-id",
                              .in_blocks = true,
                              .error = sl_messages_error,
@@ -100,6 +101,7 @@ static bool rename_field(sl_api_error *e, const char *from, const char *to) {
 }
 
 void sl_dialect_rename_error(const sl_dialect *d, sl_api_error *e) {
+    if (d->talk && rename_field(e, "continue_final_message", d->talk)) return;
     for (size_t i = 0; i < d->n_fields; i++)
         if (d->fields[i].as && rename_field(e, d->fields[i].as, d->fields[i].name)) return;
 }

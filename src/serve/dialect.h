@@ -42,7 +42,8 @@ typedef struct sl_dialect {
     sl_status (*translate)(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
                            sl_api_extra *extra, sl_api_error *e);
     bool needs_max_tokens;
-    bool stores; /* answers are kept unless the request says otherwise, and may go on */
+    const char *talk; /* field that has the last message, which an answer goes on from; or NULL */
+    bool stores;      /* answers are kept unless the request says otherwise, and may go on */
 
     const char *request_id_header; /* of answers, beside X-Request-Id; NULL: none */
     bool in_blocks;                /* the order of texts, thoughts and calls is wanted */

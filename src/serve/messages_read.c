@@ -175,7 +175,20 @@ static sl_status add_message(sl_talk *t, sl_json m, size_t index, sl_api_error *
     return st;
 }
 
-static sl_status add_messages(sl_talk *t, sl_json root, sl_api_error *e) {
+/* An answer goes on from the assistant's last words, not from a call that has no result. */
+static sl_status check_last(sl_json last, size_t index, bool *goes_on, sl_api_error *e) {
+    sl_json content = sl_json_get(last, "content");
+    *goes_on = sl_json_is_text(sl_json_get(last, "role"), "assistant");
+    for (size_t i = 0; *goes_on && i < sl_json_count(content); i++)
+        if (is_type(sl_json_at(content, i), "tool_use"))
+            return sl_api_error_bad(e, "messages",
+                                    "messages[%zu].content[%zu]: the last message is the "
+                                    "assistant's, and no answer goes on behind a tool_use",
+                                    index, i);
+    return SL_OK;
+}
+
+static sl_status add_messages(sl_talk *t, sl_json root, bool *goes_on, sl_api_error *e) {
     sl_err err = {0};
     sl_json list = {0}, system = sl_json_get(root, "system");
     const place at = {.name = "system", .e = e};
@@ -187,12 +200,7 @@ static sl_status add_messages(sl_talk *t, sl_json root, sl_api_error *e) {
     size_t n = sl_json_count(list);
     if (n == 0) return sl_api_error_bad(e, "messages", "messages: empty");
     for (size_t i = 0; st == SL_OK && i < n; i++) st = add_message(t, sl_json_at(list, i), i, e);
-    if (st != SL_OK || !sl_json_is_text(sl_json_get(sl_json_at(list, n - 1), "role"), "assistant"))
-        return st;
-    return sl_api_error_bad(e, "messages",
-                            "messages[%zu]: an answer that begins with given words (the last "
-                            "message is the assistant's) is not supported",
-                            n - 1);
+    return st == SL_OK ? check_last(sl_json_at(list, n - 1), n - 1, goes_on, e) : st;
 }
 
 /* ---- tools ---- */
@@ -312,22 +320,34 @@ static sl_status add_thinking(sl_jbuf *chat, sl_json root, sl_api_extra *extra, 
     return SL_OK;
 }
 
-/* {"type":"json_schema","schema":{...}} */
-static void add_format(sl_jbuf *chat, sl_json format) {
+/* {"type":"json_schema","schema":{...}} of the field `where`, which is static. */
+static sl_status add_format(sl_jbuf *chat, sl_json format, const char *where, sl_api_extra *extra,
+                            sl_api_error *e) {
+    static const char *const known[] = {"type", "schema"};
     sl_json schema = sl_json_get(format, "schema");
-    if (sl_json_kind_of(format) <= SL_JSON_NULL) return;
-    sl_jbuf_fmt(chat, ",\"response_format\":{\"type\":");
-    sl_jbuf_json(chat, sl_json_get(format, "type"));
-    if (!sl_json_get(format, "type").value) sl_jbuf_fmt(chat, "null");
-    sl_jbuf_fmt(chat, ",\"json_schema\":{\"name\":\"answer\",\"strict\":true,\"schema\":");
+    if (sl_json_kind_of(format) <= SL_JSON_NULL) return SL_OK;
+    if (extra->shape_field)
+        return sl_api_error_bad(e, where, "%s: the answer has a shape by %s already", where,
+                                extra->shape_field);
+    sl_status st = sl_dialect_only(format, where, known, SL_LEN(known), where, e);
+    if (st != SL_OK) return st;
+    if (!is_type(format, "json_schema"))
+        return sl_api_error_bad(e, where, "%s.type: not json_schema", where);
+    if (sl_json_kind_of(schema) != SL_JSON_OBJECT)
+        return sl_api_error_bad(e, where, "%s.schema: missing or not an object", where);
+    extra->shape_field = where;
+    sl_jbuf_fmt(chat, ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
+                      "\"strict\":true,\"schema\":");
     sl_jbuf_json(chat, schema);
-    sl_jbuf_fmt(chat, "%s}}", schema.value ? "" : "null");
+    sl_jbuf_fmt(chat, "}}");
+    return SL_OK;
 }
 
-static sl_status add_output(sl_jbuf *chat, sl_json root, sl_api_error *e) {
+static sl_status add_output(sl_jbuf *chat, sl_json root, sl_api_extra *extra, sl_api_error *e) {
     static const char *const known[] = {"effort", "format"};
     sl_json v = sl_json_get(root, "output_config"), effort = sl_json_get(v, "effort");
-    sl_json older = sl_json_get(root, "output_format"), format = sl_json_get(v, "format");
+    if (sl_json_kind_of(v) > SL_JSON_NULL && sl_json_kind_of(v) != SL_JSON_OBJECT)
+        return sl_api_error_bad(e, "output_config", "output_config: not an object");
     sl_status st = sl_dialect_only(v, "output_config", known, SL_LEN(known), "output_config", e);
     if (st != SL_OK) return st;
     if (sl_json_kind_of(effort) > SL_JSON_NULL) {
@@ -337,8 +357,9 @@ static sl_status add_output(sl_jbuf *chat, sl_json root, sl_api_error *e) {
         else
             sl_jbuf_json(chat, effort);
     }
-    add_format(chat, sl_json_kind_of(older) > SL_JSON_NULL ? older : format);
-    return SL_OK;
+    st = add_format(chat, sl_json_get(v, "format"), "output_config.format", extra, e);
+    if (st != SL_OK) return st;
+    return add_format(chat, sl_json_get(root, "output_format"), "output_format", extra, e);
 }
 
 /* Clients have to name a number, and name large ones: it is a bound, also above the context. */
@@ -358,12 +379,14 @@ static void add_max_tokens(sl_jbuf *chat, sl_json root, const sl_api_limits *lim
 sl_status sl_messages_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
                                 sl_api_extra *extra, sl_api_error *e) {
     sl_talk talk;
+    bool goes_on = false;
     add_max_tokens(chat, root, limits, extra);
     sl_talk_open(&talk, chat);
-    sl_status st = add_messages(&talk, root, e);
+    sl_status st = add_messages(&talk, root, &goes_on, e);
     if (!sl_talk_close(&talk) && st == SL_OK) st = sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    if (goes_on) sl_jbuf_fmt(chat, ",\"continue_final_message\":true");
     if (st == SL_OK) st = add_tools(chat, root, e);
     if (st == SL_OK) st = add_tool_choice(chat, root, e);
     if (st == SL_OK) st = add_thinking(chat, root, extra, e);
-    return st == SL_OK ? add_output(chat, root, e) : st;
+    return st == SL_OK ? add_output(chat, root, extra, e) : st;
 }

@@ -6,9 +6,12 @@ import uuid
 
 import anthropic
 import httpx
+import pydantic
 import pytest
 import saying
 from conftest import GOLDEN, KEY, start
+from test_prefill import TALK, WORDS, chat, folder_with
+from test_structured import PERSON, Order, judge
 from test_tools import ANSWER, ARGUMENTS, FAMILIES, RESULT, SAID, THOUGHT
 
 TOOL = {"name": "get_weather", "description": "The weather of a city.",
@@ -177,7 +180,19 @@ REFUSED = [
     ({"stop_sequences": [""]}, "stop_sequences"),
     ({"messages": []}, "messages: empty"),
     ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\[0\].role: none of user, assistant, system"),
-    ({"messages": [*QUESTION, {"role": "assistant", "content": "It is"}]}, r"messages\[1\]: an answer that begins with given words"),
+    ({"messages": [*QUESTION, {"role": "assistant", "content": [{"type": "text", "text": "x"}, {"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
+     r"messages\[1\].content\[1\]: .* no answer goes on behind a tool_use"),
+    ({"messages": [*QUESTION, {"role": "assistant", "content": "It"}], "tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice"),
+    ({"output_config": 3}, "output_config: not an object"), ({"output_config": {"format": {"type": "text"}}}, "output_config.format.type: not"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: missing"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}, "name": "x"}}}, "output_config.format.name: not supported"),
+    ({"extra_body": {"output_format": {"type": "json_schema", "schema": 3}}}, "output_format.schema: missing"),
+    ({"extra_body": {"output_format": {"type": "json_schema", "schema": {}}, "output_config": {"format": {"type": "json_schema", "schema": {}}}}},
+     "output_format: the answer has a shape by output_config.format already"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"unevaluatedProperties": {"minimum": 1}}}}}, "unevaluatedProperties: this"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}, "tools": [TOOL], "tool_choice": {"type": "any"}},
+     "output_config.format: not with a tool_choice"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}, "extra_body": {"ignore_eos": True}}, "ignore_eos: not with output_config.format"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x/"}}]}]},
      r'messages\[0\].content\[0\]: blocks of type "image"'),
     ({"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "x"}}]}]}, '"document"'),
@@ -208,6 +223,74 @@ def test_refusals(server):
         assert (e.status_code, e.body["error"]["type"]) == wanted and e.body["type"] == "error" and e.request_id, (changed, e)
     with pytest.raises(anthropic.BadRequestError, match="output_config"):
         client.messages.create(**{**ASK, "model": server.model, "output_config": {"effort": "much"}})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_given_words(server, stream):
+    """The answer goes on from the assistant's last message, as a chat's does; what is given is not repeated."""
+    client, ask = client_of(server), {"model": server.model, "max_tokens": 12, "extra_body": {"temperature": 0}}
+    said = chat(server)
+    blocks = [*QUESTION, {"role": "assistant", "content": [{"type": "text", "text": WORDS, "cache_control": {"type": "ephemeral"}}]}]
+    for talk in (TALK, [*TALK[:-1], {"role": "assistant", "content": WORDS}], [TALK[0], *blocks[1:]]):
+        if stream:
+            with client.messages.stream(**ask, messages=talk) as events:
+                made = events.get_final_message()
+        else:
+            made = client.messages.create(**ask, messages=talk)
+        assert made.content[0].text == said.choices[0].message.content and len(made.content) == 1
+        assert made.usage.input_tokens == said.usage.prompt_tokens
+        assert client.messages.count_tokens(model=server.model, messages=talk).input_tokens == made.usage.input_tokens
+    # what was said is the beginning of what is said next
+    further = client.messages.create(**ask, messages=[*TALK[:-1], {"role": "assistant", "content": WORDS + made.content[0].text}])
+    assert further.usage.input_tokens > made.usage.input_tokens
+    # a turn before it is the same turn
+    parts = [*TALK[:-1], {"role": "assistant", "content": "Then"}, {"role": "assistant", "content": WORDS}]
+    two = client.messages.create(**ask, messages=parts).usage.input_tokens
+    assert two == chat(server, messages=[*TALK[:-1], {"role": "assistant", "content": "Then\n" + WORDS}]).usage.prompt_tokens
+
+
+def test_given_words_that_a_template_does_not_show(make_server, tmp_path):
+    server = make_server(folder_with(tmp_path, "qwen3moe-tiny", "{% for m in messages %}{{ m.role }}: {{ m.content[:9] }}\n{% endfor %}"))
+    for ask in (client_of(server).messages.create, lambda max_tokens, **o: client_of(server).messages.count_tokens(**o)):
+        with pytest.raises(anthropic.BadRequestError, match="messages: this model's chat template does not show"):
+            ask(model="model", max_tokens=4, messages=TALK)
+
+
+def test_the_parse_helper(server):
+    """Pydantic's own schema, made strict by Anthropic's client; whole and streamed."""
+    ask = {"model": server.model, "messages": [{"role": "user", "content": "Order."}], "output_format": Order, "max_tokens": 320}
+    for seed in range(10):
+        try:
+            made = client_of(server).messages.parse(**ask, extra_body={"seed": seed, "temperature": 0.7})
+            with client_of(server).messages.stream(**ask, extra_body={"seed": seed, "temperature": 0.7}) as stream:
+                assert stream.get_final_message().parsed_output == made.parsed_output
+        except pydantic.ValidationError:  # it was cut
+            continue
+        assert isinstance(made.parsed_output, Order) and made.stop_reason == "end_turn"
+        return
+    raise AssertionError("no answer came to its end")
+
+
+@pytest.mark.parametrize("field", ["output_config", "output_format"])
+def test_shapes(server, field):
+    """The form of today, and the one before it; also from given words."""
+    shape, whole = {"type": "json_schema", "schema": PERSON}, 0
+    for seed in range(10):
+        extra = {"seed": seed, "temperature": 0.7, field: {"format": shape} if field == "output_config" else shape}
+        made = client_of(server).messages.create(model=server.model, max_tokens=320, messages=QUESTION, extra_body=extra)
+        whole += judge(made.content[0].text, "stop" if made.stop_reason == "end_turn" else "length", PERSON)
+    assert whole > 0
+    color = {"type": "json_schema", "schema": {"enum": ["red", "green"]}}
+    extra = {field: {"format": color} if field == "output_config" else color}
+    made = client_of(server).messages.create(model=server.model, max_tokens=60, messages=TALK, extra_body=extra)
+    assert json.loads(made.content[0].text) in ("red", "green") and made.stop_reason == "end_turn"
+
+
+def test_a_shape_behind_a_thought(model):
+    color = {"format": {"type": "json_schema", "schema": {"enum": ["red", "green"]}}}
+    made = model.client.messages.create(**{**ASK, "messages": [{"role": "user", "content": RESULT}]}, output_config=color)
+    assert [c.type for c in made.content] == ["thinking"] * (model.family == "Qwen3") + ["text"]
+    assert json.loads(made.content[-1].text) in ("red", "green")
 
 
 def test_headers(locked_server):
