@@ -4,6 +4,8 @@
 
 #include "grammar/guide.h"
 
+#include <stdio.h>
+
 /* White space beside a thought, which is not shown. */
 #define SPACE "{\"regex\":\"[ \\\\n\\\\r\\\\t]{0,4}\"}"
 
@@ -91,6 +93,21 @@ static void put_final(sl_jbuf *b, const sl_call *call) {
     sl_shape_put(b, "]}");
 }
 
+/* Behind a call: what closes the tag that it began with. It may be left out, but models whose
+ * tokens have the end of the arguments and the beginning of this in one have to be able to say
+ * them. */
+static void put_closing(sl_jbuf *b, const sl_call *call, const sl_call_form *form) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+    char tag[32];
+    size_t n = form->before[0] == '<' ? strspn(form->before + 1, letters) : 0;
+    if (n == 0 || n > sizeof tag - 4 || form->before[n + 1] != '>') return;
+    snprintf(tag, sizeof tag, "</%.*s>", (int)n, form->before + 1);
+    if (strstr(form->behind, tag)) return; /* the call has it */
+    sl_shape_put(b, ",{\"maybe\":{\"seq\":[" SPACE ",");
+    sl_shape_text(b, call->server->o.tokenizer, tag);
+    sl_shape_put(b, SPACE "]}}");
+}
+
 /* A call that has to be made. */
 static sl_status put_required(sl_jbuf *b, const sl_call *call, const sl_call_form *form,
                               sl_api_error *e) {
@@ -104,6 +121,7 @@ static sl_status put_required(sl_jbuf *b, const sl_call *call, const sl_call_for
         sl_shape_text(b, tok, form->before);
     }
     sl_status st = sl_shape_calls(b, call, form, e);
+    put_closing(b, call, form);
     sl_shape_put(b, "]}");
     return st;
 }

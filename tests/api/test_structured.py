@@ -312,6 +312,29 @@ def test_one_of_several_has_to_be_called(family):
             assert len(judge_calls(choice.message)) == 1
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_call_that_has_to_be_made_ends_as_the_models_do(tmp_path, tmp_path_factory, strict):
+    """One token may have the end of the arguments and what closes the call: it is no other answer than without being held to a call."""
+    template = (GOLDEN / "chat" / "templates" / "Qwen2.5-Instruct.jinja").read_text()
+    said = '<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "Oslo", "days": {}}}}}\n</tool_call>'
+    script = [said.format(0), *((f"#n{n}", said.format(n)) for n in range(1, 6))]
+    saying.make(tmp_path, template, ["<|im_start|>assistant\n"], script)
+    (tmp_path / "golden.json").write_text("{}")
+    running = start(tmp_path_factory, tmp_path, ["--served-model-name", "m"])
+    tools, across = [{"type": "function", "function": {**t["function"], "strict": strict}} for t in (STRICT, OTHER)], 0
+    for n in range(1, 6):
+        fields = dict(messages=[{"role": "user", "content": f"#n{n}"}], tools=tools, extra_body={"return_token_ids": True})
+        free, held = (ask_tools(running, tool_choice=choice, **fields).choices[0] for choice in ("auto", "required"))
+        calls = [[(c.function.name, json.loads(c.function.arguments)) for c in a.message.tool_calls] for a in (free, held)]
+        assert calls[0] == calls[1] == [("get_weather", {"city": "Oslo", "days": n})] and held.finish_reason == "tool_calls"
+        ids = held.model_extra["token_ids"]  # up to where the call is whole
+        assert held.message.content is None and ids == free.model_extra["token_ids"][:len(ids)]
+        texts = [httpx.post(running.url + "/detokenize", json={"tokens": [t]}).json()["prompt"] for t in ids]
+        across += any(re.search("}[^}]", t) for t in texts)
+    assert across > 0
+    running.stop()
+
+
 def test_a_strict_function_that_is_named(family):
     named = {"type": "function", "function": {"name": "get_time"}}
     choice = ask_tools(family, tools=[STRICT, OTHER], tool_choice=named).choices[0]
