@@ -49,12 +49,13 @@ static sl_status take_choice(sl_api_params *p, const char *field, sl_json v, sl_
 }
 
 /* {"type": ...} */
+static const char format_field[] = "response_format";
 static const char *const format_types[] = {"text", "json_object", "json_schema"};
 static const char *const format_fields[] = {"type", "json_schema", "schema"};
 static const char *const format_inner[] = {"name", "description", "schema", "strict"};
 
 static sl_status read_format(sl_json v, sl_api_params *p, sl_api_error *e) {
-    static const char *const field = "response_format";
+    const char *field = format_field;
     sl_err err = {0};
     bool strict;
     sl_json type = sl_json_get(v, "type"), of = sl_json_get(v, "json_schema"),
@@ -129,13 +130,18 @@ static sl_status read_structured(sl_json v, sl_api_params *p, sl_api_error *e) {
     return st;
 }
 
-/* A call that has to be made is the answer. */
-static sl_status check(const sl_api_params *p, sl_api_error *e) {
+/* A call that has to be made is the answer. OpenAI's format is of its texts, of which it has none
+ * then; the others are of all that the model says. */
+static sl_status check(sl_api_params *p, sl_api_error *e) {
     if (!p->forced.data && !p->required) return SL_OK;
-    return sl_api_error_bad(e, p->shape_field,
-                            "%s: not with a tool_choice that has a function called: the answer is "
-                            "the call",
-                            p->shape_field);
+    if (strcmp(p->shape_field, format_field) != 0)
+        return sl_api_error_bad(e, p->shape_field,
+                                "%s: not with a tool_choice that has a function called: the answer "
+                                "is the call",
+                                p->shape_field);
+    p->shape = SL_API_ANY;
+    p->shape_of = (sl_json){0};
+    return SL_OK;
 }
 
 /* ---- the same as JSON Schemas ---- */
@@ -181,7 +187,7 @@ sl_status sl_api_read_shape(sl_json root, sl_api_params *p, sl_api_error *e) {
     } fields[] = {{"guided_json", SL_API_SCHEMA},  {"json_schema", SL_API_SCHEMA},
                   {"guided_regex", SL_API_REGEX},  {"guided_choice", SL_API_CHOICE},
                   {"guided_grammar", SL_API_GBNF}, {"grammar", SL_API_GBNF}};
-    sl_json format = sl_json_get(root, "response_format"),
+    sl_json format = sl_json_get(root, format_field),
             structured = sl_json_get(root, "structured_outputs");
     sl_status st = SL_OK;
     if (sl_json_kind_of(format) > SL_JSON_NULL) st = read_format(format, p, e);

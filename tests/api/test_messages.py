@@ -190,8 +190,6 @@ REFUSED = [
     ({"extra_body": {"output_format": {"type": "json_schema", "schema": {}}, "output_config": {"format": {"type": "json_schema", "schema": {}}}}},
      "output_format: the answer has a shape by output_config.format already"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"unevaluatedProperties": {"minimum": 1}}}}}, "unevaluatedProperties: this"),
-    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}, "tools": [TOOL], "tool_choice": {"type": "any"}},
-     "output_config.format: not with a tool_choice"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {}}}, "extra_body": {"ignore_eos": True}}, "ignore_eos: not with output_config.format"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x/"}}]}]},
      r'messages\[0\].content\[0\]: blocks of type "image"'),

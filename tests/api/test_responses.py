@@ -137,6 +137,10 @@ def test_a_function_by_name_and_none(model):
     assert [i.name for i in named.output if i.type == "function_call"] == ["get_weather"]
     assert model.ask(tool_choice="required", max_output_tokens=8).output[0].type == "function_call"
     assert not any(i.type == "function_call" for i in model.ask(tool_choice="none").output)
+    # a format is of texts, of which such an answer has none; instructor sends both
+    format = {"format": {"type": "json_schema", "name": "a", "strict": True, "schema": TOOL["parameters"]}}
+    both = model.ask(tool_choice={"type": "function", "name": "get_weather"}, text=format, max_output_tokens=8)
+    assert [(i.name, i.arguments) for i in both.output] == [(i.name, i.arguments) for i in named.output] and both.text.format.name == "a"
     one = model.ask(parallel_tool_calls=False)  # it ends with the call, whatever the model goes on to say
     assert model.client.responses.retrieve(one.id) == one and one.output[-1].name == "get_weather"
 
@@ -255,7 +259,7 @@ REFUSED = [
     ({"text": {"format": {"type": "json_schema", "json_schema": {"schema": {}}}}}, "text.format.json_schema: not supported"),
     ({"text": {"format": {"type": "json_schema", "schema": {}, "strict": 1}}}, "text.format.strict: an integer"),
     ({"text": {"format": {"type": "json_schema", "schema": {"unevaluatedProperties": {"minimum": 1}}}}}, "unevaluatedProperties: this keyword"),
-    ({"text": {"format": {"type": "json_object"}}, "tools": [TOOL], "tool_choice": "required"}, "text.format: not with a tool_choice"),
+    ({"text": {"format": {"type": "json_object"}}, "extra_body": {"ignore_eos": True}}, "ignore_eos: not with text.format"),
     ({"metadata": {"a": 3}}, "metadata.a"),
     ({"metadata": {str(i): "" for i in range(17)}}, "metadata: 17 pairs"),
     ({"max_output_tokens": 0}, "max_output_tokens: 0 is outside"), ({"temperature": 3}, "temperature"),

@@ -242,10 +242,8 @@ static void bad_fields_are_named(void **state) {
          "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\","
          "\"schema\":{},\"strict\":1}}}",
          "response_format", "strict"},
-        {SL_API_CHAT,
-         "{" MESSAGE TOOLS ",\"tool_choice\":\"required\",\"response_format\":{\"type\":"
-         "\"json_object\"}}",
-         "response_format", "the answer is the call"},
+        {SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":\"required\",\"guided_regex\":\"a\"}",
+         "guided_regex", "the answer is the call"},
         {SL_API_CHAT, "{" MESSAGE "\"add_special_tokens\":true}", "add_special_tokens",
          "only false"},
         {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":[1]}", "chat_template_kwargs",
