@@ -24,6 +24,7 @@ import xml.etree.ElementTree as xml
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 JOBS = str(os.cpu_count())
 TESTS_AT_ONCE = str(os.cpu_count() + 1)  # many wait for timers and children
+SLOWEST = 12  # files that are named with what they took
 PYTHON = ROOT / ".venv" / "bin" / "python"
 # UCX's memory hooks and gcc's sanitizers do not go together.
 SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
@@ -234,8 +235,13 @@ class Run:
                            env={**os.environ, "SLUICE_BIN": "build/sluice"})
             cases = list(xml.parse(report).getroot().iter("testcase")) if report.exists() else []
         outcomes = {f: [] for f in todo}
+        seconds = {}
         for case in cases:
-            outcomes.setdefault(case.get("file") or "", []).append(self._count_python(case))
+            file = case.get("file") or ""
+            outcomes.setdefault(file, []).append(self._count_python(case))
+            seconds[file] = seconds.get(file, 0) + float(case.get("time") or 0)
+        for file in sorted(seconds, key=seconds.get, reverse=True)[:SLOWEST]:
+            say(f"{seconds[file]:6.0f} s  {file}")
         if not cases:
             self.failed += 1
             self.bad.append("pytest did not run")
