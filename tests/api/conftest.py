@@ -17,6 +17,8 @@ BINARY = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice"))
 GOLDEN = ROOT / "tests" / "golden"
 BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion", re.I)
 KEY = "test-key"
+# One for all, as making one takes longer than most answers; it keeps no connection open.
+HTTP = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
 
 
 class Server:
@@ -54,10 +56,11 @@ class Server:
     def client(self, **options):
         options.setdefault("api_key", KEY)
         options.setdefault("max_retries", 0)
+        options.setdefault("http_client", HTTP)
         return openai.OpenAI(base_url=self.url + "/v1", timeout=60, **options)
 
     def get(self, path, **options):
-        return httpx.get(self.url + path, timeout=30, **options)
+        return HTTP.get(self.url + path, **options)
 
     def metric(self, name, **labels):
         """Sum of the samples of a name that carry these labels."""

@@ -7,6 +7,7 @@ import pytest
 
 from conftest import KEY
 
+CLIENT = httpx.Client(timeout=60)  # one: to make it takes longer than an answer
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Who?"}]
 # booleans and least numbers that want something else beside them, or that this model does not have
@@ -44,7 +45,7 @@ def test_every_path_is_there(server, document):
             if path == "/live":
                 continue
             asked = path.replace("{id}", "nothing").replace("{file}", "main.js")
-            answer = httpx.request(method, server.url + asked, timeout=30)
+            answer = CLIENT.request(method, server.url + asked)
             code = answer.json()["error"].get("code") if answer.status_code >= 400 and "error" in answer.json() else None
             assert answer.status_code != 405 and code != "unknown_url", (path, method, answer.text)
             assert what["security"] == []
@@ -85,7 +86,7 @@ def test_fields_are_as_the_schema_says(server, document, path):
     """What it does not allow is refused by name, what it does is not."""
     schema = schema_of(document, path)
     body = {"messages": MESSAGES} if path == CHAT else {"prompt": "x"}
-    ask = lambda **more: httpx.post(server.url + path, json={**body, "max_tokens": 2, "ignore_eos": True, **more}, timeout=60)
+    ask = lambda **more: CLIENT.post(server.url + path, json={**body, "max_tokens": 2, "ignore_eos": True, **more})
     assert says(schema, body) and not says(schema, {}) and not says(schema, {**body, "nobody_knows": 1})
     fields = simple_fields(schema)
     assert len(fields) > 20 and schema["properties"]["n"]["maximum"] == 128
@@ -137,11 +138,11 @@ def test_bodies_are_as_the_schema_says(server, document, path):
     cases = [(name, value, fine) for where, name, value, fine in BODIES if where == path]
     for name, value, fine in [(None, None, True), *cases]:
         body = {**LEAST[path], **({name: value} if name else {})}
-        answer = httpx.post(server.url + path, json=body, timeout=60)
+        answer = CLIENT.post(server.url + path, json=body)
         assert (answer.status_code == 200) == fine == says(schema, body), (body, answer.text)
     for name in schema.get("required", []):
         body = {k: v for k, v in LEAST[path].items() if k != name}
-        assert not says(schema, body) and httpx.post(server.url + path, json=body, timeout=60).status_code == 400
+        assert not says(schema, body) and CLIENT.post(server.url + path, json=body).status_code == 400
 
 
 def test_plans(server, document):
@@ -149,5 +150,5 @@ def test_plans(server, document):
     assert {"model", "cluster", "workload", "measured", "objective", "only", "top"} <= set(schema["properties"])
     for name, value in [("only", []), ("only", "ep"), ("decode_only", 1), ("reserve", "much"), ("objective", ""), ("objective", "x" * 65), ("odd", 1)]:
         body = {"cluster": "cpu-4x10g", name: value}
-        answer = httpx.post(server.url + "/plan", json=body, timeout=60)
+        answer = CLIENT.post(server.url + "/plan", json=body)
         assert answer.status_code == 400 and answer.json()["error"]["param"] == name and not says(schema, body), (body, answer.text)
