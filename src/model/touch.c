@@ -22,11 +22,12 @@
 #endif
 
 /* Whether a few pages of the piece are in memory: then the rest is, too, or nearly. Asking for all
- * would cost a third of what is saved. */
+ * would cost a third of what is saved. Where the system does not say (a filter of system calls),
+ * they are: nobody waits for what he would never hear of. */
 static bool in_memory(uint8_t *at, size_t len, size_t page) {
     uint8_t there = 0;
     for (size_t i = 0; i < ASKED; i++)
-        if (mincore(at + len * i / ASKED / page * page, 1, &there) != 0 || !(there & 1))
+        if (mincore(at + len * i / ASKED / page * page, 1, &there) == 0 && !(there & 1))
             return false;
     return true;
 }

@@ -84,7 +84,7 @@ typedef struct sl_worker {
     bool planned, stop;
     bool owes_ready; /* for the plan that came last */
     sl_host_goal goal;
-    bool in_use; /* a request, or a peer's word about one, has been here */
+    bool in_use; /* a request, a peer's word about one, or the end of a change has been here */
     sl_status stop_status;
     sl_err stop_err;
     uint32_t id, roles;

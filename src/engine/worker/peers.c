@@ -89,6 +89,7 @@ static void note_down(sl_worker *w, uint32_t id, bool left) {
 }
 
 void sl_peers_miss(sl_worker *w) {
+    w->in_use = true;
     for (uint32_t id = 0; id < w->plan.n_workers; id++)
         if (is_missing(w, &w->plan, id)) note_down(w, id, false);
 }
@@ -158,9 +159,8 @@ static bool starts(const sl_worker *w) {
 }
 
 void sl_peers_begin_use(sl_worker *w) {
-    bool first = starts(w);
+    if (starts(w)) sl_peers_miss(w);
     w->in_use = true;
-    if (first) sl_peers_miss(w);
 }
 
 /* The call of this worker failed: it tries again a little later, or the peer counts as lost. */

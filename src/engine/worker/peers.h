@@ -27,8 +27,8 @@ bool sl_peers_are_needed(const sl_worker *w, uint32_t id);
 void sl_peers_lose(sl_worker *w, uint32_t id);
 /* The plan was taken: whoever of it is missing by now is lost. */
 void sl_peers_miss(sl_worker *w);
-/* A request, or a peer's word about one, is here: from now on a connection that ends is missed, and
- * whoever of the plan is not there is lost. Cheap, for each message. */
+/* A request, a peer's word about one, or the end of a change is here: from now on a connection that
+ * ends is missed, and whoever of the plan is not there is lost. Cheap, for each message. */
 void sl_peers_begin_use(sl_worker *w);
 /* Calls again who took no call, when it is time. */
 void sl_peers_call_again(sl_worker *w);

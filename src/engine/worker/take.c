@@ -158,6 +158,7 @@ static sl_status on_take(sl_worker *w) {
 /* The change is over; where it was given up, what was hosted for it goes. */
 static sl_status on_go(sl_worker *w, sl_err *err) {
     sl_status st = SL_OK;
+    sl_peers_begin_use(w);
     if (w->next.worker) {
         sl_plan_free(&w->next);
         st = aim(w, &w->plan, &w->plan, err);

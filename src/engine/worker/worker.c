@@ -302,6 +302,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
         if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
         break;
     case SL_MSG_KV_FETCH:
+        sl_peers_begin_use(w);
         if (w->attn) return sl_attn_on_fetch(w->attn, h, payload, err);
         break;
     case SL_MSG_CANCEL:
@@ -317,6 +318,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
 
 static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_span span,
                                    sl_buf **payload, sl_err *err) {
+    if (h->epoch == w->plan.epoch) sl_peers_begin_use(w);
     /* What is in a page is a matter of no plan. */
     if (w->attn && (h->kind == SL_MSG_KV_GET || h->kind == SL_MSG_KV_PAGES))
         return sl_attn_on_blocks(w->attn, h, span, err);
@@ -327,7 +329,6 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
         if (w->attn && h->kind == SL_MSG_RETURN) sl_attn_on_stale(w->attn, h);
         return SL_OK;
     }
-    sl_peers_begin_use(w);
     switch (h->kind) {
     case SL_MSG_DISPATCH:
         if (w->expert) return w->expert_ops->on_dispatch(w->expert, h, payload, err);
