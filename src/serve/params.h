@@ -112,8 +112,6 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
  * JSON strings of that text: templates that take arguments as values get the text. *some: there
  * were any. SL_ERR_NOMEM. */
 sl_status sl_api_quote_arguments(sl_api_params *p, bool *some, sl_err *err) SL_MUST_CHECK;
-/* Sampling where a request is silent. */
-sl_sampling sl_api_standard_sampling(const sl_api_limits *limits);
 /* A request may wait for long: frees the body once its texts are encoded and its stop strings
  * copied. Messages, prompts in ids and stop strings are gone (n_stop stays), a prompt in text keeps
  * its first SL_TOKENIZER_MAX_PIECE bytes. SL_ERR_NOMEM: nothing happened. */

@@ -93,15 +93,9 @@ static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_par
     return SL_OK;
 }
 
-sl_sampling sl_api_standard_sampling(const sl_api_limits *limits) {
-    sl_sampling s = sl_sampling_standard(&limits->gen);
-    if (limits->gen.do_sample == 0) s.temperature = 0;
-    return s;
-}
-
 sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                                sl_api_error *e) {
-    p->sampling = sl_api_standard_sampling(limits);
+    p->sampling = sl_sampling_standard(&limits->gen);
     sl_status st = SL_OK;
 #define SL_SAMPLING(type, name, byte, standard, whence, allowed, asked, whose, what)               \
     if (st == SL_OK) st = read_##type(root, #name, asked, &p->sampling.name, e);

@@ -16,7 +16,7 @@ static void put_u32(sl_jbuf *b, uint32_t x) {
 
 /* What a request that is silent gets, a row a field. */
 static void put_sampling(sl_jbuf *b, const sl_server *s) {
-    const sl_sampling standard = sl_api_standard_sampling(&s->limits);
+    const sl_sampling standard = sl_sampling_standard(&s->limits.gen);
     const char *comma = "";
 #define SL_SAMPLING(type, name, ...)                                                               \
     sl_jbuf_fmt(b, "%s\"" #name "\":", comma);                                                     \

@@ -12,6 +12,7 @@ sl_sampling sl_sampling_standard(const sl_generation_spec *model) {
     if (!isnan(model->temperature)) s.temperature = model->temperature;
     if (!isnan(model->top_p)) s.top_p = model->top_p;
     if (model->top_k > 0) s.top_k = (uint32_t)model->top_k;
+    if (model->do_sample == 0) s.temperature = 0;
     return s;
 }
 

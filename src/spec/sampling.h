@@ -46,7 +46,8 @@ typedef struct sl_sampling {
                               * set are drawn alone. Borrowed */
 } sl_sampling;
 
-/* Where a request says nothing: as the model says, else the standard of each row. */
+/* Where a request says nothing: as the model says, else the standard of each row. A model that does
+ * not sample takes the likeliest token. */
 sl_sampling sl_sampling_standard(const sl_generation_spec *model);
 
 /* Every row's range, and the biases: SL_ERR_ARG names the field, its value and the range. */

@@ -355,7 +355,6 @@ sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *ge
     sl_generation_spec said = sl_deploy_generation(o, *gen);
     sl_sampling s = sl_sampling_standard(&said);
     s.seed = o->seed;
-    if (said.do_sample == 0) s.temperature = 0;
     if (o->top_k != 0xFFFFFFFF) s.top_k = o->top_k;
     return s;
 }
