@@ -68,9 +68,7 @@ const sl_dialect sl_dialects[SL_DIALECT_N] = {
 
 static sl_status refuse(const char *key, bool known, sl_api_error *e) {
     if (known) return sl_api_error_bad(e, key, "%s: not supported by this server", key);
-    sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
-    e->code = "unknown_parameter";
-    return SL_ERR_UNSUPPORTED;
+    return sl_api_error_unknown(e, key);
 }
 
 static sl_status copy_fields(const sl_dialect *d, sl_json root, sl_jbuf *chat, sl_api_error *e) {

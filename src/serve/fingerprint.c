@@ -4,7 +4,6 @@
 #include "base/version.h"
 #include "spec/kv.h"
 
-#include <inttypes.h>
 #include <sodium.h>
 #include <stdio.h>
 

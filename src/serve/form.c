@@ -50,11 +50,7 @@ sl_status sl_fields_check(const sl_field *fields, size_t n, sl_json root, sl_api
         if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
         for (size_t i = 0; i < n && !f; i++)
             if (!strcmp(fields[i].name, key)) f = &fields[i];
-        if (!f) {
-            sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
-            e->code = "unknown_parameter";
-            return SL_ERR_UNSUPPORTED;
-        }
+        if (!f) return sl_api_error_unknown(e, key);
         sl_status st = sl_form_check(&f->form, root, f->name, e);
         if (st != SL_OK) return st;
     }

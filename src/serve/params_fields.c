@@ -157,11 +157,7 @@ sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) {
     for (sl_json v; sl_json_next(root, &iter, &key, &v);) {
         if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
         const struct rule *r = find_rule(kind, key);
-        if (!r) {
-            sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
-            e->code = "unknown_parameter";
-            return SL_ERR_UNSUPPORTED;
-        }
+        if (!r) return sl_api_error_unknown(e, key);
         sl_status st = check_rule(r, root, v, e);
         if (st != SL_OK) return st;
     }

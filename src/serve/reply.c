@@ -15,6 +15,12 @@ sl_status sl_api_error_bad(sl_api_error *e, const char *param, const char *fmt, 
     return SL_ERR_ARG;
 }
 
+sl_status sl_api_error_unknown(sl_api_error *e, const char *field) {
+    (void)sl_api_error_bad(e, field, "unknown field \"%.64s\"", field);
+    e->code = "unknown_parameter";
+    return SL_ERR_UNSUPPORTED;
+}
+
 sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, const char *msg) {
     static const struct {
         sl_status st;

@@ -21,6 +21,8 @@ typedef struct sl_api_error {
 /* 400 invalid_request_error about `param` (may be NULL); returns SL_ERR_ARG. */
 sl_status sl_api_error_bad(sl_api_error *e, const char *param, const char *fmt, ...)
     SL_PRINTF(3, 4);
+/* 400 unknown_parameter: nobody knows the field; returns SL_ERR_UNSUPPORTED. */
+sl_status sl_api_error_unknown(sl_api_error *e, const char *field);
 /* What a status of the engine, the tokenizer or a parser means to a client; returns st. */
 sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, const char *msg);
 /* 503 draining: this server takes no new requests and leaves when the open ones are answered. */
