@@ -29,6 +29,8 @@ import sys
 import threading
 import time
 
+from workers import children, worker_id
+
 ADVERTISED, CALLS_FROM, WORKERS = "127.0.0.2", "127.0.0.3", "127.0.0.1"
 HEADER, BYTES_AT = 72, 64  # docs/protocol.md
 # All but the length: a message that seems longer than it is is waited for. The checksum guards the rest.
@@ -42,13 +44,11 @@ def workers_below(root):
     """pid -> worker id of the processes under that one that are workers."""
     found = {}
     with contextlib.suppress(OSError):
-        for task in pathlib.Path(f"/proc/{root}/task").iterdir():
-            for pid in map(int, (task / "children").read_text().split()):
-                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"--worker-id" in words:
-                    found[pid] = int(words[words.index(b"--worker-id") + 1])
-                else:
-                    found |= workers_below(pid)
+        for pid in children(root):
+            if (worker := worker_id(pid)) is not None:
+                found[pid] = worker
+            else:
+                found |= workers_below(pid)
     return found
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 
 import ended
+from workers import workers_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
@@ -44,16 +45,7 @@ class Server:
 
     def workers(self):
         """Worker of the plan -> the child process that was told to be this worker."""
-        found = {}
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in map(int, (task / "children").read_text().split()):
-                try:
-                    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-                    continue
-                if b"--worker-id" in words:
-                    found[int(words[words.index(b"--worker-id") + 1])] = pid
-        return found
+        return workers_of(self.process.pid)
 
     def worker_pid(self, worker, within_s=10):
         """A worker that was lost may be on its way again, and is no process yet."""

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 NO_OPTIONS = [":!src/base/config.def", ":!src/base/*_options.def", ":!src/base/variables.def", ":!src/base/options.*"]
 SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
 LAW = ["tests/multi/*.c", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
-CHAOS = ["tests/chaos/*.py", "tests/soak/crowd.py", "tests/relay.py", "tests/golden"]
+CHAOS = ["tests/chaos/*.py", "tests/soak/crowd.py", "tests/relay.py", "tests/workers.py", "tests/golden"]
 ALL = [".", ":!docs/lab"]
 
 # part -> the rooms of src/ that it runs, with all that these may include (src/layers.txt), and what else it reads.
@@ -22,10 +22,10 @@ REACHES = {
     "sim": (["engine", "sim"], SIM), "deferred": (["engine"], SIM + LAW), "sim-far": (["engine"], SIM), "law": (["engine"], LAW),
     "asan": (["engine"], SIM + LAW), "tsan": (["engine"], LAW), "chaos": (["engine"], CHAOS), "chaos-asan": (["engine"], CHAOS),
     "chaos-tsan": (["engine"], CHAOS), "many": (["engine"], ["tests/unit", "tests/golden"]),
-    "scores": (["engine", "serve"], ["tests/scores", "tests/golden", "tests/served.py"]),
-    "clients": (["engine", "serve"], ["tests/clients", "tests/api/saying.py", "tests/served.py", "tests/ended.py", "tests/golden"]),
-    "stalls": (["engine"], ["tests/multi/test_stall.py", "tests/multi/test_relay.py", "tests/relay.py", "tests/served.py", "tests/golden"]),
-    "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/golden"]),
+    "scores": (["engine", "serve"], ["tests/scores", "tests/golden", "tests/served.py", "tests/workers.py"]),
+    "clients": (["engine", "serve"], ["tests/clients", "tests/api/saying.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden"]),
+    "stalls": (["engine"], ["tests/multi/test_stall.py", "tests/multi/test_relay.py", "tests/relay.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
+    "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
     "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),
     "docs": (None, ALL), "packages": (None, ALL), "fuzz": (None, ["src", "include", "tests/fuzz"]),
 }

@@ -13,31 +13,13 @@ import threading
 import time
 
 from draw import COORDINATOR
+from workers import worker_id, workers_of
 
 THIN = 20_000  # bytes a second
 
 ASKED_S = 20  # so long the server may answer that lost workers have to be made good first
 DONE_S = 60  # so long it may take to do what it said it would
 APPEAR_S = 20  # so long a worker that is to be struck may be away: after a few deaths it is started with growing pauses
-
-
-def worker_id(pid):
-    """Of the plan, or None: this process is no worker (any more)."""
-    try:
-        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return int(words[words.index(b"--worker-id") + 1]) if b"--worker-id" in words else None
-
-
-def workers_of(server_pid):
-    """worker id -> pid of the child process that is this worker now."""
-    found = {}
-    for task in pathlib.Path(f"/proc/{server_pid}/task").iterdir():
-        for pid in map(int, (task / "children").read_text().split()):
-            if (worker := worker_id(pid)) is not None:
-                found[worker] = pid
-    return found
 
 
 class Progress:

@@ -1,5 +1,6 @@
 """Slow, silent and damaged links between workers, by a relay (tests/relay.py)."""
 
+import contextlib
 import os
 import pathlib
 import sys
@@ -41,6 +42,22 @@ def test_all_links_pass_the_relay(served):
     assert sorted(relay.links()) == [(0, 2), (0, 3), (1, 2), (1, 3), (3, 2)]
 
 
+@contextlib.contextmanager
+def started_beside(happens, *options):
+    """A server whose start something happens beside, which is over when it is there; happens(done) ends early once `done` is set."""
+    done = threading.Event()
+    thread = threading.Thread(target=happens, args=[done])
+    thread.start()
+    try:
+        server = Server(*options, "--exact", "--transport", "tcp")
+        thread.join()
+        yield server
+        assert server.stop() == 0
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_a_server_starts_over_links_that_begin_slowly(monkeypatch):
     """Handshakes take longer than they may, at each of their messages; links break before the first request. SLUICE_MENDS_AFTER: in
     seconds [3]; 14 is longer than a worker calls a peer at any other time."""
@@ -49,9 +66,8 @@ def test_a_server_starts_over_links_that_begin_slowly(monkeypatch):
         for worker, rate in ((0, 60), (1, 110)):
             for expert in (2, 3):
                 relay.slow(worker, expert, rate)
-        done = threading.Event()
 
-        def mend():
+        def mend(done):
             done.wait(float(os.environ.get("SLUICE_MENDS_AFTER", "3")))
             for worker in (0, 1):
                 for expert in (2, 3):
@@ -60,17 +76,8 @@ def test_a_server_starts_over_links_that_begin_slowly(monkeypatch):
                 relay.cut(None, 2)
                 done.wait(0.1)
 
-        mender = threading.Thread(target=mend)
-        mender.start()
-        try:
-            server = Server(*LOCAL, "--exact", "--transport", "tcp")
-            mender.join()
-            want = texts(server)
-            assert all(want)
-            assert server.stop() == 0
-        finally:
-            done.set()
-            mender.join()
+        with started_beside(mend, *LOCAL) as server:
+            assert all(texts(server))
 
 
 def test_links_that_break_while_the_others_start_are_made_again(monkeypatch):
@@ -78,25 +85,16 @@ def test_links_that_break_while_the_others_start_are_made_again(monkeypatch):
     monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
     with Relay() as relay:
         relay.slow(0, 2, 60)
-        done = threading.Event()
 
-        def strike():
+        def strike(done):
             until = time.monotonic() + 3
             while time.monotonic() < until and not done.wait(0.1):
                 relay.cut(1, 2)
             relay.slow(0, 2, None)
 
-        striker = threading.Thread(target=strike)
-        striker.start()
-        try:
-            server = Server("--schedule", "ep", "--attention", "3", "--exact", "--transport", "tcp", "--join-timeout", "30")
-            striker.join()
+        with started_beside(strike, "--schedule", "ep", "--attention", "3", "--join-timeout", "30") as server:
             assert all(texts(server))
             assert metric(server, "workers_lost_total") == 0
-            assert server.stop() == 0
-        finally:
-            done.set()
-            striker.join()
 
 
 def test_slow_and_held_links_change_no_token(served):
