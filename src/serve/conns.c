@@ -152,7 +152,7 @@ static void trim(sl_conns *c) {
 }
 
 void sl_conns_init(sl_conns *c) {
-    *c = (sl_conns){0};
+    *c = (sl_conns){.swept_ns = sl_now_ns()};
     pthread_mutex_init(&c->lock, NULL);
 }
 
@@ -212,7 +212,7 @@ static void check_progress(sl_conns *c, sl_conn *conn, uint64_t now) {
 }
 
 void sl_conns_sweep(sl_conns *c) {
-    const uint64_t now = sl_now_ns(), gap = c->swept_ns ? now - c->swept_ns : 0;
+    const uint64_t now = sl_now_ns(), gap = now - c->swept_ns;
     const uint64_t late = gap > LATE_NS ? gap : 0;
     pthread_mutex_lock(&c->lock);
     c->swept_ns = now;

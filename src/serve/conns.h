@@ -43,7 +43,7 @@ typedef struct sl_conns {
     uint32_t n_dropped; /* of these shut down by us */
     size_t leaving;     /* bytes that the bodies of dropped connections still hold */
     uint64_t told_ns;   /* when the log last said that there was no room */
-    uint64_t swept_ns;  /* when sl_conns_sweep last looked */
+    uint64_t swept_ns;  /* when sl_conns_sweep last looked; at first: of sl_conns_init */
 } sl_conns;
 
 /* c->o is filled in before the first connection comes. */
