@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs a test file of this folder with the libraries that it wants, in a virtual environment under build/, which it makes; nothing is
-fetched but from PyPI. Some libraries want version 3 of openai, others a version before.
+fetched but from PyPI. Some libraries want version 3 of openai, others a version before; aider wants its own version of nearly everything.
 
     tests/clients/run.py NAME [PYTEST OPTION ...]     NAME as in test_NAME.py"""
 import fcntl
@@ -11,12 +11,12 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-OPENAI3 = {"langchain", "openai_agents", "pydantic_ai"}
+KINDS = {"aider": "-aider", "langchain": "-openai3", "openai_agents": "-openai3", "pydantic_ai": "-openai3"}
 
 
 def python(name):
     """The interpreter of that file's virtual environment, made when the requirements are others than it was made for."""
-    kind = "-openai3" if name in OPENAI3 else ""
+    kind = KINDS.get(name, "")
     requirements, venv = HERE / f"requirements{kind}.txt", ROOT / "build" / f"clients-venv{kind}"
     wanted, made = requirements.read_text(), venv / "made-for.txt"
     venv.parent.mkdir(exist_ok=True)
