@@ -163,8 +163,8 @@ static void peer_leaves(sl_conn *c, const char *verb, bool refused, sl_span payl
     char said[SL_NET_MAX_TEXT + 1], text[sizeof said + 160];
     sl_cur cur = sl_cur_of(payload);
     sl_status code = known_status(sl_cur_u32(&cur));
-    sl_wire_text((sl_span){payload.data + cur.pos, cur.ok ? payload.len - cur.pos : 0}, said,
-                 sizeof said);
+    sl_wire_text(cur.ok ? (sl_span){payload.data + cur.pos, payload.len - cur.pos} : (sl_span){0},
+                 said, sizeof said);
     snprintf(text, sizeof text, "%s by %s: %s", verb, peer_name(c), said);
     if (refused && code == SL_OK) code = SL_ERR_PEER_DOWN;
     if (!refused && code != SL_OK) code = SL_ERR_PEER_DOWN;

@@ -734,6 +734,7 @@ sl_status sl_wire_kept_decode(sl_span payload, size_t *at, uint32_t vocab, sl_wi
                               sl_err *err) {
     SL_ASSERT(*at <= payload.len);
     const size_t left = payload.len - *at;
+    if (left == 0) return sl_fail(err, SL_ERR_PROTOCOL, "a text is missing");
     sl_cur c = sl_cur_of((sl_span){payload.data + *at, left});
     uint32_t n = sl_cur_u32(&c), reserved = sl_cur_u32(&c);
     if (!c.ok || n == 0 || reserved || sl_wire_kept_bytes(n) > left)

@@ -162,6 +162,8 @@ static void kept_texts_match_their_bytes(void **state) {
         assert_memory_equal(got.tokens, tokens, sizeof tokens);
     }
     assert_int_equal(sl_wire_kept_decode(in, &at, 164, &got, &err), SL_ERR_PROTOCOL); /* behind */
+    size_t none = 0;
+    assert_int_equal(sl_wire_kept_decode((sl_span){0}, &none, 164, &got, &err), SL_ERR_PROTOCOL);
     static const struct {
         size_t len;
         uint32_t word, value, vocab;
