@@ -152,7 +152,7 @@ static void trim(sl_conns *c) {
 }
 
 void sl_conns_init(sl_conns *c) {
-    *c = (sl_conns){.swept_ns = sl_now_ns()};
+    *c = (sl_conns){0};
     pthread_mutex_init(&c->lock, NULL);
 }
 
@@ -211,11 +211,9 @@ static void check_progress(sl_conns *c, sl_conn *conn, uint64_t now) {
     conn->n_marked = conn->n_body;
 }
 
-void sl_conns_sweep(sl_conns *c) {
-    const uint64_t now = sl_now_ns(), gap = now - c->swept_ns;
-    const uint64_t late = gap > LATE_NS ? gap : 0;
+void sl_conns_sweep(sl_conns *c, uint64_t gap_ns) {
+    const uint64_t now = sl_now_ns(), late = gap_ns > LATE_NS ? gap_ns : 0;
     pthread_mutex_lock(&c->lock);
-    c->swept_ns = now;
     for (sl_conn *conn = c->first, *next; conn; conn = next) {
         next = conn->next;
         conn->since_ns = SL_MIN(conn->since_ns + late, now);

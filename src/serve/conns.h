@@ -43,7 +43,6 @@ typedef struct sl_conns {
     uint32_t n_dropped; /* of these shut down by us */
     size_t leaving;     /* bytes that the bodies of dropped connections still hold */
     uint64_t told_ns;   /* when the log last said that there was no room */
-    uint64_t swept_ns;  /* when sl_conns_sweep last looked; at first: of sl_conns_init */
 } sl_conns;
 
 /* c->o is filled in before the first connection comes. */
@@ -54,9 +53,9 @@ void sl_conns_free(sl_conns *c);
 /* Lets in whoever waits at the socket. Returns false when it should be tried again after a pause
  * rather than as soon as the socket is ready. Thread: one. */
 bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d);
-/* Ends what has had its time; to be called about once a second. When it was not called for longer,
- * this process stood still, and that time is nobody's. */
-void sl_conns_sweep(sl_conns *c);
+/* Ends what has had its time; to be called about once a second. gap_ns: since it was called last,
+ * or could have been. Where that is longer, this process stood still, and that time is nobody's. */
+void sl_conns_sweep(sl_conns *c, uint64_t gap_ns);
 uint32_t sl_conns_open(sl_conns *c);
 
 /* libmicrohttpd's notice of a connection; NULL: no memory, no request can be served on it. */

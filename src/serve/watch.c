@@ -121,9 +121,10 @@ static void *watch(void *arg) {
                 sl_call_unref(call);
             }
         }
-        if (sl_now_ns() - swept_ns < SWEEP_MS * 1000000ull) continue;
-        swept_ns = sl_now_ns();
-        sl_conns_sweep(&s->conns);
+        const uint64_t gap_ns = sl_now_ns() - swept_ns;
+        if (gap_ns < SWEEP_MS * 1000000ull) continue;
+        swept_ns += gap_ns;
+        sl_conns_sweep(&s->conns, gap_ns);
         rouse_quiet(s);
         sl_kept_sweep(s);
     }
