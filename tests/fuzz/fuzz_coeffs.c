@@ -3,15 +3,7 @@
 #include "format/coeffs.h"
 #include "plan/findep.h"
 
-#include "mutate.h"
-
 #include <math.h>
-
-const size_t fuzz_prefix = 0;
-
-size_t fuzz_repair(uint8_t *data, size_t size) {
-    return (void)data, size;
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

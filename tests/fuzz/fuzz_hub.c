@@ -6,10 +6,6 @@
 
 const size_t fuzz_prefix = 1;
 
-size_t fuzz_repair(uint8_t *data, size_t size) {
-    return (void)data, size;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -6,14 +6,6 @@
 #include "net/net.h"
 #include "spec/kv.h"
 
-#include "mutate.h"
-
-const size_t fuzz_prefix = 0;
-
-size_t fuzz_repair(uint8_t *data, size_t size) {
-    return (void)data, size;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const sl_model_spec model = {.n_layers = 4,

@@ -7,14 +7,6 @@
 #include "format/presets.h"
 #include "format/workload_file.h"
 
-#include "mutate.h"
-
-const size_t fuzz_prefix = 0;
-
-size_t fuzz_repair(uint8_t *data, size_t size) {
-    return (void)data, size;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const sl_profile costs = {

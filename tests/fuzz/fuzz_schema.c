@@ -1,12 +1,5 @@
 /* Any JSON as a schema: compiled, with masks that say what bytes say, or refused with a message. */
 #include "grammar_fuzz.h"
-#include "mutate.h"
-
-const size_t fuzz_prefix = 0;
-
-size_t fuzz_repair(uint8_t *data, size_t size) {
-    return (void)data, size;
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

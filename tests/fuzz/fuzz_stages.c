@@ -2,15 +2,7 @@
 #include "format/stage_run_file.h"
 #include "sim/stages.h"
 
-#include "mutate.h"
-
 #include <stdlib.h>
-
-const size_t fuzz_prefix = 0;
-
-size_t fuzz_repair(uint8_t *data, size_t size) {
-    return (void)data, size;
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

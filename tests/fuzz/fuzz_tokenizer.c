@@ -5,17 +5,9 @@
 #include "base/mem.h"
 #include "text/tokenizer.h"
 
-#include "mutate.h"
-
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-const size_t fuzz_prefix = 0;
-
-size_t fuzz_repair(uint8_t *data, size_t size) {
-    return (void)data, size;
-}
 
 static const char text[] =
     "Hello  world's\n\n12345 \u00e9t\u00e9 e\u0301 \u6c49\u5b57 <|im_start|>user\r\n "
