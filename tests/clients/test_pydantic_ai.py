@@ -36,7 +36,8 @@ def test_streamed(model):
     async def run():
         async with Agent(model).run_stream("Why is the sea salty?") as stream:
             return [piece async for piece in stream.stream_text(delta=True, debounce_by=None)]
-    assert "".join(asyncio.run(run())) == PLAIN  # in one piece, where the reader was late
+    answers = [asyncio.run(run()) for _ in range(5)]  # a reader that was late gets all in one piece
+    assert all("".join(pieces) == PLAIN for pieces in answers) and any(len(pieces) > 1 for pieces in answers)
 
 
 def test_tools_in_a_loop(model):
