@@ -88,7 +88,8 @@ static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_dev
     if (st != SL_OK) return st;
     deferred *d = (deferred *)a;
     d->rng = atomic_fetch_add(&maker->seed, 1) * 7919 + 1;
-    d->in.base.in_place = deferred_once_in(d, 2); /* such a device has to copy more */
+    /* Who uses a device that does not has to copy more. */
+    d->in.base.in_place = d->in.base.in_place && deferred_once_in(d, 2);
     *out = &d->in.base;
     return SL_OK;
 }

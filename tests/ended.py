@@ -27,12 +27,22 @@ def of_tree(pid):
     return pids
 
 
-def end_all(but=0):
-    """All but those that were started first."""
-    while len(running) > but:
-        process = running.pop()
-        if process.poll() is None:
-            for pid in of_tree(process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        process.wait()
+@contextlib.contextmanager
+def scope():
+    """What is started inside ends with it, and nothing else: servers that all tests of a session share live longer.
+    Gives a function: what was started so far, the last first."""
+    others = list(running)
+
+    def started():
+        return [process for process in reversed(running) if process not in others]
+
+    try:
+        yield started
+    finally:
+        for process in started():
+            if process.poll() is None:
+                for pid in of_tree(process.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            process.wait()
+            running.remove(process)

@@ -102,6 +102,9 @@ PARTS = {
                                                ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])
                      for seed, args in enumerate([[], ["--transport", "tcp"], ["--schedule", "pingpong"], ["--schedule", "aep"],
                                                   ["--attention", "2", "--experts", "2"], ["--journal-sync", "each"]])]),
+    "launchers": ("jobs under a Slurm of the test's own and under Open MPI's mpirun: kills, signals, nothing left behind", 5,
+                  [(name, ["sh", "-c", f"tools/install-deps.sh cluster && exec .venv/bin/python -m pytest -q -n0 tests/launchers/test_{name}.py"])
+                   for name in ("slurm", "mpi")]),
     "docs": ("command blocks of README.md and of pages for operators, on a small model and a hub on this machine", 2,
              [(page, [".venv/bin/python", "tests/run_docs.py", page]) for page in run_docs.PAGES]),
     "packages": ("Python wheel and Debian packages: built, installed in a fresh root, served from, removed (root, debootstrap, a mirror, an index)", 6,
@@ -118,7 +121,8 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
           "clients": ("release", "build", "sluice"),
-          "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice")}
+          "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
+          "launchers": ("release", "build", "sluice")}
 
 
 def prepare(part):

@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "mixtral-tiny"
 PAGES = ["README.md", "docs/operations.md", "docs/install.md", "docs/models-by-name.md", "docs/page.md", "docs/python.md",
-         "docs/api.md", "docs/planner.md", "examples/README.md"]
+         "docs/api.md", "docs/planner.md", "docs/cluster.md", "examples/README.md"]
 LIMIT_S = 300
 CLUSTER = """
 name: this-machine
@@ -257,13 +257,12 @@ def main():
                     json.loads(text)
                     continue
                 try:
-                    run_block(language, text, model, hub)
+                    with ended.scope():
+                        run_block(language, text, model, hub)
                     print(f"{page}: {first[:60]!r}: {time.monotonic() - began:.1f} s", flush=True)
                 except (AssertionError, OSError, subprocess.SubprocessError) as e:
                     failed += 1
                     print(f"{page}: {first[:60]!r}: FAILED: {e}", flush=True)
-                finally:
-                    ended.end_all()
     for page, first in gone:
         if page in pages:
             failed += 1

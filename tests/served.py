@@ -74,3 +74,9 @@ class Server:
             self.process.kill()
             self.process.wait()
         return self.process.returncode
+
+    def stop_well(self):
+        """Asserts that it ended as it should, or says what came instead."""
+        code = self.stop()
+        self.reader.join(5)
+        assert code == 0, f"it ended with {code}, and said at last:\n{''.join(self.log[-20:])}"

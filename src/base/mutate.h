@@ -23,9 +23,12 @@ typedef enum sl_mutation {
     SL_MUTATE_KEPT_STEP,     /* a worker keeps its steps where it is told that somebody is gone */
     SL_MUTATE_OLD_HOSTS,     /* an attention worker that takes a plan sends by the one before */
     SL_MUTATE_HASTY_VERDICT, /* a suspect need not be alone when a worker crashes */
+    SL_MUTATE_EARLIER_END,   /* a suspect is blamed for an end that is older than its start */
     SL_MUTATE_SURE_OF_NEXT,  /* a row counts as being in its page before it is computed */
     SL_MUTATE_EARLY_SUCCESSOR, /* a worker is started before the one at its place has ended */
     SL_MUTATE_EARLY_KEY,       /* a page counts as full when half of its last rows are missing */
+    SL_MUTATE_EARLY_SHARE,     /* the same for those alone who would begin with it */
+    SL_MUTATE_UNCOUNTED_SHARE, /* who shares a page is not one of its holders: others free it */
     SL_MUTATE_SILENT_MEND,  /* a link that broke is called again, and nobody misses what it lost */
     SL_MUTATE_LOST_DAMAGED, /* a damaged message is left out, and its connection goes on */
 } sl_mutation;
@@ -35,8 +38,8 @@ typedef enum sl_mutation {
     "none", "double_again", "late_counts", "both_count", "hedged_alone", "lonely_step",            \
         "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",           \
         "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts",         \
-        "hasty_verdict", "sure_of_next", "early_successor", "early_key", "silent_mend",            \
-        "lost_damaged"
+        "hasty_verdict", "earlier_end", "sure_of_next", "early_successor", "early_key",            \
+        "early_share", "uncounted_share", "silent_mend", "lost_damaged"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

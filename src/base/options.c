@@ -313,6 +313,11 @@ const char *sl_options_secret(void) {
     return value_of(SL_SECRET);
 }
 
+const char *sl_options_cuda_driver(void) {
+    const char *path = value_of(SL_CUDA_DRIVER);
+    return path && path[0] ? path : NULL;
+}
+
 const char *sl_options_home(void) {
     const char *home = value_of(SL_HOME);
     return home && home[0] == '/' ? home : NULL;
@@ -332,9 +337,17 @@ bool sl_options_cache_folder(char *out, size_t cap) {
     return cache_folder("sluice", out, cap);
 }
 
-const char *sl_options_hub(sl_variable v) {
+static const char *filled(sl_variable v) {
     const char *value = value_of(v);
     return value && value[0] ? value : NULL;
+}
+
+const char *sl_options_hub(sl_variable v) {
+    return filled(v);
+}
+
+const char *sl_options_launcher(sl_variable v) {
+    return filled(v);
 }
 
 bool sl_options_hub_home(char *out, size_t cap) {

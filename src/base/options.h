@@ -68,6 +68,9 @@ bool sl_options_cache_folder(char *out, size_t cap);
 /* A variable of the model hub's own tools, HF_*, which are obeyed as they do it, or SSL_CERT_FILE.
  * NULL: unset, or empty. */
 const char *sl_options_hub(sl_variable v);
+/* A variable by which a launcher (srun, mpirun, Kubernetes) tells a process who it is. NULL: unset,
+ * or empty. */
+const char *sl_options_launcher(sl_variable v);
 /* HOME; NULL: it is no absolute path. */
 const char *sl_options_home(void);
 /* "huggingface" in $XDG_CACHE_HOME or $HOME/.cache, as sl_options_cache_folder. */
@@ -76,6 +79,8 @@ bool sl_options_hub_home(char *out, size_t cap);
 const char *sl_options_notify_socket(void);
 /* WATCHDOG_USEC: after so long without a word of this process the manager ends it; 0: never. */
 uint64_t sl_options_watchdog_us(void);
+/* SLUICE_CUDA_DRIVER: the library of NVIDIA's driver. NULL: unset, or empty. */
+const char *sl_options_cuda_driver(void);
 /* TERM: which terminal this is. NULL: unset. */
 const char *sl_options_terminal(void);
 

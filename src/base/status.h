@@ -81,6 +81,6 @@ const char *sl_status_text(sl_status st);
         if (__builtin_expect(!(expr), 0)) sl_assert_failed(#expr, __FILE__, __LINE__);             \
     } while (0)
 
-_Noreturn void sl_assert_failed(const char *expr, const char *file, int line);
+__attribute__((noreturn)) void sl_assert_failed(const char *expr, const char *file, int line);
 
 #endif

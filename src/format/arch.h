@@ -121,13 +121,6 @@ typedef struct sl_arch_store {
     sl_arch_dim before[2], after[2]; /* SL_DIM_NONE adds nothing */
 } sl_arch_store;
 
-/* How the router turns logits into gates; equations in docs/numbers.md. */
-typedef enum sl_arch_router {
-    SL_ROUTER_SOFTMAX_TOPK,
-    SL_ROUTER_SIGMOID_TOPK,   /* sigmoids of the largest logits */
-    SL_ROUTER_SIGMOID_GROUPS, /* "noaux_tc": biased sigmoids, the best groups first */
-} sl_arch_router;
-
 /* A role whose name in GGUF is an architecture's own; the last has no name. */
 typedef struct sl_arch_alias {
     const char *name;
@@ -136,7 +129,7 @@ typedef struct sl_arch_alias {
 } sl_arch_alias;
 
 typedef struct sl_arch {
-    sl_arch_router router;
+    sl_router router;
     bool layer_norm; /* norms subtract the mean first */
     const sl_arch_tensor *tensor;
     size_t n_tensors;

@@ -381,7 +381,7 @@ static sl_status read_eos(sl_gguf_reading *r, sl_err *err) {
 }
 
 static sl_status read_sampling(sl_gguf_reading *r, sl_generation_spec *gen, sl_err *err) {
-    double temperature = -1, top_p = -1;
+    double temperature = -1, top_p = -1, repetition = -1;
     uint64_t top_k = UINT64_MAX;
     *gen = sl_hf_generation_none();
     sl_status st = sl_gguf_f64(r->g, "general.sampling.temp", SL_GGUF_OPTIONAL, 0,
@@ -391,6 +391,10 @@ static sl_status read_sampling(sl_gguf_reading *r, sl_generation_spec *gen, sl_e
     if (st == SL_OK)
         st = sl_gguf_u64(r->g, "general.sampling.top_k", SL_GGUF_OPTIONAL, 0, INT32_MAX, &top_k,
                          err);
+    if (st == SL_OK)
+        st = sl_gguf_f64(r->g, "general.sampling.penalty_repeat", SL_GGUF_OPTIONAL, 0,
+                         SL_MAX_REPETITION, &repetition, err);
+    if (repetition > 0) gen->repetition_penalty = (float)repetition;
     if (temperature >= 0) gen->temperature = (float)temperature;
     if (top_p > 0) gen->top_p = (float)top_p;
     if (top_k != UINT64_MAX) gen->top_k = (int32_t)top_k;

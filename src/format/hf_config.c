@@ -180,12 +180,13 @@ sl_status sl_hf_config_parse(const char *file, sl_span text, sl_model_spec *spec
 }
 
 sl_generation_spec sl_hf_generation_none(void) {
-    return (sl_generation_spec){.temperature = NAN, .top_p = NAN, .top_k = -1, .do_sample = -1};
+    return (sl_generation_spec){
+        .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN, .top_k = -1, .do_sample = -1};
 }
 
 static sl_status read_generation(sl_json root, sl_model_spec *m, sl_generation_spec *gen,
                                  sl_err *err) {
-    double temperature = NAN, top_p = NAN;
+    double temperature = NAN, top_p = NAN, repetition = NAN;
     uint64_t top_k = UINT64_MAX;
     bool sample = false;
     if (sl_json_kind_of(root) != SL_JSON_OBJECT)
@@ -195,6 +196,9 @@ static sl_status read_generation(sl_json root, sl_model_spec *m, sl_generation_s
         st = sl_json_f64(root, "temperature", SL_JSON_OPTIONAL, 0, SL_MAX_TEMPERATURE, &temperature,
                          err);
     if (st == SL_OK) st = sl_json_f64(root, "top_p", SL_JSON_OPTIONAL, 1e-6, 1, &top_p, err);
+    if (st == SL_OK)
+        st = sl_json_f64(root, "repetition_penalty", SL_JSON_OPTIONAL, 1e-6, SL_MAX_REPETITION,
+                         &repetition, err);
     if (st == SL_OK) st = sl_json_u64(root, "top_k", SL_JSON_OPTIONAL, 0, INT32_MAX, &top_k, err);
     if (st == SL_OK) st = sl_json_bool(root, "do_sample", SL_JSON_OPTIONAL, &sample, err);
     if (st == SL_OK) st = read_eos(root, m, err);
@@ -202,6 +206,7 @@ static sl_status read_generation(sl_json root, sl_model_spec *m, sl_generation_s
     bool has_sample = sl_json_kind_of(sl_json_get(root, "do_sample")) == SL_JSON_BOOL;
     *gen = (sl_generation_spec){.temperature = (float)temperature,
                                 .top_p = (float)top_p,
+                                .repetition_penalty = (float)repetition,
                                 .top_k = top_k == UINT64_MAX ? -1 : (int32_t)top_k,
                                 .do_sample = has_sample ? sample : -1};
     return SL_OK;

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "format/placement.h"
+#include "format/plan_gpu.h"
 #include "format/plan_lab.h"
 #include "quant/wire_rows.h"
 #include "spec/gang.h"
@@ -17,12 +18,20 @@
 #define MAX_PLAN_BYTES (16u << 20)
 #define NOBODY         UINT32_MAX
 
+static const char *const rank_kind_names[SL_RANK_KIND_COUNT] = {"threads", "processes"};
 static const char *const progress_names[2] = {"inline", "thread"}; /* by sl_plan.pump */
 
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     size_t i;
     sl_status st = sl_name_parse("chunk_by", sl_chunking_names, SL_CHUNKING_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_chunking)i;
+    return st;
+}
+
+sl_status sl_rank_kind_parse(const char *name, sl_rank_kind *out, sl_err *err) {
+    size_t i;
+    sl_status st = sl_name_parse("ranks", rank_kind_names, SL_LEN(rank_kind_names), name, &i, err);
+    if (st == SL_OK) *out = (sl_rank_kind)i;
     return st;
 }
 
@@ -98,6 +107,7 @@ static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *
     if (!p->worker) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n_workers);
     for (uint32_t i = 0; i < n_workers; i++) p->worker[i] = (sl_plan_worker){.id = i, .cpu = -1};
     p->device.time_scale = 1;
+    p->device.numerics = SL_NUMERICS_FAST;
     set_default_limits(m, p);
     return SL_OK;
 }
@@ -225,7 +235,7 @@ static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, u
 static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p, uint32_t *owner,
                              bool *any_experts, sl_err *err) {
     static const char *const keys[] = {"id",  "roles",       "experts", "address",
-                                       "cpu", "incarnation", "spare"};
+                                       "cpu", "incarnation", "spare",   "device"};
     const char *address = "";
     sl_json experts = {0};
     uint64_t id = i, cpu = UINT64_MAX;
@@ -239,6 +249,7 @@ static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p
         st = sl_json_u64(row, "incarnation", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_INCARNATION,
                          &p->worker[i].incarnation, err);
     if (st == SL_OK) st = sl_json_bool(row, "spare", SL_JSON_OPTIONAL, &p->worker[i].spare, err);
+    if (st == SL_OK) st = sl_gpu_of_worker(row, &p->worker[i], err);
     if (st != SL_OK) return st;
     if (cpu != UINT64_MAX) p->worker[i].cpu = (int32_t)cpu;
     if (strlen(address) >= sizeof p->worker[i].address)
@@ -309,8 +320,11 @@ static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
     sl_json device = {0}, costs = {0};
     sl_status st = sl_json_string(v, "route_skew", SL_JSON_OPTIONAL, &skew, err);
     if (st == SL_OK && skew[0]) st = sl_route_skew_parse(skew, &p->skew, err);
+    if (st == SL_OK)
+        st = sl_json_bool(v, "random_weights", SL_JSON_OPTIONAL, &p->random_weights, err);
     if (st == SL_OK) st = sl_json_object(v, "device", SL_JSON_OPTIONAL, &device, err);
     if (st == SL_OK && device.value) st = sl_device_from_json(device, &p->device, err);
+    if (st == SL_OK) st = sl_gpus_from_json(v, p, err);
     if (st == SL_OK) st = sl_json_object(v, "costs", SL_JSON_OPTIONAL, &costs, err);
     p->has_costs = st == SL_OK && costs.value;
     if (p->has_costs) st = sl_costs_from_json(costs, &p->costs, err);
@@ -372,21 +386,25 @@ static sl_status read_deployment(sl_json v, sl_plan_origin *origin, sl_err *err)
 
 /* Ranks of the workers of either side. */
 static sl_status read_ranks(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const sides[] = {"attention", "expert"};
+    static const char *const keys[] = {"attention", "expert", "ranks"};
+    const char *ranks = rank_kind_names[SL_RANKS_THREADS];
     sl_json tp = {0};
     sl_status st = sl_json_object(v, "tp", SL_JSON_OPTIONAL, &tp, err);
     if (st != SL_OK || !tp.value) return st;
-    st = sl_json_only(tp, sides, SL_LEN(sides), err);
-    if (st == SL_OK) st = read_u32(tp, sides[0], 1, SL_MAX_RANKS, &p->attention_tp, err);
-    return st == SL_OK ? read_u32(tp, sides[1], 1, SL_MAX_RANKS, &p->expert_tp, err) : st;
+    st = sl_json_only(tp, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = read_u32(tp, keys[0], 1, SL_MAX_RANKS, &p->attention_tp, err);
+    if (st == SL_OK) st = read_u32(tp, keys[1], 1, SL_MAX_RANKS, &p->expert_tp, err);
+    if (st == SL_OK) st = sl_json_string(tp, keys[2], SL_JSON_OPTIONAL, &ranks, err);
+    return st == SL_OK ? sl_rank_kind_parse(ranks, &p->rank_kind, err) : st;
 }
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version", "epoch",       "schedule",    "lanes",      "chunks",    "chunk_by",   "order",
-        "policy",  "lookahead",   "delta",       "wire",       "exact",     "workers",    "limits",
-        "threads", "progress",    "device",      "route_skew", "placement", "deployment", "costs",
-        "pin",     "activations", "kv_replicas", "segments",   "tp"};
+        "version",   "epoch",      "schedule",  "lanes",         "chunks",      "chunk_by",
+        "order",     "policy",     "lookahead", "delta",         "wire",        "exact",
+        "workers",   "limits",     "threads",   "progress",      "device",      "route_skew",
+        "placement", "deployment", "costs",     "pin",           "activations", "kv_replicas",
+        "segments",  "tp",         "gpu",       "random_weights"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT];
@@ -534,6 +552,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
     if (w->incarnation)
         json_object_set_new(row, "incarnation", json_integer((json_int_t)w->incarnation));
     if (w->spare) json_object_set_new(row, "spare", json_true());
+    sl_gpu_print_worker(p, i, row);
     return row;
 }
 
@@ -543,13 +562,16 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     if (p->segments) json_object_set_new(doc, "segments", json_true());
     if (p->attention_tp > 1 || p->expert_tp > 1)
         json_object_set_new(doc, "tp",
-                            json_pack("{s:i, s:i}", "attention",
+                            json_pack("{s:i, s:i, s:s}", "attention",
                                       (int)sl_plan_ranks(p, SL_ROLE_ATTENTION), "expert",
-                                      (int)sl_plan_ranks(p, SL_ROLE_EXPERT)));
+                                      (int)sl_plan_ranks(p, SL_ROLE_EXPERT), "ranks",
+                                      rank_kind_names[p->rank_kind]));
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.kind == SL_DEVICE_EMULATED)
         json_object_set_new(doc, "device", sl_device_json(&p->device));
+    if (sl_plan_n_gpu(p)) json_object_set_new(doc, "gpu", sl_gpus_json(p));
+    if (p->random_weights) json_object_set_new(doc, "random_weights", json_true());
     if (!p->skew.on) return;
     sl_route_skew_print(&p->skew, skew);
     json_object_set_new(doc, "route_skew", json_string(skew));
@@ -667,13 +689,19 @@ static sl_status check_ranks(const sl_plan *p, sl_err *err) {
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
     sl_status st = check_roles(p, all_there, err);
     if (st == SL_OK) st = check_ranks(p, err);
+    if (st == SL_OK) st = sl_gpus_check(p, err);
     if (st == SL_OK) st = check_schedule(p, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st != SL_OK) return st;
-    if (m->weightless && !sl_device_is_modelled(&p->device))
+    if (m->weightless && !p->random_weights && !sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_NOTFOUND,
                        "the model's folder has no model.safetensors and no "
-                       "model.safetensors.index.json: only an emulated device runs it (--device)");
+                       "model.safetensors.index.json: only an emulated device runs it (--device), "
+                       "or sluice bench "
+                       "--random-weights");
+    if (p->random_weights && (p->attention_tp > 1 || p->expert_tp > 1 || p->segments))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: random weights are not cut: without --tp and --segments");
     if (p->n_experts != m->n_experts)
         return sl_fail(err, SL_ERR_ARG, "plan: %u experts, the model has %u", p->n_experts,
                        m->n_experts);

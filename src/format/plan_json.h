@@ -7,6 +7,8 @@
  *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6,
  * "context": 4096, "kv_pages": 8192}, "threads": 1, "progress": "inline",
  *    "activations": "int8"}
+ * A worker on a GPU has "device": "cuda:0"; of all of these "gpu": {"memory": bytes, "numerics":
+ * "fast"} (format/plan_gpu.h).
  * "deployment" is what sluice plan adds: degrees above 1 are refused. Left out: the schedule's
  * lanes and chunks, wire f32, activations int8, exact false, limits (engine's defaults), experts
  * (even contiguous split). A worker may have "address" and "incarnation", and in a plan that a
@@ -62,6 +64,8 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) S
 
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_activations_parse(const char *name, sl_activations *out, sl_err *err) SL_MUST_CHECK;
+/* "threads" or "processes". */
+sl_status sl_rank_kind_parse(const char *name, sl_rank_kind *out, sl_err *err) SL_MUST_CHECK;
 /* "inline" or "thread": who drives the fabric while a worker computes. */
 sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) SL_MUST_CHECK;
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) SL_MUST_CHECK;

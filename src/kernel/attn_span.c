@@ -1,5 +1,6 @@
 /* Attention over keys and values outside of pages, a span of positions at a time. */
 #include "kernel/kernel_int.h"
+#include "kernel/ops_int.h"
 
 #include <math.h>
 
@@ -62,14 +63,18 @@ static void span_items(void *ctx, size_t begin, size_t end) {
     }
 }
 
-void sl_attention_span(const sl_exec *ex, const sl_attn_span *a) {
+void sl_host_attention_span(const sl_exec *ex, const sl_attn_span *a) {
     span_ctx c = {.k = ex->k, .a = a};
-    SL_ASSERT(a->v_dim <= a->dim);
-    SL_ASSERT(a->first % SL_KV_PAGE_TOKENS == 0 && a->span % SL_KV_PAGE_TOKENS == 0);
     c.blocks = (a->n_rows + SL_ATTN_QUERIES - 1) / SL_ATTN_QUERIES;
     size_t items = (size_t)c.blocks * a->n_heads;
     if (ex->pool)
         sl_pool_run(ex->pool, items, 1, span_items, &c);
     else
         span_items(&c, 0, items);
+}
+
+void sl_attention_span(const sl_exec *ex, const sl_attn_span *a) {
+    SL_ASSERT(a->v_dim <= a->dim);
+    SL_ASSERT(a->first % SL_KV_PAGE_TOKENS == 0 && a->span % SL_KV_PAGE_TOKENS == 0);
+    sl_ops(ex)->attention_span(ex, a);
 }

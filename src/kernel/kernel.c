@@ -1,6 +1,7 @@
 /* The parallel loops that cut work into the pieces that a table computes. How work is cut never
  * changes a bit: every output is computed whole by one piece. */
 #include "kernel/kernel_int.h"
+#include "kernel/ops_int.h"
 #include "kernel/scalar.h"
 
 /* Below these, waking threads costs more than it saves. */
@@ -292,14 +293,14 @@ static void gemm_all(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *c
 }
 
 void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs) {
-    gemm_all(ex, jobs, NULL, n_jobs);
+    sl_ops(ex)->gemm(ex, jobs, NULL, n_jobs);
 }
 
 void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                     uint32_t n_jobs) {
     for (uint32_t i = 0; i < n_jobs; i++)
         SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k && !jobs[i].w->segments);
-    gemm_all(ex, jobs, up, n_jobs);
+    sl_ops(ex)->gemm(ex, jobs, up, n_jobs);
 }
 
 /* ---- rounded activations ---- */
@@ -330,12 +331,18 @@ static void act_rows(void *ctx, size_t begin, size_t end) {
         act_row(c, c->x + (size_t)(c->row ? c->row[r] : r) * c->x_stride, c->dst + r * bytes);
 }
 
-void sl_quantise_segments(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
-                          uint32_t x_stride, uint32_t k, const sl_segments *s, sl_act_kind kind,
-                          uint8_t *dst) {
+static void quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
+                     uint32_t x_stride, uint32_t k, const sl_segments *s, sl_act_kind kind,
+                     uint8_t *dst) {
     act_ctx c = {ex->k, x, row, x_stride, k, s, kind, dst};
     run(ex, (uint64_t)n_rows * k >= SL_MIN_PAR_FLOATS, n_rows,
         SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(k, 1)), act_rows, &c);
+}
+
+void sl_quantise_segments(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
+                          uint32_t x_stride, uint32_t k, const sl_segments *s, sl_act_kind kind,
+                          uint8_t *dst) {
+    sl_ops(ex)->quantise(ex, x, row, n_rows, x_stride, k, s, kind, dst);
 }
 
 void sl_quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
@@ -406,12 +413,17 @@ static void norm_rows(void *ctx, size_t begin, size_t end) {
     }
 }
 
-void sl_norm_quantise(const sl_exec *ex, const float *x, const sl_mat *w, float eps, bool centred,
-                      uint32_t n_rows, uint32_t n, const sl_norm_out *out) {
-    SL_ASSERT(out->y || !centred);
+static void norm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, bool centred,
+                 uint32_t n_rows, uint32_t n, const sl_norm_out *out) {
     norm_ctx c = {ex->k, x, w, eps, n, centred, *out};
     run(ex, (uint64_t)n_rows * n >= SL_MIN_PAR_FLOATS, n_rows,
         SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(n, 1)), norm_rows, &c);
+}
+
+void sl_norm_quantise(const sl_exec *ex, const float *x, const sl_mat *w, float eps, bool centred,
+                      uint32_t n_rows, uint32_t n, const sl_norm_out *out) {
+    SL_ASSERT(out->y || !centred);
+    sl_ops(ex)->norm(ex, x, w, eps, centred, n_rows, n, out);
 }
 
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
@@ -451,7 +463,7 @@ static void change_rows(void *ctx, size_t begin, size_t end) {
         if (c->bias)
             bias_row(c, y);
         else
-            c->k->scale(y, y, 1.0f / (1.0f + sl_exp_scalar(-c->gate[r])), c->n);
+            c->k->scale(y, y, sl_sigmoid_scalar(c->gate[r]), c->n);
     }
 }
 
@@ -460,12 +472,20 @@ static void run_rows(const sl_exec *ex, row_ctx *c, uint32_t n_rows) {
         SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(c->n, 1)), change_rows, c);
 }
 
-void sl_bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows) {
+static void bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows) {
     run_rows(ex, &(row_ctx){.k = ex->k, .y = y, .bias = b, .n = b->k}, n_rows);
 }
 
-void sl_gate_rows(const sl_exec *ex, float *y, const float *gate, uint32_t n_rows, uint32_t n) {
+void sl_bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows) {
+    sl_ops(ex)->bias_add(ex, y, b, n_rows);
+}
+
+static void gate_rows(const sl_exec *ex, float *y, const float *gate, uint32_t n_rows, uint32_t n) {
     run_rows(ex, &(row_ctx){.k = ex->k, .y = y, .gate = gate, .n = n}, n_rows);
+}
+
+void sl_gate_rows(const sl_exec *ex, float *y, const float *gate, uint32_t n_rows, uint32_t n) {
+    sl_ops(ex)->gate_rows(ex, y, gate, n_rows, n);
 }
 
 /* ---- rotary embedding ---- */
@@ -493,12 +513,17 @@ static void rope_rows(void *ctx, size_t begin, size_t end) {
         }
 }
 
-void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *freq, uint32_t n_rows,
-             const sl_rope_shape *shape) {
+static void rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *freq,
+                 uint32_t n_rows, const sl_rope_shape *shape) {
     rope_ctx c = {.k = ex->k, .x = x, .pos = pos, .freq = freq, .shape = *shape};
     size_t row = (size_t)shape->n_heads * shape->head_dim;
     run(ex, n_rows * row >= SL_MIN_PAR_FLOATS, n_rows, SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(row, 1)),
         rope_rows, &c);
+}
+
+void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *freq, uint32_t n_rows,
+             const sl_rope_shape *shape) {
+    sl_ops(ex)->rope(ex, x, pos, freq, n_rows, shape);
 }
 
 /* ---- attention ---- */
@@ -564,19 +589,15 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
     w->n = 0;
 }
 
-static uint32_t attn_group(const sl_attn_args *a) {
-    return a->group ? a->group : a->m->n_heads / a->m->n_kv_heads;
-}
-
 /* Slices of SL_ATTN_QUERIES query heads of one kv head. */
 static uint32_t attn_slices(const sl_attn_args *a) {
-    uint32_t group = attn_group(a);
+    uint32_t group = sl_attn_group(a);
     return (group + SL_ATTN_QUERIES - 1) / SL_ATTN_QUERIES;
 }
 
 /* As many rows as fill a walk, but enough items for every thread. */
 static uint32_t attn_rows_per_item(const sl_exec *ex, const sl_attn_args *a) {
-    uint32_t group = attn_group(a);
+    uint32_t group = sl_attn_group(a);
     uint64_t lanes = 2 * (uint64_t)(ex->pool ? sl_pool_threads(ex->pool) : 1);
     uint64_t fair = (uint64_t)a->n_rows * a->m->n_kv_heads * attn_slices(a) / lanes;
     return (uint32_t)SL_MAX(1, SL_MIN(fair, SL_ATTN_QUERIES / SL_MIN(group, SL_ATTN_QUERIES)));
@@ -587,7 +608,7 @@ static uint32_t attn_rows_per_item(const sl_exec *ex, const sl_attn_args *a) {
 static void attn_items(void *ctx, size_t begin, size_t end) {
     const attn_ctx *c = ctx;
     const sl_attn_args *a = c->a;
-    uint32_t kv_heads = a->m->n_kv_heads, group = attn_group(a);
+    uint32_t kv_heads = a->m->n_kv_heads, group = sl_attn_group(a);
     uint32_t slices = attn_slices(a), parts = kv_heads * slices;
     attn_walk w;
     w.n = 0;
@@ -609,10 +630,9 @@ static void attn_items(void *ctx, size_t begin, size_t end) {
     }
 }
 
-void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
+static void attention(const sl_exec *ex, const sl_attn_args *a) {
     attn_ctx c = {.k = ex->k, .a = a};
     const sl_model_spec *m = a->m;
-    SL_ASSERT(m->n_kv_heads > 0 && (a->group || m->n_heads % m->n_kv_heads == 0));
     uint64_t work = 0;
     for (uint32_t r = 0; r < a->n_rows; r++) {
         uint64_t seen = a->pos[r] - sl_sight_first(m, a->layer, a->pos[r]) + 1u;
@@ -624,14 +644,16 @@ void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
         &c);
 }
 
+void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
+    SL_ASSERT(a->m->n_kv_heads > 0 && (a->group || a->m->n_heads % a->m->n_kv_heads == 0));
+    sl_ops(ex)->attention(ex, a);
+}
+
 /* ---- element by element ---- */
 
 /* Comparisons are exact, so every instruction set agrees without a kernel of its own. */
 static void clip(float *y, float limit, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        float v = y[i] > limit ? limit : y[i];
-        y[i] = v < -limit ? -limit : v;
-    }
+    for (size_t i = 0; i < n; i++) y[i] = sl_clip_scalar(y[i], limit);
 }
 
 typedef struct vec_ctx {
@@ -678,8 +700,12 @@ static void vec_run(const sl_exec *ex, vec_ctx *c, size_t n) {
     run(ex, n >= SL_MIN_PAR_FLOATS, n, SL_CHUNK_FLOATS, vec_items, c);
 }
 
-void sl_vec_add(const sl_exec *ex, float *y, const float *x, size_t n) {
+static void vec_add(const sl_exec *ex, float *y, const float *x, size_t n) {
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_ADD, .y = y, .x = x}, n);
+}
+
+void sl_vec_add(const sl_exec *ex, float *y, const float *x, size_t n) {
+    sl_ops(ex)->vec_add(ex, y, x, n);
 }
 
 void sl_vec_scale(const sl_exec *ex, float *y, const float *x, float a, size_t n) {
@@ -690,12 +716,20 @@ void sl_vec_add_scaled(const sl_exec *ex, float *y, const float *x, float a, siz
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_ADD_SCALED, .y = y, .x = x, .a = a}, n);
 }
 
-void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n) {
+static void vec_clip(const sl_exec *ex, float *y, float limit, size_t n) {
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_CLIP, .y = y, .x = y, .a = limit}, n);
 }
 
-void sl_swiglu_clamped(const sl_exec *ex, float *gate, const float *up, float limit, size_t n) {
+void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n) {
+    sl_ops(ex)->vec_clip(ex, y, limit, n);
+}
+
+static void swiglu_clamped(const sl_exec *ex, float *gate, const float *up, float limit, size_t n) {
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_GLU, .y = gate, .x = up, .a = limit}, n);
+}
+
+void sl_swiglu_clamped(const sl_exec *ex, float *gate, const float *up, float limit, size_t n) {
+    sl_ops(ex)->swiglu_clamped(ex, gate, up, limit, n);
 }
 
 void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, float *dst) {
@@ -713,3 +747,32 @@ void sl_widen_row(const sl_exec *ex, const sl_mat *w, uint32_t row, float *dst) 
 void sl_to_bf16(const sl_exec *ex, const float *src, size_t n, uint16_t *dst) {
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_TO_BF16, .x = src, .h = dst}, n);
 }
+
+/* ---- this machine's processors ---- */
+
+uint32_t sl_exec_rows(const sl_exec *ex, uint32_t each) {
+    if (ex->ops) return UINT32_MAX;
+    return each * (ex->pool ? sl_pool_threads(ex->pool) : 1);
+}
+
+const sl_exec_ops sl_host_ops = {
+    .gemm = gemm_all,
+    .quantise = quantise,
+    .norm = norm,
+    .bias_add = bias_add,
+    .gate_rows = gate_rows,
+    .rope = rope,
+    .attention = attention,
+    .attention_span = sl_host_attention_span,
+    .vec_add = vec_add,
+    .vec_clip = vec_clip,
+    .swiglu_clamped = swiglu_clamped,
+    .embed = sl_host_embed,
+    .copy_rows = sl_host_copy_rows,
+    .pick_rows = sl_host_pick_rows,
+    .scale_part = sl_host_scale_part,
+    .split_pairs = sl_host_split_pairs,
+    .put_kv = sl_host_put_kv,
+    .route = sl_host_route,
+    .sum_pairs = sl_host_sum_pairs,
+};

@@ -15,13 +15,13 @@
 #ifndef SL_KERNEL_KERNEL_H
 #define SL_KERNEL_KERNEL_H
 
+#include "base/mem.h"
 #include "base/pool.h"
+#include "kernel/formula.h"
 #include "quant/act.h"
 #include "spec/activations.h"
 #include "spec/kv.h"
 #include "spec/model.h"
-
-#define SL_DOT_LANES 16
 
 /* A weight matrix: n rows of k values, borrowed from the checkpoint mapping. k is a whole number of
  * blocks of dtype.
@@ -75,6 +75,7 @@ typedef struct sl_gemm_job {
      * here is multiplied with them, any other takes x. */
     sl_act act;
     const uint32_t *act_row;
+    bool decides; /* y chooses experts: whoever rounds rows of x by the way does not here */
 } sl_gemm_job;
 
 typedef struct sl_kernels sl_kernels;
@@ -99,11 +100,17 @@ const char *sl_kernels_name(const sl_kernels *k);
  * here. */
 const sl_kernels *sl_kernels_at(size_t i, bool *supported);
 
+typedef struct sl_exec_ops sl_exec_ops;
+
 /* What every computation carries: the table, the pool (NULL: the caller's thread alone), nothing
  * global. */
 typedef struct sl_exec {
     const sl_kernels *k;
     sl_pool *pool;
+    /* Who computes (kernel/ops.h), and what they need; NULL: this machine's processors. */
+    const sl_exec_ops *ops;
+    void *ops_ctx;
+    sl_arena *lists;            /* host memory for lists, where scratch is not; NULL: it is */
     sl_activations activations; /* what src/model rounds before products */
     /* So many rows of a request in one step take the expanded form of latent attention (src/model);
      * 0: none do, so that no bit depends on what ran in the same step. */
@@ -159,7 +166,6 @@ void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n);
 
 /* gate[i] = (u + 1) * g / (1 + exp(-SL_SWIGLU_ALPHA * g)), n values, g = min(gate[i], limit),
  * u = min(limit, max(-limit, up[i])); NaN stays. gpt-oss, arXiv:2508.10925. */
-#define SL_SWIGLU_ALPHA 1.702f
 void sl_swiglu_clamped(const sl_exec *ex, float *gate, const float *up, float limit, size_t n);
 
 /* y[r][i] = s * y[r][i], rows of n, s = 1 / (1 + exp(-gate[r])). */
@@ -201,6 +207,12 @@ typedef struct sl_attn_args {
      * not here; 0, 0: n_heads / n_kv_heads, all. */
     uint32_t group, skip;
 } sl_attn_args;
+
+/* Query heads of a kv head. */
+static inline uint32_t sl_attn_group(const sl_attn_args *a) {
+    return a->group ? a->group : a->m->n_heads / a->m->n_kv_heads;
+}
+
 void sl_attention(const sl_exec *ex, const sl_attn_args *a);
 
 /* The same over keys and values that lie outside of pages, each head with its own, a span of

@@ -372,30 +372,59 @@ void sl_model_unbind_expert(sl_model *m, size_t expert) {
     sl_expert_weights *w = &m->expert[expert];
     sl_mat *const mats[] = {&w->gate, &w->up, &w->down, &w->gate_bias, &w->up_bias, &w->down_bias};
     for (size_t i = 0; i < SL_LEN(mats); i++) {
-        if (mats[i]->data && !sl_copies_have(&m->copies, mats[i]->data))
+        if (mats[i]->data && !m->home.put && !sl_copies_have(&m->copies, mats[i]->data))
             sl_map_drop((sl_span){mats[i]->data, sl_mat_bytes(mats[i])});
         *mats[i] = (sl_mat){0};
     }
     w->touched = 0;
+    sl_settle_drop(m, expert);
     sl_copies_drop(&m->copies, expert);
 }
 
 /* Where the next tensor of random values begins. */
 typedef struct sl_random_binding {
     sl_model *m;
-    size_t at;
+    const sl_stages *stages; /* NULL: all */
+    size_t at, largest;
+    uint64_t all;
 } sl_random_binding;
+
+/* Bytes of a tensor of bf16; n x k is its shape. */
+static size_t random_shape(const sl_model *m, const sl_site *site, uint64_t *n, uint64_t *k) {
+    *n = sl_arch_dim_value(&m->stored, site->t->n);
+    *k = sl_arch_dim_value(&m->stored, site->t->k);
+    if (site->t->k == SL_DIM_NONE) {
+        *k = *n;
+        *n = 1;
+    }
+    return (size_t)(*n * *k * sl_dtype_bytes(SL_BF16));
+}
+
+static sl_status count_random(void *ctx, const sl_site *site, const char *name, sl_err *err) {
+    sl_random_binding *b = ctx;
+    uint64_t n, k;
+    const size_t bytes = random_shape(b->m, site, &n, &k);
+    (void)name;
+    (void)err;
+    b->largest = SL_MAX(b->largest, bytes);
+    b->all += bytes;
+    return SL_OK;
+}
+
+sl_status sl_model_random_sizes(sl_model *m, size_t *largest, uint64_t *all, sl_err *err) {
+    sl_random_binding b = {.m = m};
+    sl_status st = each_site(m, count_random, &b, err);
+    *largest = b.largest;
+    *all = b.all;
+    return st;
+}
 
 static sl_status bind_random(void *ctx, const sl_site *site, const char *name, sl_err *err) {
     sl_random_binding *b = ctx;
     sl_model *m = b->m;
-    uint64_t n = sl_arch_dim_value(&m->stored, site->t->n);
-    uint64_t k = sl_arch_dim_value(&m->stored, site->t->k);
-    if (site->t->k == SL_DIM_NONE) {
-        k = n;
-        n = 1;
-    }
-    size_t bytes = (size_t)(n * k * sl_dtype_bytes(SL_BF16));
+    uint64_t n, k;
+    const size_t bytes = random_shape(m, site, &n, &k);
+    if (b->stages && !hosts(m, b->stages, site)) return SL_OK;
     if (bytes > m->random_bytes)
         return sl_fail(err, SL_ERR_LIMIT, "tensor \"%s\" has %zu bytes, random weights %zu", name,
                        bytes, m->random_bytes);
@@ -406,8 +435,8 @@ static sl_status bind_random(void *ctx, const sl_site *site, const char *name, s
     return SL_OK;
 }
 
-sl_status sl_model_bind_random(sl_model *m, sl_err *err) {
-    sl_random_binding b = {.m = m};
+sl_status sl_model_bind_random(sl_model *m, const sl_stages *stages, sl_err *err) {
+    sl_random_binding b = {.m = m, .stages = stages};
     sl_status st = each_site(m, bind_random, &b, err);
     if (st == SL_OK && m->stored.tied_head)
         m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];

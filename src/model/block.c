@@ -25,12 +25,11 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
            SL_SCRATCH_SLACK;
 }
 
-/* Row `id` of the table, from the file where it is open. A file that was cut short since is found
- * at its mapping. */
+/* Row `id` of the table's file. One that was cut short since is found at its mapping. */
 static const uint8_t *embed_row(const sl_model *m, uint32_t id, size_t row_bytes) {
     const sl_embed_file *f = &m->embed;
     size_t at = id * row_bytes;
-    if (f->open && pread(f->fd, f->row, row_bytes, (off_t)(f->begin + at)) == (ssize_t)row_bytes)
+    if (pread(f->fd, f->row, row_bytes, (off_t)(f->begin + at)) == (ssize_t)row_bytes)
         return f->row;
     return (const uint8_t *)m->whole.mat[SL_ROLE_EMBED].data + at;
 }
@@ -40,23 +39,29 @@ void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, u
     const sl_mat *w = &m->whole.mat[SL_ROLE_EMBED];
     size_t row_bytes = sl_dtype_row_bytes(w->dtype, w->k);
     SL_ASSERT(w->data != NULL);
-    for (uint32_t i = 0; i < n_rows; i++) {
-        SL_ASSERT(ids[i] < m->spec.vocab);
-        sl_widen(ex, embed_row(m, ids[i], row_bytes), w->dtype, w->k, x + (size_t)i * w->k);
+    for (uint32_t i = 0; i < n_rows; i++) SL_ASSERT(ids[i] < m->spec.vocab);
+    if (m->home.put || !m->embed.open) {
+        sl_embed(ex, w, ids, n_rows, x);
+        return;
     }
+    for (uint32_t i = 0; i < n_rows; i++)
+        sl_widen(ex, embed_row(m, ids[i], row_bytes), w->dtype, w->k, x + (size_t)i * w->k);
 }
 
-/* Copies the rows' keys or values [n][n_kv_heads][head_dim] into their pages. */
-static void store_kv(const sl_model_spec *m, uint32_t layer, uint32_t is_v, const sl_rows *rows,
-                     const float *kv) {
-    size_t dim = m->head_dim;
-    for (uint32_t r = 0; r < rows->n; r++) {
-        float *page = sl_kv_page(&rows->kv, rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS]);
-        size_t token = rows->pos[r] % SL_KV_PAGE_TOKENS;
-        for (uint32_t h = 0; h < m->n_kv_heads; h++, kv += dim)
-            memcpy(page + sl_kv_tile_offset(m, layer, is_v, h) + token * dim, kv,
-                   dim * sizeof(float));
-    }
+/* The rows' keys or values [n][n_kv_heads][head_dim] into their pages. */
+static void store_kv(const sl_model_spec *m, const sl_exec *ex, uint32_t layer, uint32_t is_v,
+                     const sl_rows *rows, const float *kv) {
+    sl_put_kv(ex, &(sl_kv_put){.m = m,
+                               .layer = layer,
+                               .is_v = is_v,
+                               .n_rows = rows->n,
+                               .n_tiles = m->n_kv_heads,
+                               .width = m->head_dim,
+                               .x = kv,
+                               .x_stride = m->n_kv_heads * m->head_dim,
+                               .pos = rows->pos,
+                               .pages = rows->pages,
+                               .kv = rows->kv});
 }
 
 /* Each row of q or k is one vector to its norm, or one a head: as wide as its weight. */
@@ -65,32 +70,42 @@ static void norm_heads(const sl_model *m, const sl_exec *ex, const sl_mat *w, ui
     sl_norm(m, ex, w, x, n_rows * (width / w->k), x);
 }
 
+/* By what queries of a block that does not rotate grow; NULL: they do not. */
+static const float *growth_of(const sl_model_spec *s, const sl_exec *ex, const sl_rows *rows,
+                              sl_arena *scratch) {
+    if (s->query_floor <= 0) return NULL;
+    float *factor = sl_take_list(ex, scratch, rows->n, sizeof *factor);
+    for (uint32_t r = 0; r < rows->n; r++) factor[r] = sl_query_scale(s, rows->pos[r]);
+    return factor;
+}
+
 /* Positions enter queries and keys: rotations, and what follows them. */
 static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
-                        float *q, float *k) {
+                        float *q, float *k, sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
     if (s->unrotated[layer]) {
-        for (uint32_t r = 0; s->query_floor > 0 && r < rows->n; r++, q += q_width)
-            sl_vec_scale(ex, q, q, sl_query_scale(s, rows->pos[r]), q_width);
+        const size_t level = scratch->used;
+        const float *factor = growth_of(s, ex, rows, scratch);
+        if (factor) sl_pick_rows(ex, q, NULL, factor, rows->n, q_width, q);
+        scratch->used = level;
         return;
     }
     sl_rope_shape shape = {s->n_heads, s->head_dim, s->rope_dim, q_width};
-    sl_rope(ex, q, rows->pos, m->rope_freq, rows->n, &shape);
+    sl_rope(ex, q, rows->pos, m->tables.rope_freq, rows->n, &shape);
     shape.n_heads = s->n_kv_heads;
     shape.x_stride = kv_width;
-    sl_rope(ex, k, rows->pos, m->rope_freq, rows->n, &shape);
+    sl_rope(ex, k, rows->pos, m->tables.rope_freq, rows->n, &shape);
     if (!s->qk_unit) return;
-    const sl_mat one = {.data = m->ones, .n = 1, .k = s->head_dim, .dtype = SL_F32};
+    const sl_mat one = {.data = m->tables.ones, .n = 1, .k = s->head_dim, .dtype = SL_F32};
     norm_heads(m, ex, &one, rows->n, q_width, q);
     norm_heads(m, ex, &one, rows->n, kv_width, k);
 }
 
-/* Queries, keys and values of the rows x, normalised (in h, where they stay in f32), biased,
- * normalised, clipped and rotated. */
-static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
-                             const sl_rows *rows, const float *x, float *h, float *q, float *k,
-                             float *v, sl_arena *scratch) {
+/* Queries, keys and values of the rows x, normalised first (in h, where they stay in f32). */
+static void project_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                          const float *x, float *h, float *q, float *k, float *v,
+                          sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     const sl_weights *w = &m->block[layer];
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
@@ -106,14 +121,22 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
     for (size_t i = 0; i < SL_LEN(jobs); i++) jobs[i].act = act;
     sl_gemm(ex, jobs, SL_LEN(jobs));
     scratch->used = level;
+}
+
+/* Biased, normalised, clipped and rotated; keys and values into their pages. */
+static void settle_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                         float *q, float *k, float *v, sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    const sl_weights *w = &m->block[layer];
+    uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
     if (s->qkv_bias) {
         sl_bias_add(ex, q, &w->mat[SL_ROLE_Q_BIAS], rows->n);
         sl_bias_add(ex, k, &w->mat[SL_ROLE_K_BIAS], rows->n);
         sl_bias_add(ex, v, &w->mat[SL_ROLE_V_BIAS], rows->n);
     }
     if (s->rope_pairs && !s->unrotated[layer]) {
-        sl_split_pairs(q, rows->n * s->n_heads, s->head_dim, s->head_dim);
-        sl_split_pairs(k, rows->n * s->n_kv_heads, s->head_dim, s->head_dim);
+        sl_split_pairs(ex, q, rows->n * s->n_heads, s->head_dim, s->head_dim);
+        sl_split_pairs(ex, k, rows->n * s->n_kv_heads, s->head_dim, s->head_dim);
     }
     if (s->qk_norm && sl_rank_gathers(m)) {
         sl_rank_norm(m, ex, &w->mat[SL_ROLE_Q_NORM], rows->n, &m->holds.heads, q, scratch);
@@ -127,7 +150,37 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         sl_vec_clip(ex, k, s->clip_qkv, (size_t)rows->n * kv_width);
         sl_vec_clip(ex, v, s->clip_qkv, (size_t)rows->n * kv_width);
     }
-    place_heads(m, ex, layer, rows, q, k);
+    place_heads(m, ex, layer, rows, q, k, scratch);
+    store_kv(s, ex, layer, 0, rows, k);
+    store_kv(s, ex, layer, 1, rows, v);
+}
+
+/* The same in one operation, where whoever computes has it. */
+static bool settle_at_once(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                           const sl_rows *rows, float *q, const float *k, const float *v,
+                           sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mat *w = m->block[layer].mat;
+    const size_t level = scratch->used;
+    if (!sl_ops(ex)->place_qkv) return false;
+    sl_qkv_place p = {.m = s,
+                      .layer = layer,
+                      .n_rows = rows->n,
+                      .q = q,
+                      .k = k,
+                      .v = v,
+                      .centred = m->arch->layer_norm,
+                      .freq = m->tables.rope_freq,
+                      .grow = s->unrotated[layer] ? growth_of(s, ex, rows, scratch) : NULL,
+                      .pos = rows->pos,
+                      .pages = rows->pages,
+                      .kv = rows->kv};
+    if (s->qkv_bias)
+        for (size_t i = 0; i < 3; i++) p.bias[i] = &w[SL_ROLE_Q_BIAS + i];
+    if (s->qk_norm) p.norm[0] = &w[SL_ROLE_Q_NORM], p.norm[1] = &w[SL_ROLE_K_NORM];
+    const bool done = sl_ops(ex)->place_qkv(ex, &p);
+    scratch->used = level;
+    return done;
 }
 
 /* YaRN's factor of sin and cos, of both sides, is one of their products. */
@@ -148,23 +201,24 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
     float *q = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width)), *y = q;
     float *k = sl_take_rows(scratch, rows->n, kv_width);
     float *v = sl_take_rows(scratch, rows->n, kv_width);
-    attention_inputs(m, ex, layer, rows, x, h, q, k, v, scratch);
-    store_kv(s, layer, 0, rows, k);
-    store_kv(s, layer, 1, rows, v);
-    const sl_attn_args args = {.m = s,
-                               .layer = layer,
-                               .n_rows = rows->n,
-                               .q = q,
-                               .q_stride = q_width,
-                               .pos = rows->pos,
-                               .kv = rows->kv,
-                               .pages = rows->pages,
-                               .scale = score_scale(s),
-                               .sink = m->sinks ? m->sinks + (size_t)layer * s->n_heads : NULL,
-                               .group = sl_rank_group(m),
-                               .skip = sl_rank_skip(m),
-                               .o = o,
-                               .o_stride = q_width};
+    project_heads(m, ex, layer, rows, x, h, q, k, v, scratch);
+    if (!settle_at_once(m, ex, layer, rows, q, k, v, scratch))
+        settle_heads(m, ex, layer, rows, q, k, v, scratch);
+    const sl_attn_args args = {
+        .m = s,
+        .layer = layer,
+        .n_rows = rows->n,
+        .q = q,
+        .q_stride = q_width,
+        .pos = rows->pos,
+        .kv = rows->kv,
+        .pages = rows->pages,
+        .scale = score_scale(s),
+        .sink = m->tables.sinks ? m->tables.sinks + (size_t)layer * s->n_heads : NULL,
+        .group = sl_rank_group(m),
+        .skip = sl_rank_skip(m),
+        .o = o,
+        .o_stride = q_width};
     if (s->n_heads) sl_attention(ex, &args);
     sl_project(ex, &w->mat[SL_ROLE_O], o, rows->n, y, scratch);
     sl_stream_add(m, ex, &w->mat[SL_ROLE_O_BIAS], y, rows->n, x);
@@ -177,9 +231,9 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
         sl_mla_attention(m, ex, layer, rows, x, scratch);
         return;
     }
-    uint32_t most = ATTENTION_ROWS * (ex->pool ? sl_pool_threads(ex->pool) : 1);
+    uint32_t most = sl_exec_rows(ex, ATTENTION_ROWS);
     SL_ASSERT(m->block[layer].mat[SL_ROLE_Q].data != NULL);
-    for (uint32_t at = 0; at < rows->n; at += most) {
+    for (uint32_t at = 0; at < rows->n; at += SL_MIN(rows->n - at, most)) {
         const sl_rows part = {.n = SL_MIN(rows->n - at, most),
                               .id = rows->id ? rows->id + at : NULL,
                               .pos = rows->pos + at,
@@ -243,104 +297,6 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     scratch->used = level;
 }
 
-typedef struct sl_routing {
-    const sl_kernels *k;
-    const sl_model_spec *m;
-    float *logit;      /* becomes the probabilities or scores */
-    float *rank;       /* SIGMOID_GROUPS: biased scores, which decide */
-    const float *bias; /* of the same, [n_experts] */
-    uint32_t *expert;
-    float *gate;
-} sl_routing;
-
-static bool outranks(float a, float b) {
-    return a > b || (isnan(b) && !isnan(a));
-}
-
-/* The k largest of p by value, ties to the lower id, then in the order of ids. NaN never wins over
- * a number, but k distinct experts always come out. */
-static void pick_experts(const float *p, uint32_t n, uint32_t k, uint32_t *expert) {
-    uint32_t got = 0;
-    for (uint32_t e = 0; e < n; e++) {
-        uint32_t at = got;
-        while (at > 0 && outranks(p[e], p[expert[at - 1]])) at--;
-        if (at == k) continue;
-        if (got < k) got++;
-        for (uint32_t j = got - 1; j > at; j--) expert[j] = expert[j - 1];
-        expert[at] = e;
-    }
-    for (uint32_t i = 1; i < k; i++) {
-        uint32_t id = expert[i], j = i;
-        for (; j > 0 && expert[j - 1] > id; j--) expert[j] = expert[j - 1];
-        expert[j] = id;
-    }
-}
-
-/* Experts outside the top_groups best groups, by the sum of a group's `of` (1, 2) best, are out. */
-static void keep_groups(const sl_model_spec *m, uint32_t of, float *rank) {
-    uint32_t size = m->n_experts / m->n_groups, kept[SL_MAX_GROUPS], at = 0;
-    float best[SL_MAX_GROUPS] = {0};
-    for (uint32_t g = 0; g < m->n_groups; g++) {
-        uint32_t two[2] = {0};
-        const float *p = rank + (size_t)g * size;
-        pick_experts(p, size, of, two);
-        best[g] = of == 1 ? p[two[0]] : p[two[0]] + p[two[1]];
-    }
-    pick_experts(best, m->n_groups, m->top_groups, kept);
-    for (uint32_t g = 0; g < m->n_groups; g++) {
-        if (at < m->top_groups && kept[at] == g) {
-            at++;
-            continue;
-        }
-        for (uint32_t e = 0; e < size; e++) rank[(size_t)g * size + e] = -INFINITY;
-    }
-}
-
-static void route_rows(void *ctx, size_t begin, size_t end) {
-    const sl_routing *a = ctx;
-    uint32_t n = a->m->n_experts, k = a->m->top_k;
-    for (size_t r = begin; r < end; r++) {
-        float *p = a->logit + r * n, *gate = a->gate + r * k, sum = 0;
-        uint32_t *expert = a->expert + r * k;
-        sl_softmax(a->k, p, n, p);
-        if (a->m->n_groups > 1) keep_groups(a->m, 1, p);
-        pick_experts(p, n, k, expert);
-        for (uint32_t j = 0; j < k; j++) sum += gate[j] = p[expert[j]];
-        for (uint32_t j = 0; a->m->norm_topk && j < k; j++) gate[j] /= sum;
-        for (uint32_t j = 0; a->m->route_scale > 0 && j < k; j++) gate[j] *= a->m->route_scale;
-    }
-}
-
-static void route_logits(void *ctx, size_t begin, size_t end) {
-    const sl_routing *a = ctx;
-    uint32_t n = a->m->n_experts, k = a->m->top_k;
-    for (size_t r = begin; r < end; r++) {
-        const float *p = a->logit + r * n;
-        uint32_t *expert = a->expert + r * k;
-        pick_experts(p, n, k, expert);
-        for (uint32_t j = 0; j < k; j++)
-            a->gate[r * k + j] = 1.0f / (1.0f + sl_expf(-p[expert[j]]));
-    }
-}
-
-static void route_sigmoid(void *ctx, size_t begin, size_t end) {
-    const sl_routing *a = ctx;
-    uint32_t n = a->m->n_experts, k = a->m->top_k;
-    for (size_t r = begin; r < end; r++) {
-        float *p = a->logit + r * n, *rank = a->rank + r * n, *gate = a->gate + r * k, sum = 0;
-        uint32_t *expert = a->expert + r * k;
-        for (uint32_t e = 0; e < n; e++) {
-            p[e] = 1.0f / (1.0f + sl_expf(-p[e]));
-            rank[e] = p[e] + a->bias[e];
-        }
-        keep_groups(a->m, 2, rank);
-        pick_experts(rank, n, k, expert);
-        for (uint32_t j = 0; j < k; j++) sum += gate[j] = p[expert[j]];
-        for (uint32_t j = 0; a->m->norm_topk && j < k; j++) gate[j] /= sum + 1e-20f;
-        for (uint32_t j = 0; j < k; j++) gate[j] *= a->m->route_scale;
-    }
-}
-
 static void draw_rows(const sl_model *m, uint32_t layer, const sl_rows *rows, uint32_t *expert,
                       float *gate) {
     size_t k = m->spec.top_k;
@@ -358,32 +314,34 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_ROUTER].data != NULL);
     bool grouped = m->arch->router == SL_ROUTER_SIGMOID_GROUPS;
+    size_t bias_at = (size_t)m->spec.moe_index[layer] * m->spec.n_experts;
     float *logit = sl_take_rows(scratch, n_rows, m->spec.n_experts);
     float *rank = grouped ? sl_take_rows(scratch, n_rows, m->spec.n_experts) : NULL;
     sl_norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
-    sl_project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit,
-               scratch); /* also when drawn: its time counts */
+    sl_gemm_job job = sl_dense_job(&w->mat[SL_ROLE_ROUTER], h, n_rows, logit);
+    job.decides = true;
+    job.act = sl_take_act(ex, sl_act_kinds(ex, job.w), h, NULL, n_rows, job.w->k, NULL, scratch);
+    sl_gemm(ex, &job, 1); /* also when drawn: its time counts */
     if (w->mat[SL_ROLE_LOGIT_BIAS].data)
         sl_bias_add(ex, logit, &w->mat[SL_ROLE_LOGIT_BIAS], n_rows);
     scratch->used = level;
     if (m->skew) return;
-    sl_routing a = {
-        .k = ex->k, .m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
-    if (grouped) a.bias = m->route_bias + (size_t)m->spec.moe_index[layer] * m->spec.n_experts;
-    sl_pool_fn route = grouped                                     ? route_sigmoid
-                       : m->arch->router == SL_ROUTER_SIGMOID_TOPK ? route_logits
-                                                                   : route_rows;
-    if (ex->pool && n_rows > 16)
-        sl_pool_run(ex->pool, n_rows, 16, route, &a);
-    else
-        route(&a, 0, n_rows);
+    sl_route(ex, &(sl_route_args){.m = &m->spec,
+                                  .router = m->arch->router,
+                                  .n_rows = n_rows,
+                                  .logit = logit,
+                                  .rank = rank,
+                                  .bias = grouped ? m->tables.route_bias + bias_at : NULL,
+                                  .expert = expert,
+                                  .gate = gate,
+                                  .h = h});
 }
 
 void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
                         uint32_t n, float *h) {
-    size_t d = m->spec.d_model;
-    for (uint32_t i = 0; i < n; i++) memcpy(h + i * d, x + row[i] * d, d * sizeof *h);
-    if (n) sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
+    if (n == 0) return;
+    sl_pick_rows(ex, x, row, NULL, n, m->spec.d_model, h);
+    sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
 }
 
 void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
@@ -392,11 +350,11 @@ void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, ui
     const uint32_t vocab = m->stored.vocab;
     if (n == 0) return;
     SL_ASSERT(head->data != NULL && first <= vocab && count <= vocab - first);
-    if (m->gang) { /* as large a part of what each rank has */
-        const uint64_t mine = head->n, end = first + count;
-        first = (uint32_t)(mine * first / vocab);
-        count = (uint32_t)(mine * end / vocab) - first;
+    if (m->gang) {
+        const sl_extent mine = sl_rank_piece(m->rank, vocab, first, count);
         logits += m->holds.vocab.first;
+        first = mine.first - m->holds.vocab.first;
+        count = mine.n;
     }
     sl_mat part = *head;
     part.data = (const uint8_t *)head->data + first * sl_mat_stride(head);

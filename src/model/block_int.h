@@ -2,6 +2,7 @@
 #ifndef SL_MODEL_BLOCK_INT_H
 #define SL_MODEL_BLOCK_INT_H
 
+#include "kernel/ops.h"
 #include "model/model_int.h"
 
 /* Arena blocks start at multiples of this, so each may waste as much. */
@@ -24,6 +25,12 @@ static inline void *sl_take(sl_arena *a, size_t n, size_t size) {
     void *p = sl_arena_take(a, n, size);
     SL_ASSERT(p != NULL);
     return p;
+}
+
+/* Memory of lists, which is the host's wherever rows are: of a device with rows of its own, lists
+ * last until the stage's calls are all asked for. */
+static inline void *sl_take_list(const sl_exec *ex, sl_arena *scratch, size_t n, size_t size) {
+    return sl_take(ex->lists ? ex->lists : scratch, n, size);
 }
 
 static inline float *sl_take_rows(sl_arena *a, size_t rows, size_t width) {
@@ -141,22 +148,6 @@ void sl_rank_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, uint32_
 /* Query heads of a kv head, and those of a rank's first one that others have; 0 without ranks. */
 uint32_t sl_rank_group(const sl_model *m);
 uint32_t sl_rank_skip(const sl_model *m);
-
-/* n vectors of `dim` values, `stride` floats apart: rows of pairs (2i, 2i+1) to halves. What a
- * rotation turns lies half a vector apart again, and all that follows is as for other checkpoints,
- * to the bit. */
-static inline void sl_split_pairs(float *x, uint32_t n, uint32_t dim, size_t stride) {
-    float odd[SL_HEAD_DIM_MAX / 2];
-    uint32_t half = dim / 2;
-    SL_ASSERT(dim <= SL_HEAD_DIM_MAX);
-    for (uint32_t h = 0; h < n; h++, x += stride) {
-        for (uint32_t i = 0; i < half; i++) {
-            odd[i] = x[2 * i + 1];
-            x[i] = x[2 * i];
-        }
-        memcpy(x + half, odd, half * sizeof *odd);
-    }
-}
 
 /* Latent attention (model/mla.c): what sl_block_attention and sl_model_scratch_bytes do for models
  * with kv_lora. */

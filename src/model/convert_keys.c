@@ -64,6 +64,8 @@ static void put_general(writing *x, const sl_model *m, sl_dtype type) {
     const sl_generation_spec *gen = &m->gen;
     if (gen->temperature >= 0) sl_gguf_out_f32(x->w, "general.sampling.temp", gen->temperature);
     if (gen->top_p >= 0) sl_gguf_out_f32(x->w, "general.sampling.top_p", gen->top_p);
+    if (gen->repetition_penalty > 0)
+        sl_gguf_out_f32(x->w, "general.sampling.penalty_repeat", gen->repetition_penalty);
     if (gen->top_k >= 0) sl_gguf_out_u32(x->w, "general.sampling.top_k", (uint32_t)gen->top_k);
 }
 

@@ -7,8 +7,6 @@
 /* Pairs a thread that are computed together: enough to keep every thread busy, and few enough that
  * what lies between the products stays in caches. */
 #define SLICE_PAIRS 256u
-#define SUM_COLUMNS 128u
-#define SUM_ALONE   (1u << 16) /* values below which waking threads costs more */
 
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     /* empty groups make no job, so there are never more jobs than pairs */
@@ -19,13 +17,6 @@ size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     size_t mid = (spec->glu_limit > 0 ? 2 : 1) * sl_scratch_floats(max_pairs, spec->d_ff_expert);
     size_t out = sl_scratch_floats(max_pairs, spec->d_model);
     return in + mid + out + in_8_bits + max_pairs * per_group + 7 * SL_SCRATCH_SLACK;
-}
-
-/* y[p] = gate[p] * x[row[p]], or of x[p]. */
-static void weigh(const sl_exec *ex, const float *gate, const float *x, const uint32_t *row,
-                  uint32_t n, size_t d, float *y) {
-    for (uint32_t p = 0; p < n; p++)
-        sl_vec_scale(ex, y + p * d, x + (row ? row[p] : p) * d, gate[p], d);
 }
 
 /* Each job gets its rows of k values; jobs lie one after the other. */
@@ -45,7 +36,7 @@ static void clamped_swiglu(const sl_exec *ex, float limit, const sl_gemm_job *ga
                            sl_arena *scratch) {
     uint32_t width = gate[0].w->n;
     float *up = sl_take_rows(scratch, n_rows, width);
-    sl_gemm_job *both = sl_take(scratch, 2 * (size_t)n_jobs, sizeof *both);
+    sl_gemm_job *both = sl_take_list(ex, scratch, 2 * (size_t)n_jobs, sizeof *both);
     for (uint32_t i = 0; i < n_jobs; i++) {
         both[2 * i] = both[2 * i + 1] = gate[i];
         both[2 * i + 1].w = &expert[i]->up;
@@ -75,46 +66,17 @@ static slice next_slice(const sl_expert_batch *b, slice s, uint32_t most) {
     return n;
 }
 
-typedef struct sum_ctx {
-    sl_exec alone;  /* one thread does its columns */
-    const float *y; /* of pair `first` */
-    const float *gate;
-    float *const *to;
-    const uint8_t *adds;
-    uint32_t n, d;
-} sum_ctx;
-
-/* n columns from `at` on. */
-static void sum_some(const sum_ctx *c, size_t at, size_t n) {
-    for (uint32_t p = 0; p < c->n; p++) {
-        const float *y = c->y + (size_t)p * c->d + at;
-        float *to = c->to[p] + at;
-        if (!c->gate && c->adds[p])
-            sl_vec_add(&c->alone, to, y, n);
-        else if (!c->gate)
-            memcpy(to, y, n * sizeof *to);
-        else if (c->adds[p])
-            sl_vec_add_scaled(&c->alone, to, y, c->gate[p], n);
-        else
-            sl_vec_scale(&c->alone, to, y, c->gate[p], n);
-    }
-}
-
-static void sum_columns(void *ctx, size_t begin, size_t end) {
-    const sum_ctx *c = ctx;
-    size_t at = begin * SUM_COLUMNS;
-    sum_some(c, at, SL_MIN(end * SUM_COLUMNS, c->d) - at);
-}
-
-static sum_ctx sum_of(const sl_exec *ex, const sl_expert_batch *b, const slice *s,
-                      const float *gate, uint32_t d, const float *y) {
-    return (sum_ctx){.alone = {.k = ex->k},
-                     .y = y,
-                     .gate = gate ? gate + s->first : NULL,
-                     .to = b->to + s->first,
-                     .adds = b->adds + s->first,
-                     .n = s->end - s->first,
-                     .d = d};
+/* Columns c0 .. c0 + n - 1 of the slice's results to where the batch wants them. */
+static void sum_results(const sl_exec *ex, const sl_expert_batch *b, const slice *s,
+                        const float *gate, uint32_t d, const float *y, uint32_t c0, uint32_t n) {
+    sl_sum_pairs(ex, &(sl_pair_sum){.n_pairs = s->end - s->first,
+                                    .d = d,
+                                    .first = c0,
+                                    .n = n,
+                                    .y = y,
+                                    .gate = gate ? gate + s->first : NULL,
+                                    .to = b->to + s->first,
+                                    .adds = b->adds + s->first});
 }
 
 /* Columns c0 .. c0 + n - 1 of the slice's results, which are a rank's to finish, to where the batch
@@ -123,8 +85,7 @@ static void put_results(const sl_exec *ex, const sl_expert_batch *b, const slice
                         const float *gate, uint32_t d, const float *y, uint32_t c0, uint32_t n) {
     const sl_exec alone = {.k = ex->k};
     if (b->to) {
-        sum_ctx c = sum_of(ex, b, s, gate, d, y);
-        sum_some(&c, c0, n);
+        sum_results(&alone, b, s, gate, d, y, c0, n);
         return;
     }
     for (uint32_t p = 0; p < s->end - s->first; p++) {
@@ -150,17 +111,6 @@ static void add_bias(const sl_exec *ex, float *y, const sl_mat *bias, uint32_t n
         sl_bias_add(&alone, y + (size_t)r * bias->k + c0, &part, 1);
 }
 
-/* The slice's results to where the batch wants them. */
-static void sum_results(const sl_exec *ex, const sl_expert_batch *b, const slice *s,
-                        const float *gate, uint32_t d, const float *y) {
-    sum_ctx c = sum_of(ex, b, s, gate, d, y);
-    uint32_t parts = (d + SUM_COLUMNS - 1) / SUM_COLUMNS;
-    if (ex->pool && (uint64_t)c.n * d >= SUM_ALONE)
-        sl_pool_run(ex->pool, parts, 1, sum_columns, &c);
-    else
-        sum_columns(&c, 0, parts);
-}
-
 /* What the products of a slice are made of: gate with up, then down, a job of each an expert. */
 typedef struct slice_jobs {
     sl_gemm_job *in, *out;
@@ -177,15 +127,24 @@ static const sl_expert_weights *expert_of(const sl_model *m, uint32_t layer, uin
     return e;
 }
 
+bool sl_model_expert(const sl_model *m, uint32_t layer, uint32_t expert, sl_expert_mats *out) {
+    const sl_model_spec *s = &m->spec;
+    if (s->ffn[layer] != SL_FFN_MOE || expert >= s->n_experts) return false;
+    const sl_expert_weights *e = &m->expert[(size_t)s->moe_index[layer] * s->n_experts + expert];
+    *out = (sl_expert_mats){&e->gate, &e->up, &e->down,
+                            e->gate_bias.data || e->up_bias.data || e->down_bias.data};
+    return e->gate.data && e->up.data && e->down.data;
+}
+
 /* x: rows that b->row names, or (weighed) one a pair of the slice; mid and y: of the slice. */
 static slice_jobs make_jobs(const sl_model *m, const sl_exec *ex, uint32_t layer,
                             const sl_expert_batch *b, const slice *s, const float *x, bool weighed,
                             float *mid, float *y, sl_arena *scratch) {
-    uint32_t most = SL_MIN(s->end - s->first, b->n_groups);
-    slice_jobs j = {.in = sl_take(scratch, most, sizeof *j.in),
-                    .out = sl_take(scratch, most, sizeof *j.out),
-                    .up = sl_take(scratch, most, sizeof *j.up),
-                    .who = sl_take(scratch, most, sizeof *j.who)};
+    const uint32_t most = SL_MIN(s->end - s->first, b->n_groups);
+    slice_jobs j = {.in = sl_take_list(ex, scratch, most, sizeof *j.in),
+                    .out = sl_take_list(ex, scratch, most, sizeof *j.out),
+                    .up = sl_take_list(ex, scratch, most, sizeof *j.up),
+                    .who = sl_take_list(ex, scratch, most, sizeof *j.who)};
     uint32_t at = 0;
     for (uint32_t g = s->group; s->first + at < s->end; g++) {
         uint32_t n = SL_MIN(b->first[g + 1], s->end) - (s->first + at);
@@ -216,7 +175,7 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
     const float *x = b->x, *gate = weighed ? NULL : b->gate;
     if (weighed) {
         float *own = sl_take_rows(scratch, pairs, d);
-        weigh(ex, b->gate + s->first, b->x, b->row + s->first, pairs, d, own);
+        sl_pick_rows(ex, b->x, b->row + s->first, b->gate + s->first, pairs, d, own);
         x = own;
     }
     float *mid = sl_take_rows(scratch, pairs, d_ff);
@@ -246,9 +205,9 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
     if (m->gang)
         put_results(ex, b, s, gate, d, y, c0, n);
     else if (b->to)
-        sum_results(ex, b, s, gate, d, y);
+        sum_results(ex, b, s, gate, d, y, 0, d);
     else if (gate)
-        weigh(ex, gate + s->first, y, NULL, pairs, d, y);
+        sl_pick_rows(ex, y, NULL, gate + s->first, pairs, d, y);
     if (m->gang) m->gang->meet(m->gang->ctx);
     scratch->used = level;
 }
@@ -256,7 +215,7 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
                       const sl_expert_batch *b, sl_arena *scratch) {
     uint32_t pairs = b->first[b->n_groups], kinds = 0;
-    uint32_t most = SLICE_PAIRS * (ex->pool ? sl_pool_threads(ex->pool) : 1);
+    uint32_t most = sl_exec_rows(ex, SLICE_PAIRS);
     size_t level = scratch->used;
     SL_ASSERT(m->spec.ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
     bool once = b->n_rows && b->n_rows <= pairs && !(m->spec.gate_input && b->gate);

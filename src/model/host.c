@@ -5,6 +5,10 @@
 #define PIECES 2u
 #define DROPS  8u
 
+static bool is_near(const sl_model *m, const sl_expert_weights *w) {
+    return m->home.put || w->touched >= sl_expert_pieces(w);
+}
+
 /* Maps the expert, if it is not, and touches up to *budget pieces of it. *waits: some are not in
  * memory yet. */
 static sl_status bring(sl_model *m, size_t expert, bool patient, uint32_t *budget, bool *waits,
@@ -14,6 +18,12 @@ static sl_status bring(sl_model *m, size_t expert, bool patient, uint32_t *budge
     size_t copies = m->copies.n;
     sl_status st = sl_model_bind_expert(m, expert, &more, err);
     if (st != SL_OK) return st;
+    if (m->home.put) {
+        if (more) *budget = 0;
+        if (more) st = sl_settle_expert(m, expert, err);
+        if (st != SL_OK) sl_model_unbind_expert(m, expert); /* half of it would pass for all */
+        return st;
+    }
     uint32_t all = sl_expert_pieces(w), due = all > w->touched ? all - w->touched : 0;
     uint32_t most = SL_MIN(due, *budget), n = sl_expert_touch(w, w->touched, most, patient);
     w->touched += n;
@@ -31,7 +41,7 @@ sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hos
     *left = SL_HOSTING_GOES_ON;
     for (size_t i = 0; i < n; i++) {
         const sl_expert_weights *w = &m->expert[i];
-        if (!hosted[i] || (w->down.data && w->touched >= sl_expert_pieces(w))) continue;
+        if (!hosted[i] || (w->down.data && is_near(m, w))) continue;
         if (budget == 0) return SL_OK;
         sl_status st = bring(m, i, patient, &budget, &waits, err);
         if (st != SL_OK) return st;

@@ -42,8 +42,8 @@ static void turn(const sl_model *m, const sl_exec *ex, const uint32_t *pos, uint
                  uint32_t n_heads, uint32_t head_dim, float *x) {
     const sl_model_spec *s = &m->spec;
     const sl_rope_shape shape = {n_heads, head_dim, s->rope_dim, n_heads * head_dim};
-    if (s->rope_pairs) sl_split_pairs(x, n_rows * n_heads, s->rope_dim, head_dim);
-    sl_rope(ex, x, pos, m->rope_freq, n_rows, &shape);
+    if (s->rope_pairs) sl_split_pairs(ex, x, n_rows * n_heads, s->rope_dim, head_dim);
+    sl_rope(ex, x, pos, m->tables.rope_freq, n_rows, &shape);
 }
 
 /* q [n][n_heads][nope_dim + rope_dim] of the normalised rows h, or act. */
@@ -53,7 +53,7 @@ static void queries(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     const sl_mat *w = m->block[layer].mat;
     size_t level = scratch->used;
     uint32_t dim = sl_query_dim(s);
-    float gain = turn_gain(s);
+    const float gain = turn_gain(s);
     if (s->q_lora) {
         float *low = sl_take_rows(scratch, rows->n, s->q_lora);
         sl_project_act(ex, &w[SL_ROLE_Q_A], h, act, rows->n, low);
@@ -65,10 +65,7 @@ static void queries(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
         sl_project_act(ex, &w[SL_ROLE_Q], h, act, rows->n, q);
     }
     turn(m, ex, rows->pos, rows->n, s->n_heads, dim, q + s->nope_dim);
-    for (size_t i = 0; gain != 1 && i < (size_t)rows->n * s->n_heads; i++) {
-        float *x = q + i * dim + s->nope_dim;
-        sl_vec_scale(ex, x, x, gain, s->rope_dim);
-    }
+    if (gain != 1) sl_scale_part(ex, q + s->nope_dim, dim, rows->n * s->n_heads, s->rope_dim, gain);
     scratch->used = level;
 }
 
@@ -80,17 +77,25 @@ static void cache_rows(const sl_model *m, const sl_exec *ex, uint32_t layer, con
     size_t level = scratch->used, dim = s->head_dim, lora = s->kv_lora;
     float *key = sl_take_rows(scratch, rows->n, dim), *low = sl_take_rows(scratch, rows->n, lora);
     sl_project_act(ex, &w[SL_ROLE_KV_A], h, act, rows->n, key);
-    for (uint32_t r = 0; r < rows->n; r++)
-        memcpy(low + r * lora, key + r * dim, lora * sizeof *low);
+    sl_copy_rows(ex, key, dim, rows->n, s->kv_lora, low, lora);
     sl_rmsnorm(ex, low, &w[SL_ROLE_KV_A_NORM], LATENT_EPS, rows->n, s->kv_lora, low);
     turn(m, ex, rows->pos, rows->n, 1, s->head_dim, key + lora);
-    for (uint32_t r = 0; r < rows->n; r++) {
-        float *page = sl_kv_page(&rows->kv, rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS]);
-        float *to = page + sl_kv_tile_offset(s, layer, 0, 0);
-        to += rows->pos[r] % SL_KV_PAGE_TOKENS * dim;
-        memcpy(to, low + r * lora, lora * sizeof *to);
-        memcpy(to + lora, key + r * dim + lora, s->rope_dim * sizeof *to);
-    }
+    sl_kv_put put = {.m = s,
+                     .layer = layer,
+                     .n_rows = rows->n,
+                     .n_tiles = 1,
+                     .width = s->kv_lora,
+                     .x = low,
+                     .x_stride = s->kv_lora,
+                     .pos = rows->pos,
+                     .pages = rows->pages,
+                     .kv = rows->kv};
+    sl_put_kv(ex, &put);
+    put.column = put.width;
+    put.width = s->rope_dim;
+    put.x = key + lora;
+    put.x_stride = s->head_dim;
+    sl_put_kv(ex, &put);
     scratch->used = level;
 }
 
@@ -98,8 +103,8 @@ static void cache_rows(const sl_model *m, const sl_exec *ex, uint32_t layer, con
 static void each_head(const sl_exec *ex, const sl_mat *w, uint32_t n_heads, uint32_t n_rows,
                       const float *x, uint32_t x_head, float *y, uint32_t y_head,
                       sl_arena *scratch) {
-    size_t level = scratch->used;
-    sl_gemm_job *job = sl_take(scratch, n_heads, sizeof *job);
+    const size_t level = scratch->used, lists = ex->lists ? ex->lists->used : 0;
+    sl_gemm_job *job = sl_take_list(ex, scratch, n_heads, sizeof *job);
     for (uint32_t h = 0; h < n_heads; h++)
         job[h] = (sl_gemm_job){.w = &w[h],
                                .x = x + (size_t)h * x_head,
@@ -109,6 +114,7 @@ static void each_head(const sl_exec *ex, const sl_mat *w, uint32_t n_heads, uint
                                .y = y + (size_t)h * y_head};
     sl_gemm(ex, job, n_heads);
     scratch->used = level;
+    if (ex->lists) ex->lists->used = lists; /* once for 64 rows */
 }
 
 /* o [n][n_heads][v_dim] of n rows from `first` on; q and o begin at row 0. */
@@ -116,14 +122,13 @@ static void absorbed(const sl_model *m, const sl_exec *ex, uint32_t layer, const
                      uint32_t first, uint32_t n, const float *q, float *o, sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     const sl_mla_weights *w = &m->mla[layer];
-    size_t level = scratch->used, vectors = (size_t)n * s->n_heads;
+    const size_t level = scratch->used;
     uint32_t dim = sl_query_dim(s), wide = s->head_dim, lora = s->kv_lora;
     float *low = sl_take_rows(scratch, n, (size_t)s->n_heads * wide);
     float *sum = sl_take_rows(scratch, n, (size_t)s->n_heads * lora);
     q += (size_t)first * s->n_heads * dim;
     each_head(ex, w->absorb, s->n_heads, n, q, dim, low, wide, scratch);
-    for (size_t i = 0; i < vectors; i++)
-        memcpy(low + i * wide + lora, q + i * dim + s->nope_dim, s->rope_dim * sizeof *low);
+    sl_copy_rows(ex, q + s->nope_dim, dim, n * s->n_heads, s->rope_dim, low + lora, wide);
     const sl_attn_args args = {.m = s,
                                .layer = layer,
                                .n_rows = n,

@@ -137,7 +137,7 @@ static void fill_rope(sl_model *m) {
             blend = fmin(1, fmax(0, (i - low) / (high - low)));
             freq = freq * (1 - blend) + freq / (double)y->factor * blend;
         }
-        m->rope_freq[i] = (float)sl_rope_stretch(&m->spec.long_waves, freq);
+        m->made.rope_freq[i] = (float)sl_rope_stretch(&m->spec.long_waves, freq);
     }
 }
 
@@ -145,14 +145,14 @@ static sl_status make_tables(sl_model *m, sl_err *err) {
     const sl_model_spec *spec = &m->spec;
     m->block = sl_alloc(spec->n_layers, sizeof *m->block);
     m->expert = sl_alloc((size_t)spec->n_moe * spec->n_experts, sizeof *m->expert);
-    m->rope_freq = sl_alloc(spec->rope_dim / 2, sizeof *m->rope_freq);
-    if (!m->block || !m->expert || !m->rope_freq)
+    m->made.rope_freq = sl_alloc(spec->rope_dim / 2, sizeof *m->made.rope_freq);
+    if (!m->block || !m->expert || !m->made.rope_freq)
         return sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
     fill_rope(m);
     if (!spec->qk_unit) return SL_OK;
-    m->ones = sl_alloc(spec->head_dim, sizeof *m->ones);
-    for (uint32_t i = 0; m->ones && i < spec->head_dim; i++) m->ones[i] = 1;
-    return m->ones ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
+    m->made.ones = sl_alloc(spec->head_dim, sizeof *m->made.ones);
+    for (uint32_t i = 0; m->made.ones && i < spec->head_dim; i++) m->made.ones[i] = 1;
+    return m->made.ones ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
 }
 
 /* A vector of n values of each of the blocks, which all have it or none. */
@@ -174,9 +174,9 @@ static sl_status widen_vectors(const sl_model *m, sl_arch_role role, const uint1
 static sl_status fill_vectors(sl_model *m, sl_err *err) {
     const sl_model_spec *s = &m->spec;
     sl_status st = widen_vectors(m, SL_ROLE_ROUTER_BIAS, s->moe_layer, s->n_moe, s->n_experts,
-                                 &m->route_bias, err);
+                                 &m->made.route_bias, err);
     return st == SL_OK
-               ? widen_vectors(m, SL_ROLE_SINKS, NULL, s->n_layers, s->n_heads, &m->sinks, err)
+               ? widen_vectors(m, SL_ROLE_SINKS, NULL, s->n_layers, s->n_heads, &m->made.sinks, err)
                : st;
 }
 
@@ -190,17 +190,50 @@ static sl_status take_rank(sl_model *m, const sl_stages *stages, sl_err *err) {
     return st;
 }
 
+/* bf16 values of either sign from 1/128 to 1/64: no zeros, nothing that shrinks to denormals. */
+static void fill_random(uint8_t *out, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        uint64_t v = sl_rng_next(&seed);
+        v = (v & 0x807F807F807F807Full) | 0x3C003C003C003C00ull;
+        memcpy(out + i, &v, sizeof v);
+    }
+}
+
+/* As many as the largest tensor has at least; with more than the caches hold, reading them takes
+ * what reading real ones does. */
+static sl_status make_random(sl_model *m, sl_err *err) {
+    const uint64_t enough = 1ull << 30;
+    size_t largest;
+    uint64_t all;
+    sl_status st = sl_model_random_sizes(m, &largest, &all, err);
+    if (st != SL_OK) return st;
+    m->random_bytes = SL_MAX(largest, (size_t)SL_MIN(all + 64 * 1024, enough));
+    m->random = sl_alloc(m->random_bytes, 1);
+    if (!m->random)
+        return sl_fail(err, SL_ERR_NOMEM, "%s: %zu bytes of random weights", m->folder,
+                       m->random_bytes);
+    fill_random(m->random, m->random_bytes, 1);
+    return SL_OK;
+}
+
+static sl_status bind(sl_model *m, const sl_stages *stages, sl_err *err) {
+    if (!stages->random) return sl_model_bind(m, stages, err);
+    sl_status st = make_random(m, err);
+    return st == SL_OK ? sl_model_bind_random(m, stages, err) : st;
+}
+
 sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const atomic_bool *stop,
                               sl_model **out, sl_err *err) {
     sl_model *m = NULL;
-    sl_status st = load(folder, true, &m, err);
+    sl_status st = load(folder, !stages->random, &m, err);
     if (st == SL_OK) m->stop = stop;
-    if (st == SL_OK) st = take_rank(m, stages, err);
+    if (st == SL_OK && !stages->random) st = take_rank(m, stages, err);
     if (st == SL_OK) st = make_tables(m, err);
-    if (st == SL_OK) st = sl_model_bind(m, stages, err);
-    if (st == SL_OK) st = sl_rope_apply_factors(m, err);
+    if (st == SL_OK) st = bind(m, stages, err);
+    if (st == SL_OK && !stages->random) st = sl_rope_apply_factors(m, err);
     if (st == SL_OK) st = fill_vectors(m, err);
     if (st == SL_OK) st = sl_mla_bind(m, err);
+    if (st == SL_OK) m->tables = m->made;
     if (st == SL_OK && stages->skew.on) st = sl_skew_create(&stages->skew, &m->spec, &m->skew, err);
     if (st == SL_OK) {
         m->stop = NULL;
@@ -213,15 +246,6 @@ sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const
 
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
     return sl_model_open_until(folder, stages, NULL, out, err);
-}
-
-/* bf16 values of either sign from 1/128 to 1/64: no zeros, nothing that shrinks to denormals. */
-static void fill_random(uint8_t *out, size_t bytes, uint64_t seed) {
-    for (size_t i = 0; i + 8 <= bytes; i += 8) {
-        uint64_t v = sl_rng_next(&seed);
-        v = (v & 0x807F807F807F807Full) | 0x3C003C003C003C00ull;
-        memcpy(out + i, &v, sizeof v);
-    }
 }
 
 sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t seed,
@@ -243,9 +267,10 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
         fill_random(m->random, bytes, seed);
         st = make_tables(m, err);
     }
-    if (st == SL_OK) st = sl_model_bind_random(m, err);
+    if (st == SL_OK) st = sl_model_bind_random(m, NULL, err);
     if (st == SL_OK) st = fill_vectors(m, err);
     if (st == SL_OK) st = sl_mla_bind(m, err);
+    if (st == SL_OK) m->tables = m->made;
     if (st == SL_OK)
         *out = m;
     else
@@ -256,14 +281,15 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
 void sl_model_free(sl_model *m) {
     if (!m) return;
     if (m->embed.open) close(m->embed.fd);
+    sl_settle_end(m);
     sl_ckpt_free(m->ckpt);
     sl_free(m->block);
     sl_free(m->expert);
     sl_free(m->mla);
-    sl_free(m->rope_freq);
-    sl_free(m->ones);
-    sl_free(m->route_bias);
-    sl_free(m->sinks);
+    sl_free(m->made.rope_freq);
+    sl_free(m->made.ones);
+    sl_free(m->made.route_bias);
+    sl_free(m->made.sinks);
     sl_skew_free(m->skew);
     sl_free(m->random);
     sl_copies_free(&m->copies);
@@ -277,6 +303,10 @@ const sl_model_spec *sl_model_spec_of(const sl_model *m) {
 
 const sl_model_spec *sl_model_stored_of(const sl_model *m) {
     return &m->stored;
+}
+
+bool sl_model_draws(const sl_model *m) {
+    return m->skew != NULL;
 }
 
 void sl_model_join(sl_model *m, const sl_gang *gang) {

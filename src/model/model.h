@@ -28,6 +28,7 @@ typedef struct sl_stages {
     sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
     sl_rank rank;          /* of a gang: its part of them */
     bool segmented;        /* sums over what gangs share are taken in segments (spec/gang.h) */
+    bool random;           /* bf16 weights drawn at random, of a config.json that has none */
 } sl_stages;
 
 /* How a rank meets the others of its gang while it computes. Every rank makes the same calls in the
@@ -57,6 +58,23 @@ typedef struct sl_gang {
 sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
                              sl_err *err) SL_MUST_CHECK;
 
+/* Where weights are used that are not used where they are mapped: a device's memory. Addresses
+ * there are given to the kernels of the device (kernel/ops.h), never followed. */
+typedef struct sl_home {
+    /* A copy of so many bytes, aligned to 256. SL_ERR_NOMEM says what of which limit does not fit.
+     */
+    sl_status (*put)(void *ctx, const void *data, size_t bytes, const void **out, sl_err *err);
+    void (*drop)(void *ctx, const void *at, size_t bytes); /* as it was put */
+    void *ctx;
+} sl_home;
+
+/* Moves all that is bound to `home`, and what sl_model_host binds later; computations then ask for
+ * that device's operations alone. The home is copied, its ctx borrowed until sl_model_free. Not for
+ * ranks. told: how many bytes are there, of how many; may be NULL. On an error the model can only
+ * be freed. Thread: the owner, before anything is computed. */
+sl_status sl_model_settle(sl_model *m, const sl_home *home, sl_progress_fn told, void *ctx,
+                          sl_err *err) SL_MUST_CHECK;
+
 /* Maps the weights that `stages` needs (read-only, shared). */
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out,
                         sl_err *err) SL_MUST_CHECK;
@@ -65,7 +83,8 @@ sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **
 sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const atomic_bool *stop,
                               sl_model **out, sl_err *err) SL_MUST_CHECK;
 /* The same computations on random bf16 weights: for measuring a model that has none. Tensors share
- * `bytes` of memory, one after the other and around; the largest has to fit. spec->arch is one of
+ * `bytes` of memory, one after the other and around; the largest has to fit. Such a model hosts
+ * everything. spec->arch is one of
  * the supported classes. SL_ERR_LIMIT names a tensor that does not fit. */
 sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t seed,
                                sl_model **out, sl_err *err) SL_MUST_CHECK;
@@ -105,6 +124,9 @@ void sl_model_touch(sl_model *m, sl_pool *pool, const sl_touching *how);
 const sl_model_spec *sl_model_spec_of(const sl_model *m);
 /* The same of all ranks together. */
 const sl_model_spec *sl_model_stored_of(const sl_model *m);
+
+/* Whether experts are drawn (a route skew), which the host does while it asks for the rest. */
+bool sl_model_draws(const sl_model *m);
 
 /* A rank's model computes with the others of `gang` from here on, which is borrowed until
  * sl_model_free. All ranks are given the same rows x, h and results to write, in one memory. */
@@ -175,6 +197,14 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
  * do not read x. */
 void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
                      const float *x, float *h, sl_arena *scratch);
+
+/* An expert's matrices where they are used; false: this model does not have it now. Borrowed until
+ * it goes. */
+typedef struct sl_expert_mats {
+    const sl_mat *gate, *up, *down;
+    bool biased;
+} sl_expert_mats;
+bool sl_model_expert(const sl_model *m, uint32_t layer, uint32_t expert, sl_expert_mats *out);
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
  * row[first[g]] .. row[first[g+1]-1] of x. Result p (p in first[g]..first[g+1]-1), gate[p] *

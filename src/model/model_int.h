@@ -38,6 +38,26 @@ typedef struct sl_copies {
     size_t expert; /* whose tensors are being bound */
 } sl_copies;
 
+/* Vectors that are made when a model is opened. */
+typedef struct sl_tables {
+    double *rope_freq; /* [rope_dim / 2] */
+    float *ones;       /* [head_dim], NULL unless spec.qk_unit */
+    float *route_bias; /* [n_moe][n_experts], NULL: the router has none */
+    float *sinks;      /* [n_layers][n_heads], NULL: there are none */
+} sl_tables;
+
+/* Bytes that a home has: model/settle.c. */
+typedef struct sl_settlement {
+    const void *from, *at;
+    size_t bytes;
+    size_t expert; /* which it goes with; SIZE_MAX: none */
+} sl_settlement;
+
+typedef struct sl_settled {
+    sl_settlement *item;
+    size_t n, cap;
+} sl_settled;
+
 /* Rows of the embedding as the file has them: a step wants few of them, and reading those costs
  * less memory than a mapped table of which every row is touched once. */
 typedef struct sl_embed_file {
@@ -80,10 +100,10 @@ struct sl_model {
     sl_weights *block;         /* [n_layers] */
     sl_expert_weights *expert; /* [n_moe][n_experts] */
     sl_mla_weights *mla;       /* [n_layers], NULL without kv_lora or attention */
-    double *rope_freq;         /* [rope_dim / 2] */
-    float *ones;               /* [head_dim], NULL unless spec.qk_unit */
-    float *route_bias;         /* [n_moe][n_experts], NULL: the router has none */
-    float *sinks;              /* [n_layers][n_heads], NULL: there are none */
+    sl_tables tables;          /* as they are used: the home's, where there is one */
+    sl_tables made;            /* owned */
+    sl_home home;              /* put NULL: weights are used where they are mapped */
+    sl_settled settled;        /* what the home has of this model */
     sl_skew *skew;             /* NULL: the router chooses */
     uint8_t *random;           /* weights of sl_model_open_random, else NULL */
     size_t random_bytes;
@@ -101,7 +121,7 @@ static inline sl_status sl_model_goes_on(const sl_model *m, sl_err *err) {
 
 /* The frequency of a rotation after long waves are stretched: model/rope.c. */
 double sl_rope_stretch(const sl_long_waves *w, double freq);
-/* The same as a file of GGUF says it: divides m->rope_freq by its factors, where it has any. */
+/* The same as a file of GGUF says it: divides the frequencies by its factors, where it has any. */
 sl_status sl_rope_apply_factors(sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* The matrix of a tensor; layer and expert count where its scope has them. */
 const sl_mat *sl_model_mat(const sl_model *m, const sl_arch_tensor *t, uint32_t layer,
@@ -170,8 +190,16 @@ uint32_t sl_expert_touch(const sl_expert_weights *w, uint32_t first, uint32_t mo
 /* sl_model_touch of a model of any size, with so many bytes of room and so long for reading. */
 void sl_model_touch_within(sl_model *m, sl_pool *pool, const sl_touching *how, uint64_t room,
                            uint64_t read_ns);
-/* Binds every tensor to a part of m->random, one after the other and around. */
-sl_status sl_model_bind_random(sl_model *m, sl_err *err) SL_MUST_CHECK;
+/* The home has an expert too; it has it no more; it has nothing more (model/settle.c). */
+sl_status sl_settle_expert(sl_model *m, size_t expert, sl_err *err) SL_MUST_CHECK;
+void sl_settle_drop(sl_model *m, size_t expert);
+void sl_settle_end(sl_model *m);
+/* Binds every tensor that the stages need (NULL: all) to a part of m->random, one after the other
+ * and around. */
+sl_status sl_model_bind_random(sl_model *m, const sl_stages *stages, sl_err *err) SL_MUST_CHECK;
+/* Bytes of the largest tensor as one of bf16, and of all of them. */
+sl_status sl_model_random_sizes(sl_model *m, size_t *largest, uint64_t *all,
+                                sl_err *err) SL_MUST_CHECK;
 /* Sums header sizes; shapes and types of all tensors are checked, none is mapped. */
 sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
 

@@ -34,7 +34,7 @@ sl_status sl_rope_apply_factors(sl_model *m, sl_err *err) {
         if (!(factor > 0 && isfinite(factor)))
             return sl_fail(err, SL_ERR_LIMIT, "%s: tensor \"%s\": value %u is %g", path, t.name, i,
                            (double)factor);
-        m->rope_freq[i] = (float)(m->rope_freq[i] / (double)factor);
+        m->made.rope_freq[i] = (float)(m->made.rope_freq[i] / (double)factor);
     }
     return st;
 }

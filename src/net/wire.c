@@ -13,8 +13,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 _Static_assert(sizeof(float) == 4, "f32 on the wire");
 _Static_assert(sizeof(sl_wire_token) == 32, "token records are read in place");
 _Static_assert(sizeof(sl_wire_pair) == 16, "pairs are read in place");
-_Static_assert(sizeof(sl_wire_fetch) == 40, "fetches are read in place");
-_Static_assert(sizeof(sl_wire_blocks) == SL_WIRE_BLOCKS_BYTES - 8, "heads of blocks are copied");
+_Static_assert(sizeof(sl_wire_fetch) == 48, "fetches are read in place");
+_Static_assert(sizeof(sl_wire_blocks) == SL_WIRE_BLOCKS_BYTES, "heads of blocks are copied");
+_Static_assert(sizeof(sl_wire_kept) == 24, "kept pages are read in place");
 _Static_assert(sizeof(sl_logprob) == 8, "log-probabilities are read in place");
 _Static_assert(sizeof(sl_logit_bias) == 8, "biases are read in place");
 
@@ -69,6 +70,7 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_ROUND_SET] = "ROUND_SET",
         [SL_MSG_MEMBER_DEAD] = "MEMBER_DEAD",
         [SL_MSG_FUSED] = "FUSED",
+        [SL_MSG_COLLECTIVE] = "COLLECTIVE",
         [SL_MSG_KV_GET] = "KV_GET",
         [SL_MSG_KV_PAGES] = "KV_PAGES",
         [SL_MSG_CLOCK] = "CLOCK",
@@ -497,7 +499,9 @@ size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     X(u32, 76, n_top)                                                                              \
     X(u32, 80, sampling.n_bias)                                                                    \
     X(u32, 84, start)                                                                              \
-    X(u32, 88, n_shape)
+    X(u32, 88, n_shape)                                                                            \
+    X(u64, 92, root.word[0])                                                                       \
+    X(u64, 100, root.word[1])
 
 struct submit_head { /* every byte of it has a field */
 #define BYTES(type, byte, field) uint8_t at_##byte[sizeof(sl_field_##type)];
@@ -669,7 +673,7 @@ sl_status sl_wire_fetches_decode(const sl_wire_header *h, sl_span payload,
         check_records("fetches", payload, (uint64_t)h->rows * sizeof(sl_wire_fetch), err);
     const sl_wire_fetch *f = (const sl_wire_fetch *)(const void *)payload.data;
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++)
-        if (f[i].key == 0 || f[i].reserved)
+        if (sl_page_key_none(f[i].key) || f[i].reserved)
             st = sl_fail(err, SL_ERR_PROTOCOL, "fetch %llu without a key, or with %u reserved",
                          (unsigned long long)f[i].transfer, f[i].reserved);
     if (st == SL_OK) *out = f;
@@ -678,14 +682,13 @@ sl_status sl_wire_fetches_decode(const sl_wire_header *h, sl_span payload,
 
 void sl_wire_blocks_encode(const sl_wire_blocks *b, void *buf) {
     memcpy(buf, b, sizeof *b);
-    memset((uint8_t *)buf + sizeof *b, 0, SL_WIRE_BLOCKS_BYTES - sizeof *b);
 }
 
 /* Sizes multiply in 64 bits: a block of any model that is read has far below 2^40 bytes. */
 static sl_status check_blocks(const sl_wire_blocks *b, const sl_model_spec *m, bool answers,
                               sl_err *err) {
     unsigned long long id = b->transfer;
-    if (b->type >= SL_KV_TYPES || b->key == 0 || b->reserved)
+    if (b->type >= SL_KV_TYPES || sl_page_key_none(b->key) || b->reserved)
         return sl_fail(err, SL_ERR_PROTOCOL, "page %llu: type %u, %u reserved, or no key", id,
                        b->type, b->reserved);
     if (b->n == 0 || b->n > m->n_layers || b->first > m->n_layers - b->n)
@@ -717,38 +720,21 @@ sl_status sl_wire_blocks_decode(const sl_wire_header *h, sl_span payload, const 
     return SL_OK;
 }
 
-size_t sl_wire_kept_bytes(uint32_t n_pages) {
-    return 8 + sizeof(uint32_t) * (size_t)n_pages * (1 + SL_KV_PAGE_TOKENS);
+void sl_wire_kept_encode(const sl_wire_kept *k, uint32_t n, void *buf) {
+    if (n) memcpy(buf, k, n * sizeof *k);
 }
 
-void sl_wire_kept_encode(const sl_wire_kept *t, void *buf) {
-    sl_wr w = sl_wr_of(buf, sl_wire_kept_bytes(t->n_pages));
-    sl_wr_u32(&w, t->n_pages);
-    sl_wr_u32(&w, 0);
-    sl_wr_bytes(&w, t->pages, sizeof *t->pages * t->n_pages);
-    sl_wr_bytes(&w, t->tokens, sizeof *t->tokens * t->n_pages * SL_KV_PAGE_TOKENS);
-    SL_ASSERT(w.ok && w.len == w.cap);
-}
-
-sl_status sl_wire_kept_decode(sl_span payload, size_t *at, uint32_t vocab, sl_wire_kept *out,
+sl_status sl_wire_kept_decode(const sl_wire_header *h, sl_span payload, const sl_wire_kept **out,
                               sl_err *err) {
-    SL_ASSERT(*at <= payload.len);
-    const size_t left = payload.len - *at;
-    if (left == 0) return sl_fail(err, SL_ERR_PROTOCOL, "a text is missing");
-    sl_cur c = sl_cur_of((sl_span){payload.data + *at, left});
-    uint32_t n = sl_cur_u32(&c), reserved = sl_cur_u32(&c);
-    if (!c.ok || n == 0 || reserved || sl_wire_kept_bytes(n) > left)
-        return sl_fail(err, SL_ERR_PROTOCOL, "text of %u pages, %u reserved, in %zu bytes", n,
-                       reserved, left);
-    const uint32_t *pages = (const uint32_t *)(const void *)(payload.data + *at + 8);
-    const uint32_t *tokens = pages + n;
-    for (size_t i = 0; i < (size_t)n * SL_KV_PAGE_TOKENS; i++)
-        if (tokens[i] >= vocab)
-            return sl_fail(err, SL_ERR_PROTOCOL, "text: token %u, the vocabulary has %u", tokens[i],
-                           vocab);
-    *out = (sl_wire_kept){.n_pages = n, .pages = pages, .tokens = tokens};
-    *at += sl_wire_kept_bytes(n);
-    return SL_OK;
+    if (h->rows == 0) return sl_fail(err, SL_ERR_PROTOCOL, "no pages were kept, as is said");
+    sl_status st = check_records("kept pages", payload, (uint64_t)h->rows * sizeof **out, err);
+    const sl_wire_kept *k = (const sl_wire_kept *)(const void *)payload.data;
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++)
+        if (sl_page_key_none(k[i].key) || k[i].reserved)
+            st = sl_fail(err, SL_ERR_PROTOCOL, "kept page %u without a key, or with %u reserved",
+                         k[i].page, k[i].reserved);
+    if (st == SL_OK) *out = k;
+    return st;
 }
 
 /* At most 256 MiB of payload, so only a vocabulary that the caller made up could overflow. */

@@ -10,6 +10,7 @@
 #include "quant/wire_rows.h"
 #include "spec/limits.h"
 #include "spec/model.h"
+#include "spec/page_key.h"
 #include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
@@ -42,7 +43,7 @@ typedef enum sl_msg_kind {
     SL_MSG_ROWS,     /* worker: pairs {request, rows}: of a prompt, that are in its pages */
     SL_MSG_KV_FETCH, /* to attention workers: KV pages that they are to get from others */
     SL_MSG_KV_HERE,  /* worker: pairs {transfer, sl_kv_fate}: what became of these */
-    SL_MSG_KV_KEPT,  /* worker, before READY: `rows` texts whose pages it kept (sched/estate.h) */
+    SL_MSG_KV_KEPT,  /* worker, before READY: `rows` pages that it kept of a coordinator before */
     /* token path: attention and expert workers */
     SL_MSG_DISPATCH = 32,
     SL_MSG_RETURN,
@@ -51,6 +52,7 @@ typedef enum sl_msg_kind {
     SL_MSG_MEMBER_DEAD,   /* sequencer -> expert workers, and from them to it */
     SL_MSG_FUSED,         /* a step of the fused collectives (net/fused.h) */
     SL_MSG_ROUND_SET,     /* sequencer -> other expert workers */
+    SL_MSG_COLLECTIVE,    /* a rank's word of a round (net/collective.h) */
     SL_MSG_KV_GET = 47,   /* attention worker to another: some blocks of a page, please */
     SL_MSG_KV_PAGES = 48, /* the answer */
     /* control, about plan `epoch` (sched/change.h), as PLAN and READY are */
@@ -73,15 +75,17 @@ typedef enum sl_msg_kind {
 } sl_msg_kind;
 
 /* flags of a header */
-#define SL_WIRE_SET   0x1u  /* the payload carries a member set */
-#define SL_WIRE_STAY  0x2u  /* last-layer dispatch: the sender takes part in the next round */
-#define SL_WIRE_OLD   0x4u  /* dispatch: some rows' data came with an earlier chunk */
-#define SL_WIRE_BREAK 0x8u  /* HOLD: steps in flight may never end: they are given up */
-#define SL_WIRE_KEPT  0x10u /* READY: KV lies in the file that its place has */
-#define SL_WIRE_AGAIN 0x40u /* DISPATCH, RETURN outside of rounds: for a worker that is lost */
+#define SL_WIRE_SET     0x1u  /* the payload carries a member set */
+#define SL_WIRE_STAY    0x2u  /* last-layer dispatch: the sender takes part in the next round */
+#define SL_WIRE_OLD     0x4u  /* dispatch: some rows' data came with an earlier chunk */
+#define SL_WIRE_BREAK   0x8u  /* HOLD: steps in flight may never end: they are given up */
+#define SL_WIRE_KEPT    0x10u /* READY: KV lies in the file that its place has */
+#define SL_WIRE_RESUMES 0x20u /* READY: requests can begin with pages that others computed */
+#define SL_WIRE_AGAIN   0x40u /* DISPATCH, RETURN outside of rounds: for a worker that is lost */
 /* Any other bit is refused. */
 #define SL_WIRE_FLAGS                                                                              \
-    (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT | SL_WIRE_AGAIN)
+    (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT | SL_WIRE_RESUMES |   \
+     SL_WIRE_AGAIN)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */
@@ -94,7 +98,7 @@ typedef struct sl_wire_header {
         uint64_t round;   /* barriers: of the lane, from 1 in each epoch */
         uint64_t attempt; /* with AGAIN: of the sender of rows, from 1 in each epoch; repeated */
         uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
-        uint64_t pass;    /* FUSED: which one, from 1 */
+        uint64_t pass;    /* FUSED, COLLECTIVE: which one, from 1 */
         uint64_t number;  /* CLOCK: of the question; TRACE_GET, TRACE: of the first event; BUSY */
     };
     uint64_t seq; /* per connection and direction, from 1, no gaps */
@@ -216,6 +220,7 @@ typedef struct sl_wire_submit {
     uint32_t n_top;         /* likeliest tokens reported with each token */
     uint32_t min_tokens;    /* generated tokens, those before included, until an end may be drawn */
     uint32_t start;         /* its pages hold the rows of the tokens before this one already */
+    sl_page_key root;       /* keys of its pages begin with it (sched/pages.h) */
     sl_sampling sampling;   /* but what is never drawn */
     const uint32_t *tokens; /* prompt, then what was generated before */
     const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
@@ -225,13 +230,14 @@ typedef struct sl_wire_submit {
         *shape; /* what its answer is to be like (grammar/grammar.h); n_shape 0: anything */
 } sl_wire_submit;
 #define SL_SUBMIT_IGNORE_EOS      0x1u
-#define SL_SUBMIT_LOGITS          0x2u /* send the logits of every position back, too */
-#define SL_SUBMIT_LOGPROBS        0x4u /* token records carry log-probabilities */
-#define SL_SUBMIT_PROMPT_LOGPROBS 0x8u /* records of the prompt's tokens come, too */
-#define SL_SUBMIT_FLAGS           0xFu /* any other bit is refused */
+#define SL_SUBMIT_LOGITS          0x2u  /* send the logits of every position back, too */
+#define SL_SUBMIT_LOGPROBS        0x4u  /* token records carry log-probabilities */
+#define SL_SUBMIT_PROMPT_LOGPROBS 0x8u  /* records of the prompt's tokens come, too */
+#define SL_SUBMIT_ROWS            0x10u /* say how far its prompt is (ROWS) */
+#define SL_SUBMIT_FLAGS           0x1Fu /* any other bit is refused */
 /* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[], shape u8[]. What
  * lies where in the head: wire.c and spec/sampling.def. */
-#define SL_WIRE_SUBMIT_HEAD 92
+#define SL_WIRE_SUBMIT_HEAD 108
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses
@@ -295,7 +301,7 @@ sl_status sl_wire_pairs_decode(const sl_wire_header *h, sl_span payload, const s
  * of it. The content's key (sl_pages_chain) is what all three mean by it. */
 typedef struct sl_wire_fetch {
     uint64_t transfer; /* its number, never used again in a session */
-    uint64_t key;      /* of all tokens up to the page's end; not 0 */
+    sl_page_key key;   /* of all tokens up to the page's end; not none */
     uint64_t request;  /* by this id its source knows it, ... */
     uint32_t index;    /* ...and of its pages this is that one */
     uint32_t page;     /* where it goes, a page of who fetches */
@@ -319,7 +325,9 @@ typedef enum sl_kv_fate {
 
 /* Blocks of a KV page: what KV_GET asks for, and the head of KV_PAGES. */
 typedef struct sl_wire_blocks {
-    uint64_t transfer, key, request;
+    uint64_t transfer;
+    sl_page_key key;
+    uint64_t request;
     uint32_t index;
     uint32_t type;     /* sl_kv_type */
     uint32_t first, n; /* blocks, n > 0 */
@@ -336,18 +344,16 @@ sl_status sl_wire_blocks_decode(const sl_wire_header *h, sl_span payload, const 
                                 sl_wire_blocks *out, const uint8_t **data,
                                 sl_err *err) SL_MUST_CHECK;
 
-/* KV_KEPT: texts one behind the other, each u32 pages, u32 0, u32 page[pages], and the tokens that
- * were computed into them, u32[pages][SL_KV_PAGE_TOKENS]. */
+/* KV_KEPT: a page and what is in it; the last ones are of more use than the first. */
 typedef struct sl_wire_kept {
-    uint32_t n_pages; /* > 0 */
-    const uint32_t *pages, *tokens;
+    uint32_t page;
+    uint32_t reserved; /* 0 */
+    sl_page_key key;   /* not none */
 } sl_wire_kept;
-size_t sl_wire_kept_bytes(uint32_t n_pages);
-void sl_wire_kept_encode(const sl_wire_kept *t, void *buf);
-/* The text that begins at byte *at of the payload, which moves behind it: a borrowed view. Refuses
- * one without pages, what is reserved, tokens that are none, and what does not end in the payload.
- * Which pages there are is the receiver's to know. */
-sl_status sl_wire_kept_decode(sl_span payload, size_t *at, uint32_t vocab, sl_wire_kept *out,
+void sl_wire_kept_encode(const sl_wire_kept *k, uint32_t n, void *buf);
+/* header.rows > 0 records, a borrowed view: refuses no key, and what is reserved. Which pages there
+ * are is the receiver's to know. */
+sl_status sl_wire_kept_decode(const sl_wire_header *h, sl_span payload, const sl_wire_kept **out,
                               sl_err *err) SL_MUST_CHECK;
 
 /* LOGITS: u64 request, u64 first position, then f32 [header.rows][vocab], starting at byte 64. */

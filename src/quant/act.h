@@ -12,11 +12,10 @@
 #ifndef SL_QUANT_ACT_H
 #define SL_QUANT_ACT_H
 
+#include "quant/round.h"
 #include "spec/activations.h"
 #include "spec/gang.h"
 #include "spec/model.h"
-
-#define SL_ACT_TINY 0x1p-100f
 
 /* What a type of weights asks for: 8 bits in blocks of so many values, or BF16. */
 typedef enum sl_act_kind {

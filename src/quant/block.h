@@ -22,7 +22,7 @@
 
 #define SL_BLOCK_MAX 256u /* values of the largest block */
 
-static inline float sl_block_f16(const uint8_t *p) {
+SL_FN float sl_block_f16(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, sizeof h);
     return sl_f16_to_f32(h);
@@ -41,7 +41,7 @@ static inline void sl_q4_0_decode(const uint8_t *b, float *dst) {
 }
 
 /* Scale and minimum s of eight, from the 12 bytes of Q4_K and Q5_K. */
-static inline void sl_k_scale(const uint8_t *p, int s, uint8_t *scale, uint8_t *min) {
+SL_FN void sl_k_scale(const uint8_t *p, int s, uint8_t *scale, uint8_t *min) {
     if (s < 4) {
         *scale = p[s] & 63;
         *min = p[s + 4] & 63;
@@ -97,7 +97,7 @@ static inline void sl_q6_k_decode(const uint8_t *b, float *dst) {
 
 /* 2^(e - 128), half of what the byte of a scale says; 255 is 2^127, as in the other readers of the
  * format. */
-static inline float sl_mxfp4_half_scale(uint8_t e) {
+SL_FN float sl_mxfp4_half_scale(uint8_t e) {
     uint32_t bits = e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23;
     float f;
     memcpy(&f, &bits, sizeof f);
@@ -113,7 +113,7 @@ static inline void sl_mxfp4_decode(const uint8_t *b, float *dst) {
 
 /* Decodes n values, a whole number of blocks, of a block type. */
 static inline void sl_block_decode(sl_dtype t, const void *src, size_t n, float *dst) {
-    const uint8_t *b = src;
+    const uint8_t *b = (const uint8_t *)src;
     size_t step = sl_dtype_block(t), bytes = sl_dtype_block_bytes(t);
     for (size_t i = 0; i < n; i += step, b += bytes) {
         if (t == SL_Q8_0) sl_q8_0_decode(b, dst + i);

@@ -6,18 +6,19 @@
 #ifndef SL_QUANT_FP8_H
 #define SL_QUANT_FP8_H
 
+#include "base/status.h"
 #include "quant/half.h"
 #include "spec/model.h"
 
 #define SL_E4M3_MAX 448.0f
 
 /* a where the condition holds, else b; as masks, which a compiler does not turn into branches. */
-static inline uint32_t sl_fp8_pick(int condition, uint32_t a, uint32_t b) {
+SL_FN uint32_t sl_fp8_pick(int condition, uint32_t a, uint32_t b) {
     uint32_t mask = 0u - (uint32_t)condition;
     return (a & mask) | (b & ~mask);
 }
 
-static inline float sl_e4m3_to_f32(uint8_t code) {
+SL_FN float sl_e4m3_to_f32(uint8_t code) {
     int32_t u = code & 0x7f;
     uint32_t normal = (uint32_t)(u << 20) + (120u << 23); /* the bias of f32 is 120 larger */
     uint32_t subnormal = sl_f32_bits((float)u * 0x1p-9f);
@@ -26,7 +27,7 @@ static inline float sl_e4m3_to_f32(uint8_t code) {
     return sl_f32_of_bits(v | (uint32_t)(code & 0x80) << 24);
 }
 
-static inline uint8_t sl_f32_to_e4m3(float f) {
+SL_FN uint8_t sl_f32_to_e4m3(float f) {
     uint32_t bits = sl_f32_bits(f), u = bits & 0x7fffffffu;
     uint32_t normal = ((u + 0x7ffffu + (u >> 20 & 1u)) >> 20) - (120u << 3);
     /* Below 2^-6 the unit is 2^-9: that of f32 at 2^14, whose adder rounds. */
@@ -50,7 +51,7 @@ static inline void sl_f8_decode(const uint8_t *w, const float *scale, size_t fir
 
 /* The smallest power of two, at least 2^-126, that brings a finite value of these bits (sign
  * cleared) to 448 or less; 1 for zero. */
-static inline float sl_e4m3_scale_of(uint32_t largest_bits) {
+SL_FN float sl_e4m3_scale_of(uint32_t largest_bits) {
     if (largest_bits == 0) return 1;
     uint32_t e = largest_bits >> 23, over = (largest_bits & 0x7fffffu) > 0x600000u;
     e = e + over < 9 ? 1 : e + over - 8;
@@ -58,7 +59,7 @@ static inline float sl_e4m3_scale_of(uint32_t largest_bits) {
 }
 
 /* 1 / scale of such a power of two, exact. */
-static inline float sl_e4m3_inverse_of(float scale) {
+SL_FN float sl_e4m3_inverse_of(float scale) {
     return sl_f32_of_bits((254u << 23) - sl_f32_bits(scale));
 }
 

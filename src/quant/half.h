@@ -3,32 +3,34 @@
 #ifndef SL_QUANT_HALF_H
 #define SL_QUANT_HALF_H
 
+#include "base/fn.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t sl_f32_bits(float f) {
+SL_FN uint32_t sl_f32_bits(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;
 }
 
-static inline float sl_f32_of_bits(uint32_t u) {
+SL_FN float sl_f32_of_bits(uint32_t u) {
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
 
-static inline float sl_bf16_to_f32(uint16_t h) {
+SL_FN float sl_bf16_to_f32(uint16_t h) {
     return sl_f32_of_bits((uint32_t)h << 16);
 }
 
-static inline uint16_t sl_f32_to_bf16(float f) {
+SL_FN uint16_t sl_f32_to_bf16(float f) {
     uint32_t u = sl_f32_bits(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-static inline float sl_f16_to_f32(uint16_t h) {
+SL_FN float sl_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t exp = h >> 10 & 0x1fu, frac = h & 0x3ffu;
     if (exp == 0) { /* zero and subnormals: frac * 2^-24 is exact */
@@ -39,7 +41,7 @@ static inline float sl_f16_to_f32(uint16_t h) {
     return sl_f32_of_bits(sign | (exp + 112) << 23 | frac << 13);
 }
 
-static inline uint16_t sl_f32_to_f16(float f) {
+SL_FN uint16_t sl_f32_to_f16(float f) {
     uint32_t u = sl_f32_bits(f), sign = u >> 16 & 0x8000u;
     u &= 0x7fffffffu;
     if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (u >> 13 & 0x1ffu));

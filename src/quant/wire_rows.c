@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-#define FP8_HEAD sizeof(float) /* the scale leads the row */
-
 const char *sl_wire_format_name(sl_wire_format f) {
     switch (f) {
     case SL_WIRE_F32:
@@ -27,7 +25,7 @@ size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model) {
     case SL_WIRE_BF16:
         return (size_t)d_model * 2;
     case SL_WIRE_FP8:
-        return (FP8_HEAD + d_model + 3) & ~(size_t)3;
+        return (SL_WIRE_FP8_HEAD + d_model + 3) & ~(size_t)3;
     case SL_WIRE_F32:
     case SL_WIRE_FORMAT_COUNT:
         break;
@@ -46,7 +44,7 @@ ALWAYS_INLINE void pack_fp8_body(const float *restrict src, uint32_t d, uint8_t 
     }
     float scale = sl_e4m3_scale_of((uint32_t)largest), inverse = sl_e4m3_inverse_of(scale);
     memcpy(dst, &scale, sizeof scale);
-    dst += FP8_HEAD;
+    dst += SL_WIRE_FP8_HEAD;
     for (uint32_t i = 0; i < d; i++) dst[i] = sl_f32_to_e4m3(src[i] * inverse);
     for (uint32_t i = d; i % 4; i++) dst[i] = 0;
 }
@@ -54,7 +52,7 @@ ALWAYS_INLINE void pack_fp8_body(const float *restrict src, uint32_t d, uint8_t 
 ALWAYS_INLINE void unpack_fp8_body(const uint8_t *restrict src, uint32_t d, float *restrict dst) {
     float scale;
     memcpy(&scale, src, sizeof scale);
-    src += FP8_HEAD;
+    src += SL_WIRE_FP8_HEAD;
     for (uint32_t i = 0; i < d; i++) dst[i] = sl_e4m3_to_f32(src[i]) * scale;
 }
 

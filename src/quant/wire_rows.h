@@ -12,6 +12,8 @@ typedef enum sl_wire_format {
     SL_WIRE_FORMAT_COUNT
 } sl_wire_format;
 
+#define SL_WIRE_FP8_HEAD 4u /* bytes of a row of fp8 before its codes: its scale, f32 */
+
 const char *sl_wire_format_name(sl_wire_format f);
 
 /* Of one row of d_model values. A row of fp8 is its f32 scale, d_model codes, and zeros to a

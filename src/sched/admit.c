@@ -9,51 +9,11 @@
 
 #define FIRST_CAP 64u
 
-/* ---- lists ---- */
-
-static sl_admit_list list_of(uint8_t which) {
-    return (sl_admit_list){.first = SL_ADMIT_NONE, .last = SL_ADMIT_NONE, .which = which};
-}
-
-/* Before another one, or with SL_ADMIT_NONE at the end. */
-static void insert(sl_admit *a, sl_admit_list *l, uint32_t request, uint32_t before) {
-    sl_admit_link *link = &a->request[request].link[l->which];
-    link->next = before;
-    link->prev = before == SL_ADMIT_NONE ? l->last : a->request[before].link[l->which].prev;
-    if (link->prev == SL_ADMIT_NONE)
-        l->first = request;
-    else
-        a->request[link->prev].link[l->which].next = request;
-    if (before == SL_ADMIT_NONE)
-        l->last = request;
-    else
-        a->request[before].link[l->which].prev = request;
-    l->n++;
-}
-
-static void take_out(sl_admit *a, sl_admit_list *l, uint32_t request) {
-    const sl_admit_link link = a->request[request].link[l->which];
-    if (link.prev == SL_ADMIT_NONE)
-        l->first = link.next;
-    else
-        a->request[link.prev].link[l->which].next = link.next;
-    if (link.next == SL_ADMIT_NONE)
-        l->last = link.prev;
-    else
-        a->request[link.next].link[l->which].prev = link.prev;
-    l->n--;
-}
-
 /* ---- the worker with most free pages ---- */
-
-/* Pages that somebody else has until somebody wants them. */
-static uint32_t unused_pages(const sl_admit *a, uint32_t worker) {
-    return a->copies.worker[worker].n_pages + a->worker[worker].estate.n_pages;
-}
 
 /* Pages that somebody who comes can have there. */
 static uint32_t spare_pages(const sl_admit *a, uint32_t worker) {
-    return a->worker[worker].pages.n_free + unused_pages(a, worker);
+    return sl_pages_spare(&a->worker[worker].pages) + a->copies.worker[worker].n_pages;
 }
 
 /* A request that waits may start there, as far as it does not depend on its pages. */
@@ -67,10 +27,13 @@ static bool takes(const sl_admit *a, uint32_t worker) {
 /* What of the worker is in the tree or in sums has changed. */
 static void note(sl_admit *a, uint32_t worker) {
     sl_admit_worker *w = &a->worker[worker];
+    uint32_t copies = a->copies.worker[worker].n_pages;
     a->n_free_pages += (uint64_t)w->pages.n_free - w->n_counted;
     w->n_counted = w->pages.n_free;
-    a->n_unused_pages += (uint64_t)unused_pages(a, worker) - w->n_unused;
-    w->n_unused = unused_pages(a, worker);
+    a->n_cached_pages += (uint64_t)w->pages.n_cached - w->n_cached;
+    w->n_cached = w->pages.n_cached;
+    a->n_unused_pages += (uint64_t)copies - w->n_unused;
+    w->n_unused = copies;
     uint32_t at = a->leaves + worker;
     a->most[at] = takes(a, worker) ? spare_pages(a, worker) : 0;
     for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
@@ -103,10 +66,9 @@ static bool is_stuck(const sl_admit_request *r) {
 
 static bool take_pages(sl_admit *a, sl_admit_request *r, uint32_t n) {
     sl_pages *pool = &a->worker[r->worker].pages;
-    sl_estate_yield(&a->worker[r->worker].estate, n, pool);
     sl_kv_copies_yield(&a->copies, r->worker, n, pool);
     if (!sl_pages_take(pool, n, r->pages + r->n_pages)) {
-        a->failed |= n <= pool->n_free;
+        a->failed |= n <= sl_pages_spare(pool);
         return false;
     }
     r->n_pages += n;
@@ -128,7 +90,7 @@ static void make_due(sl_admit *a, uint32_t worker) {
 static void stop_lacking(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     if (!r->lacks) return;
-    take_out(a, &a->worker[r->worker].lacking, request);
+    sl_admit_take_out(a->request, &a->worker[r->worker].lacking, request);
     r->lacks = false;
 }
 
@@ -140,7 +102,7 @@ static void start_lacking(sl_admit *a, uint32_t request) {
     for (; at != SL_ADMIT_NONE && a->request[at].began > r->began;
          at = a->request[at].link[SL_ADMIT_LACKING].prev)
         before = at;
-    insert(a, l, request, before);
+    sl_admit_insert(a->request, l, request, before);
     r->lacks = true;
 }
 
@@ -149,22 +111,44 @@ static void stop_running(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     sl_admit_worker *w = &a->worker[r->worker];
     stop_lacking(a, request);
-    take_out(a, &w->running, request);
+    sl_admit_take_out(a->request, &w->running, request);
     a->n_running--;
     w->n_leaving -= r->state != SL_ADMIT_RUNNING;
 }
 
 static void stop_staying(sl_admit *a, uint32_t request) {
-    take_out(a, &a->worker[a->request[request].worker].staying, request);
+    sl_admit_take_out(a->request, &a->worker[a->request[request].worker].staying, request);
     a->n_staying--;
 }
 
-/* ---- copies ---- */
+/* ---- what is in them ---- */
 
-/* Pages of which every row is sure. */
-static uint32_t sure_pages(const sl_admit_request *r) {
-    return (r->sure + (SL_MUTATION(EARLY_KEY) ? SL_KV_PAGE_TOKENS / 2 : 0)) / SL_KV_PAGE_TOKENS;
+/* Pages of which every row is sure; or half a page more, as a planted bug has it. */
+static uint32_t sure_pages(const sl_admit_request *r, bool early) {
+    return (r->sure + (early ? SL_KV_PAGE_TOKENS / 2 : 0)) / SL_KV_PAGE_TOKENS;
 }
+
+/* What is sure of it others may have. */
+static void tell_pages(sl_admit *a, sl_admit_request *r) {
+    sl_admit_worker *w = &a->worker[r->worker];
+    bool early = SL_MUTATION(EARLY_KEY) || SL_MUTATION(EARLY_SHARE);
+    uint32_t n = SL_MIN(sure_pages(r, early), sl_admit_known(r) / SL_KV_PAGE_TOKENS);
+    if (w->resumes) sl_prefix_tell(&r->text, &w->pages, r->pages, SL_MIN(n, r->n_pages));
+}
+
+/* Pages of its first tokens that are there, if it began there, but for its last row; *held: of
+ * these somebody has. */
+static uint32_t find_pages(sl_admit *a, uint32_t request, uint32_t worker, uint32_t *held) {
+    sl_admit_request *r = &a->request[request];
+    sl_admit_worker *w = &a->worker[worker];
+    *held = 0;
+    if (r->suspect || !w->resumes) return 0;
+    sl_prefix_find(&r->text, &w->pages, sl_admit_known(r) - 1, r->age, &w->seen);
+    *held = w->seen.held;
+    return w->seen.n;
+}
+
+/* ---- copies ---- */
 
 /* Only the first n of its copies stay. */
 static void cut_copies(sl_admit *a, uint32_t request, uint32_t n) {
@@ -183,9 +167,10 @@ static void settle_copies(sl_admit *a, uint32_t request) {
 }
 
 /* More of its rows are sure. */
-static void look_for_copies(sl_admit *a, uint32_t request) {
-    const sl_admit_request *r = &a->request[request];
-    if (sl_kv_copies_wants(&a->copies, request, sure_pages(r)))
+static void note_sure(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    tell_pages(a, r);
+    if (sl_kv_copies_wants(&a->copies, request, sure_pages(r, SL_MUTATION(EARLY_KEY))))
         sl_kv_copies_set_due(&a->copies, r->worker, true);
 }
 
@@ -199,7 +184,7 @@ static bool copy_from(sl_admit *a, uint32_t from, sl_admit_decision *out) {
         const sl_kv_copies_of *of = &a->copies.of[at];
         if (r->state != SL_ADMIT_RUNNING) continue;
         if (of->at != to) cut_copies(a, at, 0); /* its worker's buddy is another one by now */
-        if (!sl_kv_copies_wants(&a->copies, at, sure_pages(r))) continue;
+        if (!sl_kv_copies_wants(&a->copies, at, sure_pages(r, SL_MUTATION(EARLY_KEY)))) continue;
         if (!sl_kv_copies_ask(&a->copies, at, to, pool)) return false;
         note(a, to);
         *out = (sl_admit_decision){.kind = SL_ADMIT_COPY,
@@ -233,9 +218,9 @@ static uint32_t place_of_copies(const sl_admit *a, uint32_t request) {
 
 /* Copies at its new worker are its pages from now on, and what is in them is sure. */
 static void take_copies(sl_admit *a, sl_admit_request *r, uint32_t request) {
-    if (a->copies.of[request].at != r->worker) return;
     r->n_pages = sl_kv_copies_take(&a->copies, request, r->pages);
     r->sure = SL_MIN(r->n_pages * SL_KV_PAGE_TOKENS, sl_admit_known(r) - 1);
+    tell_pages(a, r);
 }
 
 /* Out of its worker, whose pages it has no longer but for `forgotten` ones. */
@@ -247,7 +232,7 @@ static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
     else
         stop_running(a, request);
     sl_pages_give(&w->pages, r->pages, r->n_pages - forgotten);
-    r->n_pages = 0;
+    r->n_pages = r->text.n_told = 0;
     r->sure = 0;
     settle_copies(a, request);
     if (a->alone == request) a->alone = SL_ADMIT_NONE;
@@ -283,7 +268,7 @@ static bool preempt(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
 static void run_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_kind how,
                    sl_admit_decision *out) {
     sl_admit_request *r = &a->request[request];
-    insert(a, &a->worker[worker].running, request, SL_ADMIT_NONE);
+    sl_admit_insert(a->request, &a->worker[worker].running, request, SL_ADMIT_NONE);
     a->n_running++;
     r->state = SL_ADMIT_RUNNING;
     r->starts++;
@@ -339,21 +324,41 @@ static void enter_line(sl_admit *a, uint32_t request) {
     uint32_t at = line->first;
     while (at != SL_ADMIT_NONE && a->request[at].age < r->age)
         at = a->request[at].link[SL_ADMIT_PLACE].next;
-    insert(a, line, request, at);
+    sl_admit_insert(a->request, line, request, at);
     a->n_again += !r->suspect && r->starts > 0;
 }
 
 static void leave_line(sl_admit *a, uint32_t request) {
     const sl_admit_request *r = &a->request[request];
-    take_out(a, line_of(a, request), request);
+    sl_admit_take_out(a->request, line_of(a, request), request);
     a->n_again -= !r->suspect && r->starts > 0;
 }
 
+/* It has the n pages that were found at its worker. */
+static void begin_with(sl_admit *a, sl_admit_request *r, uint32_t n) {
+    sl_prefix_take(&r->text, &a->worker[r->worker].pages, n, r->pages);
+    r->n_pages = n;
+    r->found = r->sure = n * SL_KV_PAGE_TOKENS;
+}
+
+/* With its copies or with what is found there, of which there is more; what others have takes no
+ * room, too. */
 static bool begin_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_decision *out) {
     sl_admit_request *r = &a->request[request];
-    if (spare_pages(a, worker) < wanted_pages(r)) return false;
+    uint32_t copied = sl_kv_copies_at(&a->copies, request, worker), spare = spare_pages(a, worker),
+             held;
+    uint32_t found = find_pages(a, request, worker, &held), wanted = wanted_pages(r);
+    if (copied >= found && spare >= wanted) found = held = 0;
+    if (spare < wanted - held) return false;
     r->worker = worker;
-    take_copies(a, r, request);
+    r->found = 0;
+    if (found && copied) cut_copies(a, request, 0);
+    if (found)
+        begin_with(a, r, found);
+    else if (copied)
+        take_copies(a, r, request);
+    a->rows_asked += r->text.is.shares ? sl_admit_known(r) : 0;
+    a->rows_found += r->text.is.shares ? r->found : 0;
     if (!take_pages(a, r, wanted_pages(r) - r->n_pages)) return false;
     leave_line(a, request);
     if (r->suspect) a->alone = request;
@@ -423,11 +428,32 @@ static bool all_wait(const sl_admit *a) {
     return suspect != SL_ADMIT_NONE && a->request[suspect].everywhere;
 }
 
+/* Where it finds most of its pages; `other` is where it goes if it finds none, and may be nowhere.
+ * Who runs already where it finds them takes part in each of its steps, and a page is rows of one:
+ * a worker with so many more requests than another as it has more of the pages is no better. */
+static uint32_t place_of_pages(sl_admit *a, uint32_t request, uint32_t other) {
+    uint32_t held, best = other, wanted = wanted_pages(&a->request[request]);
+    int64_t most = INT64_MIN;
+    if (!a->request[request].text.is.tokens || a->most[1] == 0) return other;
+    if (other != SL_ADMIT_NONE)
+        most = (int64_t)find_pages(a, request, other, &held) - a->worker[other].running.n;
+    for (uint32_t i = 0; i < a->shape.n_workers; i++) {
+        if (i == other || a->worker[i].pages.n_keys == 0 || !takes(a, i)) continue;
+        uint32_t found = find_pages(a, request, i, &held);
+        int64_t is = (int64_t)found - a->worker[i].running.n;
+        if (found == 0 || is <= most || spare_pages(a, i) < wanted - held) continue;
+        best = i;
+        most = is;
+    }
+    return best;
+}
+
 static bool start(sl_admit *a, sl_admit_decision *out) {
     uint32_t request = a->waiting.first;
     if (request == SL_ADMIT_NONE || all_wait(a)) return false;
     uint32_t worker = place_of_copies(a, request);
-    if (worker == SL_ADMIT_NONE) worker = pick_worker(a, wanted_pages(&a->request[request]));
+    if (worker == SL_ADMIT_NONE)
+        worker = place_of_pages(a, request, pick_worker(a, wanted_pages(&a->request[request])));
     if (worker == SL_ADMIT_NONE) return false; /* in order: nobody overtakes the oldest */
     return begin_at(a, request, worker, out);
 }
@@ -484,11 +510,16 @@ static bool more_requests(sl_admit *a) {
     return true;
 }
 
+/* That it may ever need. */
+static uint32_t kv_pages(uint32_t prompt, uint32_t most) {
+    return sl_kv_pages_for(sl_kv_positions(prompt, most));
+}
+
 sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t now_us,
                           uint32_t *request, sl_err *err) {
     if (a->free == SL_ADMIT_NONE && !more_requests(a))
         return sl_fail(err, SL_ERR_NOMEM, "books of %u requests", a->cap);
-    uint32_t cap_pages = sl_kv_pages_for(sl_kv_positions(prompt, most)), id = a->free;
+    uint32_t cap_pages = kv_pages(prompt, most), id = a->free;
     sl_admit_request *r = &a->request[id];
     if (cap_pages > r->cap_pages) { /* what an earlier request had here is used again */
         uint32_t *pages = sl_alloc(cap_pages, sizeof *pages);
@@ -503,9 +534,10 @@ sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t 
                             .most = most,
                             .pages = r->pages,
                             .cap_pages = r->cap_pages,
+                            .text = {.key = r->text.key, .cap = r->text.cap},
                             .age = ++a->ages,
                             .came_us = now_us};
-    insert(a, &a->waiting, id, SL_ADMIT_NONE);
+    sl_admit_insert(a->request, &a->waiting, id, SL_ADMIT_NONE);
     *request = id;
     return SL_OK;
 }
@@ -523,7 +555,7 @@ void sl_admit_token(sl_admit *a, uint32_t request) {
     SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most);
     r->drawn++;
     r->sure = sl_admit_known(r) - 1; /* its own row is computed next */
-    look_for_copies(a, request);
+    note_sure(a, request);
     if (!lacks_pages(r)) return;
     if (!r->lacks) start_lacking(a, request);
     if (spare_pages(a, r->worker) > 0 || is_stuck(r)) make_due(a, r->worker);
@@ -533,7 +565,7 @@ void sl_admit_rows(sl_admit *a, uint32_t request, uint32_t rows) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(sl_admit_runs(r) && rows < sl_admit_known(r));
     r->sure = SL_MAX(r->sure, rows);
-    look_for_copies(a, request);
+    note_sure(a, request);
 }
 
 bool sl_admit_cancel(sl_admit *a, uint32_t request) {
@@ -592,7 +624,7 @@ void sl_admit_stay(sl_admit *a, uint32_t request) {
     SL_ASSERT(r->state == SL_ADMIT_RUNNING && !r->suspect && !a->worker[r->worker].open);
     stop_running(a, request);
     settle_copies(a, request);
-    insert(a, &a->worker[r->worker].staying, request, SL_ADMIT_NONE);
+    sl_admit_insert(a->request, &a->worker[r->worker].staying, request, SL_ADMIT_NONE);
     a->n_staying++;
     r->state = SL_ADMIT_STAYING;
     note(a, r->worker);
@@ -606,58 +638,45 @@ void sl_admit_copied(sl_admit *a, uint32_t worker, uint64_t transfer, bool here)
     uint32_t request =
         sl_kv_copies_answer(&a->copies, worker, transfer, here, &a->worker[worker].pages);
     if (request != SL_KV_COPIES_NONE && !here)
-        sl_kv_copies_defer(&a->copies, request, sure_pages(&a->request[request]));
+        sl_kv_copies_defer(&a->copies, request,
+                           sure_pages(&a->request[request], SL_MUTATION(EARLY_KEY)));
     note(a, worker);
     sl_kv_copies_wake(&a->copies, worker);
 }
 
 void sl_admit_lose_copies(sl_admit *a, uint32_t worker) {
     sl_kv_copies_lose(&a->copies, worker, &a->worker[worker].pages);
-    sl_estate_clear(&a->worker[worker].estate, &a->worker[worker].pages);
     note(a, worker);
 }
 
-bool sl_admit_take_estate(sl_admit *a, uint32_t worker, sl_estate *estate) {
+sl_status sl_admit_know(sl_admit *a, uint32_t request, const sl_prefix_text *text, sl_err *err) {
+    sl_admit_request *r = &a->request[request];
+    uint32_t pages = kv_pages(r->prompt, r->most);
+    SL_ASSERT(r->state == SL_ADMIT_WAITING);
+    if (sl_prefix_begin(&r->text, text, pages)) return SL_OK;
+    return sl_fail(err, SL_ERR_NOMEM, "keys of a request of %u pages", pages);
+}
+
+void sl_admit_spare(sl_admit *a, uint32_t request, uint32_t rows) {
+    a->request[request].text.is.spare = rows;
+}
+
+void sl_admit_set_resumes(sl_admit *a, uint32_t worker, bool resumes) {
+    a->worker[worker].resumes = resumes;
+}
+
+bool sl_admit_adopt(sl_admit *a, uint32_t worker, const uint32_t *pages, const sl_page_key *keys,
+                    uint32_t n) {
     sl_admit_worker *w = &a->worker[worker];
     SL_ASSERT(!w->open);
-    if (w->estate.n > 0 || !sl_estate_claim(estate, &w->pages)) return false;
-    sl_estate_clear(&w->estate, NULL); /* of an earlier one, whose texts have all gone */
-    w->estate = *estate;
-    *estate = (sl_estate){0};
+    bool ok = sl_pages_adopt(&w->pages, pages, keys, n);
     note(a, worker);
-    return true;
+    return ok;
 }
 
-uint32_t sl_admit_inherit(sl_admit *a, uint32_t request, const uint32_t *tokens, uint32_t n) {
-    sl_admit_request *r = &a->request[request];
-    uint32_t at = SL_ADMIT_NONE, text = SL_ESTATE_NONE, most = 0, over = 0;
-    SL_ASSERT(r->state == SL_ADMIT_WAITING && n <= sl_admit_known(r));
-    for (uint32_t i = 0; a->n_unused_pages > 0 && i < a->shape.n_workers; i++) {
-        const sl_estate *e = &a->worker[i].estate;
-        uint32_t pages, found = sl_estate_find(e, tokens, n, &pages);
-        uint32_t goes = found == SL_ESTATE_NONE ? 0 : e->text[found].n_pages - pages;
-        if (pages < most || pages == 0 || (pages == most && goes >= over)) continue;
-        at = i;
-        text = found;
-        most = pages;
-        over = goes;
-    }
-    if (at == SL_ADMIT_NONE || a->copies.of[request].at != SL_KV_COPIES_NONE) return 0;
-    /* It has none, so there is room: the pages go by way of its own list. */
-    sl_pages *pool = &a->worker[at].pages;
-    sl_estate_take(&a->worker[at].estate, text, most, r->pages, pool);
-    bool ok = sl_kv_copies_adopt(&a->copies, request, at, r->pages, most);
-    if (!ok) sl_pages_give(pool, r->pages, most);
-    note(a, at);
-    return ok ? most : 0;
-}
-
-void sl_admit_drop_estates(sl_admit *a) {
-    for (uint32_t i = 0; i < a->shape.n_workers; i++) {
-        if (a->worker[i].estate.n == 0) continue;
-        sl_estate_clear(&a->worker[i].estate, &a->worker[i].pages);
-        note(a, i);
-    }
+void sl_admit_forget(sl_admit *a, uint32_t worker) {
+    sl_pages_forget(&a->worker[worker].pages);
+    note(a, worker);
 }
 
 uint32_t sl_admit_copied_rows(const sl_admit *a, uint32_t request) {
@@ -698,8 +717,8 @@ void sl_admit_end(sl_admit *a, uint32_t request) {
 sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *err) {
     sl_admit a = {.shape = *shape,
                   .free = SL_ADMIT_NONE,
-                  .waiting = list_of(SL_ADMIT_PLACE),
-                  .held = list_of(SL_ADMIT_PLACE),
+                  .waiting = sl_admit_list_of(SL_ADMIT_PLACE),
+                  .held = sl_admit_list_of(SL_ADMIT_PLACE),
                   .alone = SL_ADMIT_NONE,
                   .reserved = SL_ADMIT_NONE,
                   .first_due = SL_ADMIT_NONE,
@@ -712,20 +731,21 @@ sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *er
         return sl_fail(err, SL_ERR_NOMEM, "books of %u workers", shape->n_workers);
     }
     for (uint32_t i = 0; i < shape->n_workers; i++) {
-        a.worker[i].running = list_of(SL_ADMIT_PLACE);
-        a.worker[i].lacking = list_of(SL_ADMIT_LACKING);
-        a.worker[i].staying = list_of(SL_ADMIT_PLACE);
+        a.worker[i].running = sl_admit_list_of(SL_ADMIT_PLACE);
+        a.worker[i].lacking = sl_admit_list_of(SL_ADMIT_LACKING);
+        a.worker[i].staying = sl_admit_list_of(SL_ADMIT_PLACE);
     }
     *out = a;
     return SL_OK;
 }
 
 void sl_admit_free(sl_admit *a) {
-    for (uint32_t i = 0; a->worker && i < a->shape.n_workers; i++) {
-        sl_estate_clear(&a->worker[i].estate, NULL);
+    for (uint32_t i = 0; a->worker && i < a->shape.n_workers; i++)
         sl_pages_free(&a->worker[i].pages);
+    for (uint32_t i = 0; i < a->cap; i++) {
+        sl_free(a->request[i].pages);
+        sl_prefix_free(&a->request[i].text);
     }
-    for (uint32_t i = 0; i < a->cap; i++) sl_free(a->request[i].pages);
     sl_kv_copies_free(&a->copies);
     sl_free(a->request);
     sl_free(a->worker);

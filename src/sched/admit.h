@@ -9,7 +9,8 @@
  *      its tokens. The oldest never gives way, and a pool holds one request of full length at
  *      least, so somebody always makes progress.
  *   3. Requests start in the order in which they came, nobody overtakes the oldest; each at the
- *      open worker with most free pages, and stays there until it ends or gives way.
+ *      open worker with most free pages, or where its pages are (7), and stays there until it ends
+ *      or gives way.
  *   4. Of a worker that is gone the pages may be there still. Requests that stay keep theirs, and
  *      start there again, before others do, when somebody else is in its place; unless there are
  *      suspects then. What is sure is what the worker was known to have done: rows that came before
@@ -17,11 +18,17 @@
  *   5. Requests that never ran are turned away: the newest while too many wait, the oldest when it
  *      has waited too long. The work of those that ran would be lost.
  *   6. Full pages are copied to a buddy, if there is one (sched/copies.h), when nothing else is to
- * be done. Copies count as free pages. A request that waits and has some goes on where they are, if
- * it may start there.
- *   7. A worker may have kept pages of requests of a coordinator that is gone (sched/estate.h).
- * They count as free, too, and go before copies. A request that comes again and has the same tokens
- *      gets them as its copies.
+ *      be done. Copies count as free pages. A request that waits and has some goes on where they
+ *      are, if it may start there.
+ *   7. Full pages of requests that share theirs have keys (sched/pages.h) from when all their rows
+ *      are sure, and stay in the cache of their pool when nobody holds them. Cached pages count as
+ *      free, and go before copies. A request that starts begins with those pages that have the keys
+ *      of its first tokens, the longest row of them there is at its worker; it computes one row at
+ *      least, and of what it shares it writes nothing, as these are full pages. It starts where it
+ *      finds most, but each request that runs there counts as one page less: what it spares are
+ *      rows of once, and its neighbours are rows of every step. Of copies (6) and pages that are
+ *      found where it starts it takes those of which there are more. What workers kept of requests
+ *      of a coordinator that is gone is cached, too.
  *   8. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
  *      One that has to be alone everywhere makes all others give way. Any other one takes a worker
  *      that is idle; if there is none, the one that runs least takes nobody else, and when no
@@ -30,13 +37,14 @@
  * Events in; decisions out, one at a time and in order, from sl_admit_next. Engine and simulator
  * call it with what happened; equal events give equal decisions. No I/O, clock or threads. A step
  * costs O(log workers), and where a pool is empty what looking through the requests of that worker
- * costs. Fields are for reading; a pointer to a request is good until
- * sl_admit_submit. Thread: owner. */
+ * costs. While anybody waits it costs O(workers), and once for each start, and for what changes in
+ * a pool, the pages that are found there. Fields are for reading; a pointer to a request is good
+ * until sl_admit_submit. Thread: owner. */
 #ifndef SL_SCHED_ADMIT_H
 #define SL_SCHED_ADMIT_H
 
 #include "sched/copies.h"
-#include "sched/estate.h"
+#include "sched/prefix.h"
 #include "sched/watch.h"
 
 #define SL_ADMIT_NONE UINT32_MAX
@@ -66,7 +74,9 @@ typedef struct sl_admit_request {
     uint32_t worker; /* unless it waits */
     uint32_t sure;   /* of its tokens: rows that are known to be in its pages */
     uint32_t n_pages, cap_pages;
-    uint32_t *pages;  /* of its worker, in the order of positions; room for all it may ever need */
+    uint32_t *pages; /* of its worker, in the order of positions; room for all it may ever need */
+    sl_prefix text;
+    uint32_t found;   /* rows that were there when it started last */
     uint64_t age;     /* order of coming; no two are equal, ever */
     uint64_t began;   /* order of starts */
     uint64_t came_us; /* as given with it */
@@ -81,12 +91,20 @@ typedef struct sl_admit_list {
     uint8_t which; /* of a request's links */
 } sl_admit_list;
 
+/* Empty, by those links of requests. */
+sl_admit_list sl_admit_list_of(uint8_t which);
+/* Request `request` of the table `of` goes before another one, or with SL_ADMIT_NONE to the end. */
+void sl_admit_insert(sl_admit_request *of, sl_admit_list *l, uint32_t request, uint32_t before);
+void sl_admit_take_out(sl_admit_request *of, sl_admit_list *l, uint32_t request);
+
 typedef struct sl_admit_worker {
     sl_pages pages;
-    sl_estate estate;      /* of its pages: what it kept for requests that may come again */
     uint32_t n_counted;    /* of its free pages: are in sl_admit.n_free_pages */
+    uint32_t n_cached;     /* the same, of sl_admit.n_cached_pages */
     uint32_t n_unused;     /* the same, of sl_admit.n_unused_pages */
-    bool open;             /* requests may start here */
+    bool open;             /* requests may start there */
+    bool resumes;          /* whoever has the pages goes on there: they are shared */
+    sl_prefix_seen seen;   /* by who looked last for pages there */
     uint32_t n_leaving;    /* of `running`: their pages are on the way back */
     sl_admit_list running; /* in the order of their starts */
     sl_admit_list lacking; /* of these: they want more pages than they have */
@@ -118,12 +136,14 @@ typedef struct sl_admit {
     uint32_t reserved;     /* ...a worker may be kept for one; else SL_ADMIT_NONE */
     uint32_t n_pools;      /* workers that have pages */
     uint32_t n_running, n_staying, n_open;
-    uint64_t n_pages, n_free_pages; /* of all workers */
-    uint64_t n_unused_pages;        /* the same: that count as free, and are not */
-    sl_kv_copies copies;            /* of pages of requests that run, or ran */
+    uint64_t n_pages, n_free_pages;  /* of all workers */
+    uint64_t n_cached_pages;         /* the same: what is in them is known, and nobody has them */
+    uint64_t n_unused_pages;         /* the same: copies */
+    uint64_t rows_asked, rows_found; /* so far: of those that share as they started: known, found */
+    sl_kv_copies copies;             /* of pages of requests that run, or ran */
     uint32_t first_due, last_due;
     uint64_t ages, starts;
-    bool failed; /* books of pages found no memory: decisions are no longer right */
+    bool failed; /* books found no memory: decisions are no longer right */
 } sl_admit;
 
 typedef enum sl_admit_kind {
@@ -187,17 +207,21 @@ void sl_admit_stay(sl_admit *a, uint32_t request);
 void sl_admit_pair(sl_admit *a, uint32_t worker, uint32_t buddy);
 /* What became of a transfer to this worker. */
 void sl_admit_copied(sl_admit *a, uint32_t worker, uint64_t transfer, bool here);
-/* What the worker, which runs nothing, has kept: *estate moves here, and is empty then. Before it
- * is open; once. False: these are no pages of its pool, or one is there twice; or there is no
- * memory.
+/* Right after sl_admit_submit, and sl_admit_ran_before: what is known of its tokens. SL_ERR_NOMEM.
  */
-bool sl_admit_take_estate(sl_admit *a, uint32_t worker, sl_estate *estate) SL_MUST_CHECK;
-/* Of what workers have kept, the most that a request which waits can go on with, of its first n
- * tokens (at most those that are known of it): becomes its copies, if it has none. Pages. */
-uint32_t sl_admit_inherit(sl_admit *a, uint32_t request, const uint32_t *tokens, uint32_t n);
-/* What is left of it is not waited for any longer. */
-void sl_admit_drop_estates(sl_admit *a);
-/* Copies and pages that the worker has kept, or is about to have, are gone with it. */
+sl_status sl_admit_know(sl_admit *a, uint32_t request, const sl_prefix_text *text,
+                        sl_err *err) SL_MUST_CHECK;
+/* Its first rows that need not be computed for their own sake are so many by now. */
+void sl_admit_spare(sl_admit *a, uint32_t request, uint32_t rows);
+/* Requests that begin at this worker can begin with pages that are there, or they cannot. */
+void sl_admit_set_resumes(sl_admit *a, uint32_t worker, bool resumes);
+/* These n pages of the worker, which runs nothing, have what these keys say: sl_pages_adopt. Before
+ * it is open; once. */
+bool sl_admit_adopt(sl_admit *a, uint32_t worker, const uint32_t *pages, const sl_page_key *keys,
+                    uint32_t n) SL_MUST_CHECK;
+/* What is in the worker's pages is gone with it. */
+void sl_admit_forget(sl_admit *a, uint32_t worker);
+/* Copies that the worker has, or is about to have, are gone with it. */
 void sl_admit_lose_copies(sl_admit *a, uint32_t worker);
 /* Rows of the request that need not be computed again when it goes on where its copies are. */
 uint32_t sl_admit_copied_rows(const sl_admit *a, uint32_t request);

@@ -32,6 +32,9 @@
     X(pump)                                                                                        \
     X(has_costs)                                                                                   \
     X(device.kind)                                                                                 \
+    X(device.numerics)                                                                             \
+    X(device.gpu_memory)                                                                           \
+    X(random_weights)                                                                              \
     X(skew.on)
 
 static sl_status differs(const char *what, sl_err *err) {
@@ -48,6 +51,10 @@ sl_status sl_change_check(const sl_plan *from, const sl_plan *to, sl_err *err) {
     for (uint32_t i = 0; i < from->n_workers; i++) {
         uint32_t was = from->worker[i].roles, is = to->worker[i].roles;
         if (was != is && was != 0 && is != 0) return differs("a worker's role", err);
+        if (was && is && sl_plan_device_of(from, i).kind != sl_plan_device_of(to, i).kind)
+            return differs("a worker's device", err);
+        if (was && is && sl_plan_device_of(from, i).index != sl_plan_device_of(to, i).index)
+            return differs("a worker's GPU", err);
     }
     return SL_OK;
 }

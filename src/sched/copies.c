@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define FIRST_PAGES 16u
-/* Copies are made while more than one page in so many of a pool is free, so that those who run do
- * not take pages from copies all the time. */
+/* Copies are made while more than one page in so many of a pool is free or cached, so that those
+ * who run do not take pages from copies all the time. */
 #define FREE_SHARE 8u
 #define YIELD_MORE 16u /* pages that give way at once: looking for them costs */
 
@@ -63,7 +63,8 @@ void sl_kv_copies_pair(sl_kv_copies *c, uint32_t worker, uint32_t buddy) {
 /* ---- transfers ---- */
 
 bool sl_kv_copies_may_ask(const sl_kv_copies *c, uint32_t to, const sl_pages *pool) {
-    return c->worker[to].n_owed < SL_MAX_FETCHES && pool->n_free > pool->n_total / FREE_SHARE;
+    return c->worker[to].n_owed < SL_MAX_FETCHES &&
+           sl_pages_spare(pool) > pool->n_total / FREE_SHARE;
 }
 
 /* For n pages altogether. */
@@ -146,19 +147,6 @@ uint32_t sl_kv_copies_answer(sl_kv_copies *c, uint32_t at, uint64_t transfer, bo
     return f.request;
 }
 
-bool sl_kv_copies_adopt(sl_kv_copies *c, uint32_t request, uint32_t at, const uint32_t *pages,
-                        uint32_t n) {
-    sl_kv_copies_of *of = &c->of[request];
-    SL_ASSERT(of->at == SL_KV_COPIES_NONE && n > 0);
-    if (!has_room(of, n)) return false;
-    memcpy(of->page, pages, n * sizeof *pages);
-    of->at = at;
-    of->n_here = of->n_asked = n;
-    of->order = ++c->orders;
-    c->worker[at].n_pages += n;
-    return true;
-}
-
 void sl_kv_copies_defer(sl_kv_copies *c, uint32_t request, uint32_t n_sure) {
     c->of[request].tried = n_sure;
 }
@@ -188,9 +176,9 @@ static uint32_t last_at(const sl_kv_copies *c, uint32_t worker) {
 
 void sl_kv_copies_yield(sl_kv_copies *c, uint32_t worker, uint32_t n, sl_pages *pool) {
     const sl_kv_copies_worker *w = &c->worker[worker];
-    while (pool->n_free < n && w->n_pages > 0) {
+    while (sl_pages_spare(pool) < n && w->n_pages > 0) {
         uint32_t last = last_at(c, worker);
-        uint32_t missing = SL_MAX(n - pool->n_free, YIELD_MORE), have = c->of[last].n_asked;
+        uint32_t missing = SL_MAX(n - sl_pages_spare(pool), YIELD_MORE), have = c->of[last].n_asked;
         sl_kv_copies_cut(c, last, have - SL_MIN(missing, have), pool);
     }
 }

@@ -74,6 +74,11 @@ static inline bool sl_kv_copies_wants(const sl_kv_copies *c, uint32_t request, u
     const sl_kv_copies_of *of = &c->of[request];
     return of->n_asked < n_sure && of->tried < n_sure;
 }
+/* Copies of the request's first pages that are at `worker`. */
+static inline uint32_t sl_kv_copies_at(const sl_kv_copies *c, uint32_t request, uint32_t worker) {
+    const sl_kv_copies_of *of = &c->of[request];
+    return of->at == worker ? of->n_here : 0;
+}
 /* The next page of the request, whose copies are at `to` if there are any, is on its way there. The
  * copy's index is n_asked - 1, its number c->transfers. False: no memory. */
 bool sl_kv_copies_ask(sl_kv_copies *c, uint32_t request, uint32_t to, sl_pages *pool) SL_MUST_CHECK;
@@ -82,10 +87,6 @@ bool sl_kv_copies_ask(sl_kv_copies *c, uint32_t request, uint32_t to, sl_pages *
  * never was. */
 uint32_t sl_kv_copies_answer(sl_kv_copies *c, uint32_t at, uint64_t transfer, bool here,
                              sl_pages *pool);
-/* The request, which has no copies, has its first n pages at worker `at` from now on, in these,
- * which are taken out of the pool. False: no memory. */
-bool sl_kv_copies_adopt(sl_kv_copies *c, uint32_t request, uint32_t at, const uint32_t *pages,
-                        uint32_t n) SL_MUST_CHECK;
 /* None of the request is asked for again before more than n_sure of its pages are sure. */
 void sl_kv_copies_defer(sl_kv_copies *c, uint32_t request, uint32_t n_sure);
 /* Of the request's copies only the first n stay. */
@@ -94,7 +95,7 @@ void sl_kv_copies_cut(sl_kv_copies *c, uint32_t request, uint32_t n, sl_pages *p
 void sl_kv_copies_settle(sl_kv_copies *c, uint32_t request, sl_pages *pool);
 /* Its first n pages are copies from now on no longer, but its own, written to pages; returns n. */
 uint32_t sl_kv_copies_take(sl_kv_copies *c, uint32_t request, uint32_t *pages);
-/* Copies at the worker give way until n pages of its pool are free, or none are left. */
+/* Copies at the worker give way until n pages of its pool are free or cached, or none are left. */
 void sl_kv_copies_yield(sl_kv_copies *c, uint32_t worker, uint32_t n, sl_pages *pool);
 /* The worker is gone, and all that it had. */
 void sl_kv_copies_lose(sl_kv_copies *c, uint32_t worker, sl_pages *pool);

@@ -3,9 +3,10 @@
 
 #define TOLD_ROWS 4u /* of a small piece */
 
-void sl_head_init(sl_head *h, const sl_plan *p, uint32_t vocab) {
+void sl_head_init(sl_head *h, const sl_plan *p, uint32_t id, uint32_t vocab) {
+    const sl_device_spec device = sl_plan_device_of(p, id);
     uint32_t some = (vocab / SL_HEAD_PIECES / 32 + 1) * 32;
-    bool small = p->lanes > 1 && !sl_device_is_modelled(&p->device) && some < vocab;
+    bool small = p->lanes > 1 && sl_device_is_cpu(&device) && some < vocab;
     *h = (sl_head){.vocab = SL_MAX(vocab, 1u)};
     h->columns = small ? some : h->vocab;
 }

@@ -40,10 +40,11 @@ typedef struct sl_head {
     uint32_t computed, told;                        /* columns, rows */
 } sl_head;
 
-/* A piece has some thirtieth of the columns; all of them where no other lane could go in between,
- * and on a device that cannot wait that briefly. vocab 0: what comes out of the model is not known,
+/* Of worker `id`. A piece has some thirtieth of the columns; all of them where no other lane could
+ * go in between, on a device that cannot wait that briefly, and on a GPU, whose calls queue up
+ * anyway. vocab 0: what comes out of the model is not known,
  * a call is one piece of columns, as if it was. */
-void sl_head_init(sl_head *h, const sl_plan *p, uint32_t vocab);
+void sl_head_init(sl_head *h, const sl_plan *p, uint32_t id, uint32_t vocab);
 
 /* The step's rows have been through the last block: they are in the cache (sl_step_advance), and
  * its head begins. */

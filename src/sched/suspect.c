@@ -43,11 +43,19 @@ static void suspect(sl_suspect *s, uint32_t drawn) {
     for (uint32_t i = 0; i < s->n; i++) s->everywhere |= s->loss[i].crash && s->loss[i].experts;
 }
 
+/* Of the loss l, at which it was alone. */
+static bool is_proof(const sl_suspect *s, const sl_suspect_loss *l) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++) n += s->loss[i].crash && s->loss[i].alone;
+    return l->heard || n > 1;
+}
+
 sl_suspect_verdict sl_suspect_crashed(sl_suspect *s, uint64_t number, uint32_t drawn) {
     sl_suspect_loss *l = find(s, number);
     if (!l || l->crash) return SL_SUSPECT_FREE;
     l->crash = true;
-    if (s->held && (l->alone || SL_MUTATION(HASTY_VERDICT))) return SL_SUSPECT_END;
+    bool proof = l->alone && is_proof(s, l);
+    if (s->held && (proof || SL_MUTATION(HASTY_VERDICT))) return SL_SUSPECT_END;
     if (sl_suspect_crashes(s) < SL_SUSPECT_CRASHES) return SL_SUSPECT_FREE;
     suspect(s, drawn);
     return SL_SUSPECT_HOLD;

@@ -9,8 +9,10 @@
  *
  * A crash is an end that a process made of itself (SIGSEGV and the like), not a kill, not a drain.
  * Requests that were in flight at two of them are suspects: they are held back and tried one at a
- * time, alone (sl_admit_suspect), so that the third crash has one possible cause. Which loss was a
- * crash may be heard later than the loss, so losses have numbers.
+ * time, alone (sl_admit_suspect), so that the third crash has one possible cause. A worker may have
+ * crashed before the suspect started, unheard of as yet: one that has given no sign of life since
+ * proves nothing, unless that happens twice. Which loss was a crash may be heard later than the
+ * loss, so losses have numbers.
  *
  * One record a request, zeroed is FREE; plain values, no memory. Thread: owner of the record. */
 #ifndef SL_SCHED_SUSPECT_H
@@ -28,7 +30,8 @@
 typedef struct sl_suspect_loss {
     uint64_t number;
     bool crash;
-    bool alone;   /* nobody else was in flight there */
+    bool alone;   /* nobody else was in flight there... */
+    bool heard;   /* ...and the worker has given a sign of life since that was so */
     bool experts; /* the worker had experts: rows of all workers come together there */
 } sl_suspect_loss;
 

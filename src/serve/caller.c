@@ -25,6 +25,27 @@ sl_journal_digest sl_caller_of(const sl_call *call) {
     return d;
 }
 
+/* A word and what it says, so that two never look like another two. */
+static void note(crypto_generichash_state *h, const char *what, const void *data, size_t n) {
+    crypto_generichash_update(h, (const uint8_t *)what, strlen(what) + 1);
+    crypto_generichash_update(h, data, n);
+}
+
+/* Those that share nothing have each their own, which is the same if they come again (resume.c). */
+void sl_caller_tenant(const sl_call *call, sl_request_params *r) {
+    const sl_store *st = &call->server->store;
+    const sl_api_params *p = &call->params;
+    sl_cache cache = call->server->o.cache;
+    crypto_generichash_state h;
+    r->shares = cache != SL_CACHE_OFF && !p->no_cache;
+    crypto_generichash_init(&h, st->salt, sizeof st->salt, sizeof r->salt);
+    if (cache != SL_CACHE_SHARED || !r->shares)
+        note(&h, "caller", call->caller.byte, sizeof call->caller.byte);
+    if (p->salted) note(&h, "salt", p->cache_salt, sizeof p->cache_salt);
+    if (!r->shares) note(&h, "alone", call->request_id, strlen(call->request_id));
+    crypto_generichash_final(&h, r->salt, sizeof r->salt);
+}
+
 bool sl_digest_is(const sl_journal_digest *a, const sl_journal_digest *b) {
     return sodium_memcmp(a->byte, b->byte, sizeof a->byte) == 0;
 }

@@ -41,8 +41,9 @@ sl_status sl_choices_create(sl_call *call, sl_err *err) {
         c->prompt = &call->prompt[i / p->n];
         c->text = sl_jbuf_init();
         c->reasoning = sl_jbuf_init();
-        c->logprobs = sl_logprob_text_init(p->kind);
-        if (p->echo && p->logprobs && c->prompt->len)
+        c->logprobs = sl_logprob_text_init(p->kind, p->ids_as_tokens);
+        c->prompt_scores = sl_jbuf_init();
+        if (sl_api_scores_prompt(p) && c->prompt->len)
             c->n_prompt_left = (uint32_t)c->prompt->len - 1;
         sl_status st = sl_stop_create(p->stop, p->n_stop, &c->stop, err);
         if (st == SL_OK) st = begin_answer(c, err);
@@ -71,6 +72,7 @@ void sl_choices_free(sl_call *call) {
         sl_logprob_list_free(&c->queue_logprobs);
         sl_jbuf_free(&c->text);
         sl_jbuf_free(&c->reasoning);
+        sl_jbuf_free(&c->prompt_scores);
         sl_logprob_text_free(&c->logprobs);
     }
     sl_free(call->choice);
@@ -97,7 +99,7 @@ sl_status sl_choice_queue(sl_choice *c, const uint32_t *id, size_t n, const sl_l
     c->call->n_queued += n;
     for (size_t i = 0; st == SL_OK && i < n; i++) st = sl_ids_push(&c->queue, id[i], &err);
     if (st == SL_OK && logprob)
-        st = sl_logprob_list_push(&c->queue_logprobs, logprob, n * (1 + c->call->params.n_top));
+        st = sl_logprob_list_push(&c->queue_logprobs, logprob, n * sl_api_stride(&c->call->params));
     return st;
 }
 
@@ -128,6 +130,7 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
     else if (wanted && sl_choice_queue(c, ev->tokens, ev->n, ev->logprobs) != SL_OK)
         abort_locked(call, SL_ABORT_NOMEM);
     bool marked = call->marked;
+    c->n_found = ev->n_found;
     *(ev->prompt_position ? &c->n_prompt_heard : &c->n_made) += ev->n;
     if (over) c->last = ev->finish;
     if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE)
@@ -300,6 +303,7 @@ static void on_answer(void *ctx, const sl_answer_event *ev) {
     case SL_ANSWER_REASONING:
         break_text(c);
         c->thinks = true;
+        if (c->call->params.hide_reasoning) return;
         note_run(c, SL_RUN_REASONING, ev->text.len);
         sl_jbuf_put(&c->reasoning, (const char *)ev->text.data, ev->text.len);
         return;
@@ -326,22 +330,26 @@ static bool is_added(const sl_choice *c, const sl_tokenizer *tok) {
 }
 
 /* One token of the prompt; p is NULL for the first, which nothing predicts. */
-static void echo_token(sl_choice *c, size_t at, const sl_logprob *p) {
+static void take_prompt_token(sl_choice *c, size_t at, const sl_logprob *p) {
     char piece[SL_DETOK_MAX_OUT];
+    const sl_api_params *asked = &c->call->params;
     const sl_tokenizer *tok = c->call->server->o.tokenizer;
     uint32_t id = c->prompt->data[at];
-    if (c->call->params.logprobs)
-        sl_logprob_text_add(&c->logprobs, tok, id, p, c->call->params.n_top, c->offset);
+    if (asked->prompt_logprobs)
+        sl_logprob_prompt_add(&c->prompt_scores, tok, p, asked->n_prompt_top);
+    if (!asked->echo) return;
+    if (asked->logprobs) sl_logprob_text_add(&c->logprobs, tok, id, p, asked->n_top, c->offset);
     if (id >= sl_tokenizer_vocab_size(tok) || (at == 0 && is_added(c, tok))) return;
     size_t n = sl_detok_push(&c->detok, tok, id, false, piece);
     sl_jbuf_put(&c->text, piece, n);
     c->offset += sl_utf8_count(piece, n);
 }
 
-static void echo_begin(sl_choice *c) {
+/* All of it, or the first token where reports on the others come. */
+static void begin_prompt(sl_choice *c) {
     c->echoed = true;
-    size_t n = c->call->params.logprobs ? 1 : c->prompt->len;
-    for (size_t i = 0; i < n; i++) echo_token(c, i, NULL);
+    size_t n = sl_api_scores_prompt(&c->call->params) ? 1 : c->prompt->len;
+    for (size_t i = 0; i < n; i++) take_prompt_token(c, i, NULL);
 }
 
 static void end_with_calls(sl_choice *c) {
@@ -370,13 +378,14 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     sl_call *call = c->call;
     const sl_tokenizer *tok = call->server->o.tokenizer;
     if (c->n_prompt_left > 0) {
-        echo_token(c, c->prompt->len - c->n_prompt_left--, p);
+        take_prompt_token(c, c->prompt->len - c->n_prompt_left--, p);
         return SL_OK;
     }
     if (call->params.no_answer) return SL_OK;
     c->n_tokens++;
     if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
-    if (p) sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
+    if (p && call->params.logprobs)
+        sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(c, id)) return SL_OK;
     if (c->answer) {
         c->thinks = false;
@@ -427,14 +436,15 @@ static sl_status end_choice(sl_choice *c) {
 }
 
 sl_status sl_choice_decode(sl_choice *c, size_t most) {
-    size_t stride = 1 + c->call->params.n_top;
-    if (c->call->params.echo && !c->echoed) echo_begin(c);
+    const sl_api_params *asked = &c->call->params;
+    size_t stride = sl_api_stride(asked);
+    if ((asked->echo || asked->prompt_logprobs) && !c->echoed) begin_prompt(c);
     for (size_t i = 0; c->answer && !c->primed && i < c->call->forced.len; i++)
         if (sl_answer_push(c->answer, c->call->forced.data[i]) != SL_OK) return SL_ERR_NOMEM;
     c->primed = true;
     for (; c->taken_at < c->taken.len && most > 0 && !c->finish; most--) {
         size_t i = c->taken_at++;
-        bool has = (i + 1) * stride <= c->taken_logprobs.len;
+        bool has = stride > 0 && (i + 1) * stride <= c->taken_logprobs.len;
         const sl_logprob *p = has ? c->taken_logprobs.data + i * stride : NULL;
         sl_status st = take_token(c, c->taken.data[i], p);
         if (st != SL_OK) return st;
@@ -467,11 +477,23 @@ static sl_reply_ids ids_of(const sl_choice *c, bool prompt, bool tokens) {
     return ids;
 }
 
+static sl_span scores_of(const sl_choice *c) {
+    return c->call->params.prompt_logprobs ? span_of(&c->prompt_scores) : (sl_span){0};
+}
+
+sl_reply_ids sl_choice_prompt_ids(const sl_choice *c) {
+    sl_reply_ids ids = ids_of(c, true, false);
+    ids.whole = true;
+    ids.scores = scores_of(c);
+    return ids;
+}
+
 /* What a chunk says is counted in its usage: the role alone is no token. */
 static void count_tokens(sl_choice *c) {
     c->call->usage.completion += c->n_tokens - c->n_counted;
-    c->call->usage.thought = c->n_thought;
+    c->call->usage.thought += c->n_thought - c->counted_thought;
     c->n_counted = c->n_tokens;
+    c->counted_thought = c->n_thought;
 }
 
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
@@ -510,8 +532,11 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     c->shown.len = 0;
     if (!c->finish) return;
     d->finish(b, head,
-              &(sl_reply_choice){
-                  .index = c->index, .finish = c->finish, .stop = stop_of(c), .full = c->full});
+              &(sl_reply_choice){.index = c->index,
+                                 .finish = c->finish,
+                                 .stop = stop_of(c),
+                                 .full = c->full,
+                                 .ids = ids_of(c, !chat && !c->begun, true)});
     c->ended = true;
 }
 
@@ -519,6 +544,9 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
     sl_jbuf logprobs = sl_jbuf_init();
     sl_logprob_text_write(&c->logprobs, &logprobs);
     const sl_dialect *d = c->call->dialect;
+    sl_reply_ids ids = ids_of(c, d->kind != SL_API_CHAT, true);
+    ids.whole = true;
+    ids.scores = scores_of(c);
     d->add(b, &c->call->head,
            &(sl_reply_choice){.index = c->index,
                               .text = span_of(&c->text),
@@ -530,16 +558,17 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
                               .finish = c->finish,
                               .stop = stop_of(c),
                               .full = c->full,
-                              .ids = ids_of(c, c->call->dialect->kind != SL_API_CHAT, true),
+                              .ids = ids,
                               .logprobs = span_of(&logprobs)});
-    b->ok = b->ok && logprobs.ok;
+    b->ok = b->ok && logprobs.ok && c->prompt_scores.ok;
     sl_jbuf_free(&logprobs);
 }
 
 size_t sl_choice_bytes(const sl_choice *c) {
     const size_t id = 2; /* a digit and a comma */
     sl_reply_ids ids = ids_of(c, c->call->dialect->kind != SL_API_CHAT, true);
-    size_t n = c->text.len + 2 * c->reasoning.len + id * (ids.n_prompt + ids.n_tokens);
+    size_t n = c->text.len + 2 * c->reasoning.len + c->prompt_scores.len +
+               id * (ids.n_prompt + ids.n_tokens);
     for (size_t i = 0; i < c->n_calls; i++) n += c->calls[i].name.len + c->calls[i].arguments.len;
     for (size_t i = 0; i < SL_LEN(c->logprobs.part); i++) n += c->logprobs.part[i].len;
     return n;

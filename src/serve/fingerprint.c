@@ -28,6 +28,10 @@ static void note_numerics(crypto_generichash_state *h, const sl_plan *p) {
     note_number(h, "activations", p->activations);
     note_number(h, "kv", SL_KV_F32);
     note_number(h, "device", p->device.kind);
+    if (sl_plan_numerics(p) != SL_NUMERICS_CPU) {
+        note_number(h, "numerics", sl_plan_numerics(p));
+        for (uint32_t i = 0; i < p->n_workers; i++) note_number(h, "gpu", sl_plan_on_gpu(p, i));
+    }
     note_number(h, "skew", p->skew.on);
     if (!p->skew.on) return;
     note_number(h, "permuted", p->skew.permuted);
@@ -48,17 +52,27 @@ static void note_sums(crypto_generichash_state *h, const sl_plan *p) {
     note_number(h, "expert ranks", sl_plan_ranks(p, SL_ROLE_EXPERT));
 }
 
-sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, char out[SL_FINGERPRINT_BYTES],
-                         sl_err *err) {
+/* What a conversation becomes. */
+static void note_template(crypto_generichash_state *h, const sl_chat *chat) {
+    for (int of_tools = 0; chat && of_tools < 2; of_tools++) {
+        sl_span text = sl_chat_source(chat, of_tools);
+        if (text.data) note(h, of_tools ? "template of tools" : "template", text.data, text.len);
+    }
+}
+
+sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, const sl_chat *chat,
+                         char out[SL_FINGERPRINT_BYTES], sl_err *err) {
     crypto_generichash_state h;
     uint8_t digest[DIGEST_BYTES];
     char hex[2 * DIGEST_BYTES + 1];
-    /* how a prompt is cut decides which form of latent attention a row takes, and load decides that */
-    bool varies = m->kv_lora && !p->exact;
+    /* how a prompt is cut decides which form of latent attention a row takes, and load decides
+     * that; fast numerics of GPUs have the batch's bits */
+    bool varies = (m->kv_lora && !p->exact) || sl_plan_numerics(p) == SL_NUMERICS_FAST;
     if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "fingerprint: no libsodium");
     crypto_generichash_init(&h, NULL, 0, sizeof digest);
     note(&h, "program", sl_version(), strlen(sl_version()));
     note(&h, "model", m->hash, sizeof m->hash);
+    note_template(&h, chat);
     note_numerics(&h, p);
     if (!p->exact) note_sums(&h, p);
     if (varies) note_number(&h, "rows of a step", p->max_num_batched_tokens);

@@ -75,6 +75,16 @@ static void enter(sl_call *call) {
     }
 }
 
+/* Tokens of its prompts whose rows were there, as far as is known: of each prompt what its first
+ * choice found. */
+static uint64_t cached_of(const sl_call *call) {
+    uint64_t n = 0;
+    uint32_t of_each = SL_MAX(call->params.n, 1u);
+    for (size_t i = 0; i < call->n_choices; i += of_each)
+        n += SL_MIN(call->choice[i].n_found, call->prompt[i / of_each].len);
+    return n;
+}
+
 /* Moves waiting tokens to where they are decoded, or suspends the connection until there are some.
  */
 static take take_tokens(sl_call *call, const char **remark) {
@@ -105,7 +115,10 @@ static take take_tokens(sl_call *call, const char **remark) {
         c->taken_at = 0;
         c->taken_last = c->last;
     }
-    if (result == TAKE_TOKENS) call->n_queued = 0;
+    if (result == TAKE_TOKENS) {
+        call->n_queued = 0;
+        call->usage.cached = cached_of(call);
+    }
     leave(call);
     return result;
 }
@@ -185,6 +198,7 @@ static state decode_all(sl_call *call) {
 static sl_reply_usage usage_of(const sl_call *call) {
     sl_reply_usage u = {0};
     for (size_t i = 0; i < call->n_prompts; i++) u.prompt += call->prompt[i].len;
+    u.cached = call->usage.cached;
     for (size_t i = 0; i < call->n_choices; i++) {
         u.completion += call->choice[i].n_tokens;
         u.thought += call->choice[i].n_thought;
@@ -329,8 +343,7 @@ enum MHD_Result sl_call_advance(sl_call *call) {
         return fail(call);
     }
     sl_reply_ids ids = {0};
-    if (call->dialect->kind == SL_API_CHAT && call->params.return_token_ids)
-        ids = (sl_reply_ids){.prompt = call->prompt[0].data, .n_prompt = call->prompt[0].len};
+    if (call->dialect->kind == SL_API_CHAT) ids = sl_choice_prompt_ids(&call->choice[0]);
     call->dialect->close(&b, &call->head, &ids, usage_of(call));
     return sl_call_reply(call, MHD_HTTP_OK, "application/json", &b);
 }
@@ -442,6 +455,7 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     if (!call->prompt) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     call->n_prompts = n;
     sl_chat_options options = {.add_generation_prompt = !p->no_generation,
+                               .add_special = !p->no_special,
                                .tools = p->tools,
                                .kwargs = p->template_kwargs,
                                .max_bytes = call->server->max_text_bytes + TEMPLATE_BYTES};
@@ -461,7 +475,7 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     return st == SL_OK ? SL_OK : sl_api_error_of(e, st, param, err.msg);
 }
 
-/* Prompts keep their last tokens, if that was asked for. */
+/* Prompts keep some of their tokens, if that was asked for. */
 static void truncate_prompts(sl_call *call) {
     const sl_api_params *p = &call->params;
     uint32_t context = call->server->limits.context;
@@ -472,7 +486,8 @@ static void truncate_prompts(sl_call *call) {
     for (size_t i = 0; p->truncate && i < call->n_prompts; i++) {
         sl_ids *ids = &call->prompt[i];
         if (ids->len <= keep) continue;
-        memmove(ids->data, ids->data + (ids->len - keep), keep * sizeof *ids->data);
+        size_t from = p->keep_first ? 0 : ids->len - keep;
+        memmove(ids->data, ids->data + from, keep * sizeof *ids->data);
         ids->len = keep;
     }
 }
@@ -528,6 +543,7 @@ static sl_status submit_own(sl_choice *c, sl_request_params *r, sl_err *err) {
 sl_request_params sl_call_request(const sl_choice *c) {
     const sl_call *call = c->call;
     const sl_api_params *p = &call->params;
+    uint32_t stride = sl_api_stride(p);
     sl_request_params r = {
         .name = call->request_id,
         .prompt = c->prompt->data,
@@ -536,15 +552,16 @@ sl_request_params sl_call_request(const sl_choice *c) {
         .min_tokens = SL_MIN(p->min_tokens, c->max_tokens),
         .sampling = p->sampling,
         .ignore_eos = p->ignore_eos,
-        .logprobs = p->logprobs,
-        .prompt_logprobs = p->logprobs && p->echo,
-        .n_top = p->n_top,
+        .logprobs = stride > 0,
+        .prompt_logprobs = sl_api_scores_prompt(p),
+        .n_top = stride > 0 ? stride - 1 : 0,
         .stop = p->stop_id,
         .n_stop = p->n_stop_ids,
         .shape = call->shape,
     };
     /* a seed means the same alone and among other prompts; without one, equal prompts may differ */
     r.sampling.choice = p->has_seed ? c->index % p->n : c->index;
+    sl_caller_tenant(call, &r);
     return r;
 }
 

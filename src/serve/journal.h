@@ -22,7 +22,7 @@
 #include "base/span.h"
 #include "base/status.h"
 
-#define SL_JOURNAL_VERSION      1u
+#define SL_JOURNAL_VERSION      2u
 #define SL_JOURNAL_HEAD_BYTES   96u
 #define SL_JOURNAL_SALT_BYTES   16u
 #define SL_JOURNAL_RECORD_BYTES ((size_t)64 << 20) /* of one at most, without its frame */

@@ -6,7 +6,7 @@
 #include "serve/dialect.h"
 
 #define REQUEST_FIXED (8u + 1 + 1 + SL_JOURNAL_ID_BYTES + 32 + 32 + 8 + 8 + 5 * 4)
-#define TOKENS_FIXED  (8u + 4 + 4 + 4 + 4 + 1 + 8)
+#define TOKENS_FIXED  (8u + 4 + 4 + 4 + 4 + 1 + 8 + 4)
 #define LOGPROB_BYTES 8u
 
 static void write_span(sl_wr *w, sl_span s) {
@@ -127,6 +127,7 @@ void sl_journal_tokens_write(const sl_journal_tokens *t, uint8_t *out) {
     sl_wr_u32(&w, t->stride);
     sl_wr_u8(&w, t->finish);
     sl_wr_u64(&w, t->ended_s);
+    sl_wr_u32(&w, t->n_found);
     write_span(&w, t->ids);
     write_span(&w, t->logprobs);
 }
@@ -140,9 +141,10 @@ sl_status sl_journal_tokens_read(sl_span payload, sl_journal_tokens *out, sl_err
     t.stride = sl_cur_u32(&c);
     t.finish = sl_cur_u8(&c);
     t.ended_s = sl_cur_u64(&c);
+    t.n_found = sl_cur_u32(&c);
     bool fine = c.ok && t.choice < SL_JOURNAL_MAX_CHOICES && t.at <= SL_JOURNAL_MAX_TOKENS &&
-                t.n <= SL_JOURNAL_MAX_TOKENS && t.stride <= 1 + SL_MAX_LOGPROBS &&
-                t.finish <= SL_FINISH_LENGTH;
+                t.n <= SL_JOURNAL_MAX_TOKENS && t.n_found <= SL_JOURNAL_MAX_TOKENS &&
+                t.stride <= 1 + SL_MAX_LOGPROBS && t.finish <= SL_FINISH_LENGTH;
     t.ids = take_span(&c, fine ? (size_t)4 * t.n : 0);
     t.logprobs = take_span(&c, fine ? (size_t)LOGPROB_BYTES * t.n * t.stride : 0);
     if (!fine || !c.ok || sl_cur_left(&c))

@@ -47,6 +47,7 @@ typedef struct sl_journal_tokens {
     uint32_t choice, at, n, stride; /* n tokens from the at-th on */
     uint8_t finish;                 /* sl_finish: NONE, STOP or LENGTH */
     uint64_t ended_s;               /* with the end: seconds since 1970 */
+    uint32_t n_found;               /* of the prompt's tokens: their rows were there */
     sl_span ids;                    /* u32 [n] */
     sl_span logprobs;               /* u32, f32 [n][stride] */
 } sl_journal_tokens;

@@ -49,8 +49,8 @@ void sl_kept_hold(sl_kept *k) {
 static void shape(const sl_call *call, const sl_choice *c, sl_kept_track *t) {
     const sl_api_params *p = &call->params;
     t->most = c->max_tokens;
-    t->room = c->max_tokens + (p->logprobs && p->echo ? c->prompt->len : 0);
-    t->stride = p->logprobs ? 1 + p->n_top : 0;
+    t->room = c->max_tokens + (sl_api_scores_prompt(p) ? c->prompt->len : 0);
+    t->stride = sl_api_stride(p);
 }
 
 sl_kept *sl_kept_new(sl_server *s, size_t n_prompts, size_t n_tracks) {
@@ -418,7 +418,6 @@ void sl_kept_trim(sl_kept *k) {
     for (size_t i = 0; i < k->n_tracks; i++) unused += trim(&k->track[i]);
     pthread_mutex_unlock(&k->lock);
     pthread_mutex_lock(&st->lock);
-    if (!k->ended_ns) k->ended_ns = sl_now_ns();
     k->bytes -= unused;
     if (k->listed) st->bytes -= unused;
     pthread_mutex_unlock(&st->lock);
@@ -459,24 +458,31 @@ static void wake_readers(sl_kept *k) {
 static void on_event(void *ctx, const sl_request_event *ev) {
     sl_kept_track *t = ctx;
     sl_kept *k = t->kept;
+    sl_store *st = &k->server->store;
     bool over = ev->finish != SL_FINISH_NONE;
-    sl_metrics_event(&k->server->metrics, &t->pace, ev, sl_now_ns());
+    uint64_t now_ns = sl_now_ns();
+    sl_metrics_event(&k->server->metrics, &t->pace, ev, now_ns);
     /* Before a reader hears of it: who asks again then begins anew. */
     if (ev->finish == SL_FINISH_ERROR) forget(k);
+    if (over) pthread_mutex_lock(&st->lock);
     pthread_mutex_lock(&k->lock);
     size_t had = t->n;
     append(t, ev);
+    if (had == 0) t->n_found = ev->n_found; /* of an earlier coordinator, if that has begun */
     if (over) {
         t->last = k->given_up ? SL_FINISH_ERROR : ev->finish;
         k->n_running--;
     }
+    bool ended = over && k->n_running == 0;
+    /* Also before: who has it all leaves it, or asks for the next one, at once. */
+    if (ended) k->ended_ns = now_ns;
+    if (over) pthread_mutex_unlock(&st->lock);
     if (ev->finish == SL_FINISH_ERROR && !k->failed) {
         k->failed = ev->status;
         snprintf(k->why, sizeof k->why, "%s", ev->message ? ev->message : "");
     }
     sl_kept_log_tokens(k, t, had);
     wake_readers(k);
-    bool ended = over && k->n_running == 0;
     pthread_mutex_unlock(&k->lock);
     if (ended) end(k);
     if (over) sl_kept_release(k);
@@ -571,6 +577,7 @@ sl_status sl_kept_pull(sl_call *call) {
                n = SL_MIN(there - at, PULL_TOKENS - SL_MIN(c->queue.len, PULL_TOKENS));
         st = sl_choice_queue(c, t->id + at, n, t->stride ? t->logprob + at * t->stride : NULL);
         c->n_heard += n;
+        c->n_found = t->n_found;
         if (c->n_heard == t->n && !sl_kept_unsettled(k)) c->last = t->last;
     }
     if (k->failed) sl_call_fail(call, k->failed, k->why);

@@ -22,6 +22,7 @@ typedef struct sl_kept_track {
     size_t n, n_settled; /* settled: may be shown, with SL_SYNC_EACH */
     bool submitted;      /* engine_id is valid */
     uint64_t engine_id;
+    uint32_t n_found; /* as of a choice */
     sl_finish last;
 } sl_kept_track;
 

@@ -86,6 +86,7 @@ static bool write_tokens(sl_kept *k, const sl_kept_track *t, size_t from, size_t
         .stride = (uint32_t)t->stride,
         .finish = over ? (uint8_t)t->last : SL_FINISH_NONE,
         .ended_s = over ? k->ended_s : 0,
+        .n_found = t->n_found,
         .ids = span_of(t->id + from, n * sizeof *t->id),
         .logprobs = span_of(t->stride ? t->logprob + from * t->stride : NULL,
                             n * t->stride * sizeof *t->logprob),

@@ -24,8 +24,8 @@ void sl_logprob_list_free(sl_logprob_list *l) {
     *l = (sl_logprob_list){0};
 }
 
-sl_logprob_text sl_logprob_text_init(sl_api_kind kind) {
-    sl_logprob_text t = {.kind = kind};
+sl_logprob_text sl_logprob_text_init(sl_api_kind kind, bool as_ids) {
+    sl_logprob_text t = {.kind = kind, .as_ids = as_ids};
     for (size_t i = 0; i < SL_LEN(t.part); i++) t.part[i] = sl_jbuf_init();
     return t;
 }
@@ -44,25 +44,32 @@ static sl_span piece_of(const sl_tokenizer *tok, uint32_t id) {
     return id < sl_tokenizer_vocab_size(tok) ? sl_tokenizer_piece(tok, id) : (sl_span){NULL, 0};
 }
 
+static void put_id(sl_jbuf *b, uint32_t id) {
+    sl_jbuf_fmt(b, "\"token_id:%" PRIu32 "\"", id);
+}
+
 /* "token":..., "logprob":..., "bytes":[...] */
-static void put_object(sl_jbuf *b, const sl_tokenizer *tok, const sl_logprob *p) {
+static void put_object(sl_jbuf *b, const sl_tokenizer *tok, const sl_logprob *p, bool as_id) {
     sl_span piece = piece_of(tok, p->id);
     sl_jbuf_fmt(b, "\"token\":");
-    sl_jbuf_string(b, (const char *)piece.data, piece.len);
+    if (as_id)
+        put_id(b, p->id);
+    else
+        sl_jbuf_string(b, (const char *)piece.data, piece.len);
     sl_jbuf_fmt(b, ",\"logprob\":%.7g,\"bytes\":[", (double)p->logprob);
     for (size_t i = 0; i < piece.len; i++) sl_jbuf_fmt(b, i ? ",%u" : "%u", piece.data[i]);
     sl_jbuf_fmt(b, "]");
 }
 
 /* Names are keys, so tokens that are not text of their own must differ, too. */
-static void put_name(sl_jbuf *b, const sl_tokenizer *tok, uint32_t id) {
+static void put_name(sl_jbuf *b, const sl_tokenizer *tok, uint32_t id, bool as_id) {
     sl_span piece = piece_of(tok, id);
-    if (piece.len > 0 && sl_utf8_valid_prefix(piece) == piece.len) {
-        sl_jbuf_string(b, (const char *)piece.data, piece.len);
+    if (as_id || piece.len == 0) {
+        put_id(b, id);
         return;
     }
-    if (piece.len == 0) {
-        sl_jbuf_fmt(b, "\"token_id:%" PRIu32 "\"", id);
+    if (sl_utf8_valid_prefix(piece) == piece.len) {
+        sl_jbuf_string(b, (const char *)piece.data, piece.len);
         return;
     }
     sl_jbuf_fmt(b, "\"bytes:");
@@ -74,11 +81,11 @@ static void add_to_chat(sl_logprob_text *t, const sl_tokenizer *tok, const sl_lo
                         uint32_t n_top) {
     sl_jbuf *b = &t->part[0];
     sl_jbuf_fmt(b, t->n ? ",{" : "{");
-    put_object(b, tok, &p[0]);
+    put_object(b, tok, &p[0], t->as_ids);
     sl_jbuf_fmt(b, ",\"top_logprobs\":[");
     for (uint32_t i = 1; i <= n_top; i++) {
         sl_jbuf_fmt(b, i > 1 ? ",{" : "{");
-        put_object(b, tok, &p[i]);
+        put_object(b, tok, &p[i], t->as_ids);
         sl_jbuf_fmt(b, "}");
     }
     sl_jbuf_fmt(b, "]}");
@@ -89,7 +96,7 @@ static void add_to_completion(sl_logprob_text *t, const sl_tokenizer *tok, uint3
     sl_jbuf *tokens = &t->part[0], *values = &t->part[1], *top = &t->part[2];
     if (t->n)
         for (size_t i = 0; i < SL_LEN(t->part); i++) sl_jbuf_put(&t->part[i], ",", 1);
-    put_name(tokens, tok, id);
+    put_name(tokens, tok, id, t->as_ids);
     sl_jbuf_fmt(&t->part[3], "%" PRIu64, offset);
     if (!p) {
         sl_jbuf_fmt(values, "null");
@@ -101,7 +108,7 @@ static void add_to_completion(sl_logprob_text *t, const sl_tokenizer *tok, uint3
     for (uint32_t i = 0; i <= n_top; i++) {
         if (i > 0 && p[i].id == p[0].id) continue;
         if (i > 0) sl_jbuf_put(top, ",", 1);
-        put_name(top, tok, p[i].id);
+        put_name(top, tok, p[i].id, t->as_ids);
         sl_jbuf_fmt(top, ":%.7g", (double)p[i].logprob);
     }
     sl_jbuf_fmt(top, "}");
@@ -116,6 +123,39 @@ void sl_logprob_text_add(sl_logprob_text *t, const sl_tokenizer *tok, uint32_t i
     else
         return;
     t->n++;
+}
+
+/* "ID":{"logprob":...,"rank":...,"decoded_token":...} */
+static void put_scored(sl_jbuf *b, const sl_tokenizer *tok, const sl_logprob *p, uint32_t rank) {
+    sl_span piece = piece_of(tok, p->id);
+    sl_jbuf_fmt(b, "\"%" PRIu32 "\":{\"logprob\":%.7g,\"rank\":", p->id, (double)p->logprob);
+    if (rank > 0)
+        sl_jbuf_fmt(b, "%" PRIu32, rank);
+    else
+        sl_jbuf_fmt(b, "null");
+    sl_jbuf_fmt(b, ",\"decoded_token\":");
+    sl_jbuf_string(b, (const char *)piece.data, piece.len);
+    sl_jbuf_put(b, "}", 1);
+}
+
+void sl_logprob_prompt_add(sl_jbuf *list, const sl_tokenizer *tok, const sl_logprob *p,
+                           uint32_t n_top) {
+    uint32_t rank = 0;
+    if (list->len > 0) sl_jbuf_put(list, ",", 1);
+    if (!p) {
+        sl_jbuf_fmt(list, "null");
+        return;
+    }
+    for (uint32_t i = 1; i <= n_top && rank == 0; i++)
+        if (p[i].id == p[0].id) rank = i;
+    sl_jbuf_put(list, "{", 1);
+    put_scored(list, tok, &p[0], rank);
+    for (uint32_t i = 1; i <= n_top; i++) {
+        if (i == rank) continue;
+        sl_jbuf_put(list, ",", 1);
+        put_scored(list, tok, &p[i], i);
+    }
+    sl_jbuf_put(list, "}", 1);
 }
 
 void sl_logprob_text_write(const sl_logprob_text *t, sl_jbuf *out) {

@@ -20,15 +20,20 @@ typedef struct sl_logprob_text {
     sl_api_kind kind;
     sl_jbuf part[4]; /* chat: objects; completion: tokens, values, likeliest, offsets */
     size_t n;        /* entries */
+    bool as_ids;     /* tokens are named by their ids */
 } sl_logprob_text;
 
-sl_logprob_text sl_logprob_text_init(sl_api_kind kind);
+sl_logprob_text sl_logprob_text_init(sl_api_kind kind, bool as_ids);
 void sl_logprob_text_free(sl_logprob_text *t);
 void sl_logprob_text_clear(sl_logprob_text *t);
 /* One token: p[0] is its own, p[1..n_top] the likeliest, descending; p NULL: it has none, as the
  * first of a prompt. `offset`: characters of the text before it. */
 void sl_logprob_text_add(sl_logprob_text *t, const sl_tokenizer *tok, uint32_t id,
                          const sl_logprob *p, uint32_t n_top, uint64_t offset);
+/* The same of a token of the prompt, appended to a list that is closed by its reader: an object of
+ * ids, as vLLM has it, or null. A rank is known for the likeliest alone. */
+void sl_logprob_prompt_add(sl_jbuf *list, const sl_tokenizer *tok, const sl_logprob *p,
+                           uint32_t n_top);
 /* The object, or nothing when there are no entries. */
 void sl_logprob_text_write(const sl_logprob_text *t, sl_jbuf *out);
 

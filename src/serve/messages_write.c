@@ -136,9 +136,9 @@ static void put_stop(sl_jbuf *b, const sl_blocks *k) {
 static void put_usage(sl_jbuf *b, sl_reply_usage u) {
     sl_jbuf_fmt(b,
                 ",\"usage\":{\"input_tokens\":%" PRIu64 ",\"cache_creation_input_tokens\":0,"
-                "\"cache_read_input_tokens\":0,\"output_tokens\":%" PRIu64
+                "\"cache_read_input_tokens\":%" PRIu64 ",\"output_tokens\":%" PRIu64
                 ",\"output_tokens_details\":{\"thinking_tokens\":%" PRIu64 "}}",
-                u.prompt, u.completion, u.thought);
+                u.prompt - u.cached, u.cached, u.completion, u.thought);
 }
 
 static void put_head(sl_jbuf *b, const sl_reply_head *h) {

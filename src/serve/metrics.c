@@ -257,7 +257,9 @@ static void put_pages(sl_jbuf *b, const sl_engine_detail *d) {
         put_worker_labels(b, "worker_kv_pages", w);
         sl_jbuf_fmt(b, ",state=\"used\"} %" PRIu32 "\n", w->pages - w->pages_free);
         put_worker_labels(b, "worker_kv_pages", w);
-        sl_jbuf_fmt(b, ",state=\"free\"} %" PRIu32 "\n", w->pages_free);
+        sl_jbuf_fmt(b, ",state=\"free\"} %" PRIu32 "\n", w->pages_free - w->pages_cached);
+        put_worker_labels(b, "worker_kv_pages", w);
+        sl_jbuf_fmt(b, ",state=\"cached\"} %" PRIu32 "\n", w->pages_cached);
     }
     sl_metrics_put_help(b, "worker_prompt_rows", "gauge", "Rows of prompts that are under way.");
     for (uint32_t i = 0; i < d->n_workers; i++) {
@@ -348,7 +350,7 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
                "Times that a request went on elsewhere after its worker was lost.", model,
                (double)stats->requeued);
     put_single(out, "rows_kept_total", "counter",
-               "Rows of requests that went on with the KV of a lost worker.", model,
+               "Rows of requests that started again and were there.", model,
                (double)stats->rows_kept);
     put_single(out, "rows_recomputed_total", "counter",
                "Rows that requests which started again had to compute.", model,
@@ -356,9 +358,6 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
     put_single(out, "kv_page_copies", "gauge",
                "KV pages that are copies of another worker's (--kv-replicas).", model,
                (double)stats->page_copies);
-    put_single(out, "kv_pages_kept", "gauge",
-               "KV pages that remote workers kept of requests of a coordinator before.", model,
-               (double)stats->pages_kept);
     put_single(out, "kv_pages_copied_total", "counter", "KV pages that were copied so far.", model,
                (double)stats->pages_copied);
     put_single(out, "kv_copies_failed_total", "counter",
@@ -428,6 +427,17 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
                weights ? (double)sl_cached_now(weights) : 0);
     put_single(out, "kv_cache_usage_perc", "gauge", "Share of KV pages in use, 1 is all.", model,
                used);
+    put_single(out, "kv_pages_cached", "gauge",
+               "KV pages that no request has and the next ones may begin with.", model,
+               (double)stats->pages_cached);
+    put_single(out, "kv_pages_evicted_total", "counter",
+               "Of such pages: somebody wanted them for something else.", model,
+               (double)stats->pages_evicted);
+    put_single(out, "prefix_cache_queries_total", "counter",
+               "Tokens of requests that looked for cached KV pages as they started.", model,
+               (double)stats->cached_asked);
+    put_single(out, "prefix_cache_hits_total", "counter", "Of these tokens: their rows were there.",
+               model, (double)stats->cached_found);
     put_single(out, "prompt_tokens_total", "counter", "Prompt tokens processed.", model,
                (double)stats->prompt_tokens);
     put_single(out, "generation_tokens_total", "counter", "Tokens generated.", model,

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 
 bool sl_api_serves(const sl_api_limits *limits, const char *model) {
@@ -23,6 +24,31 @@ static sl_status read_model(sl_json root, const sl_api_limits *limits, sl_api_er
     return SL_ERR_NOTFOUND;
 }
 
+bool sl_api_scores_prompt(const sl_api_params *p) {
+    return p->prompt_logprobs || (p->echo && p->logprobs);
+}
+
+uint32_t sl_api_stride(const sl_api_params *p) {
+    return p->logprobs || p->prompt_logprobs ? 1 + SL_MAX(p->n_top, p->n_prompt_top) : 0;
+}
+
+/* Those of the prompt stand beside the answer, so they come once it is whole. */
+static sl_status read_prompt_logprobs(sl_json root, uint64_t most, sl_api_params *p,
+                                      sl_api_error *e) {
+    sl_err err = {0};
+    bool stream = false;
+    uint64_t n = 0;
+    p->prompt_logprobs = sl_json_kind_of(sl_json_get(root, "prompt_logprobs")) > SL_JSON_NULL;
+    if (sl_json_u64(root, "prompt_logprobs", SL_JSON_OPTIONAL, 0, most, &n, &err) != SL_OK)
+        return sl_api_field_error(e, "prompt_logprobs", &err);
+    p->n_prompt_top = (uint32_t)n;
+    if (sl_json_bool(root, "stream", SL_JSON_OPTIONAL, &stream, &err) != SL_OK)
+        return sl_api_field_error(e, "stream", &err);
+    if (p->prompt_logprobs && stream)
+        return sl_api_error_bad(e, "prompt_logprobs", "prompt_logprobs: not with \"stream\": true");
+    return SL_OK;
+}
+
 static sl_status read_logprobs(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                                sl_api_error *e) {
     sl_err err = {0};
@@ -38,7 +64,7 @@ static sl_status read_logprobs(sl_json root, const sl_api_limits *limits, sl_api
     if (n > 0 && !p->logprobs)
         return sl_api_error_bad(e, "top_logprobs", "top_logprobs: only with \"logprobs\": true");
     p->n_top = (uint32_t)n;
-    return SL_OK;
+    return read_prompt_logprobs(root, most, p, e);
 }
 
 static sl_status read_choices(sl_json root, sl_api_params *p, sl_api_error *e) {
@@ -226,6 +252,22 @@ static sl_status read_prompt(sl_json root, const sl_api_limits *limits, sl_api_p
     return SL_OK;
 }
 
+/* With whom it shares KV pages. */
+static sl_status read_cache(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    sl_span salt;
+    bool cache = true;
+    if (sl_json_bool(root, "cache", SL_JSON_OPTIONAL, &cache, &err) != SL_OK)
+        return sl_api_field_error(e, "cache", &err);
+    p->no_cache = !cache;
+    if (!sl_json_as_span(sl_json_get(root, "cache_salt"), &salt)) return SL_OK;
+    if (salt.len == 0)
+        return sl_api_error_bad(e, "cache_salt", "cache_salt: empty, at least one character");
+    p->salted = true;
+    crypto_generichash(p->cache_salt, sizeof p->cache_salt, salt.data, salt.len, NULL, 0);
+    return SL_OK;
+}
+
 /* Whether the answer is a message of its own, or goes on from the last one. */
 static sl_status read_beginning(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
@@ -266,12 +308,15 @@ static sl_status check_last(const sl_api_params *p, sl_api_error *e) {
 }
 
 static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
-    bool skip = true, special = true;
+    /* a template writes the special tokens of a chat itself */
+    bool skip = true, special = p->kind != SL_API_CHAT, reasoning = true;
     const struct {
         const char *name;
         bool *to;
     } field[] = {{"ignore_eos", &p->ignore_eos},
                  {"return_token_ids", &p->return_token_ids},
+                 {"return_tokens_as_token_ids", &p->ids_as_tokens},
+                 {"include_reasoning", &reasoning},
                  {"include_stop_str_in_output", &p->include_stop},
                  {"skip_special_tokens", &skip},
                  {"add_special_tokens", &special}};
@@ -282,7 +327,22 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
     }
     p->show_special = !skip;
     p->no_special = !special;
+    p->hide_reasoning = !reasoning;
+    if (p->hide_reasoning && p->show_special)
+        return sl_api_error_bad(e, "include_reasoning",
+                                "include_reasoning: false, and skip_special_tokens, too, with "
+                                "which no reasoning is told apart");
     return read_beginning(root, p, e);
+}
+
+/* Which tokens a prompt keeps that is cut. */
+static sl_status read_side(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_json v = sl_json_get(root, "truncation_side");
+    p->keep_first = sl_api_string_is(v, "right");
+    if (p->keep_first || sl_json_kind_of(v) <= SL_JSON_NULL || sl_api_string_is(v, "left"))
+        return SL_OK;
+    return sl_api_error_bad(e, "truncation_side",
+                            "truncation_side: neither \"left\" nor \"right\"");
 }
 
 /* Reads max_tokens' companions. */
@@ -290,6 +350,7 @@ static sl_status read_lengths(sl_json root, const sl_api_limits *limits, sl_api_
                               sl_api_error *e) {
     int64_t number = 0;
     sl_status st = read_tokens(root, "min_tokens", 0, limits, &p->min_tokens, e);
+    if (st == SL_OK) st = read_side(root, p, e);
     if (st != SL_OK) return st;
     if (p->max_tokens > 0 && p->min_tokens > p->max_tokens)
         return sl_api_error_bad(e, "min_tokens", "min_tokens: more than max_tokens");
@@ -333,6 +394,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_stream(root, &p, e);
     if (st == SL_OK) st = read_lengths(root, limits, &p, e);
     if (st == SL_OK) st = read_flags(root, &p, e);
+    if (st == SL_OK) st = read_cache(root, &p, e);
     if (st == SL_OK) st = sl_api_read_template(root, &p, e);
     if (st == SL_OK) st = sl_api_choose_tools(root, &p, e);
     if (st == SL_OK) st = sl_api_read_shape(root, &p, e);
@@ -375,9 +437,9 @@ static const sl_field token_fields[] = {
     {"tokens", true, SL_IS_WRITTEN(write_token_list)},
 };
 
-/* Flags of /tokenize. A template writes the special tokens of a chat itself. */
+/* Flags of /tokenize. */
 static sl_status read_tokenize_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
-    bool chat = p->kind == SL_API_CHAT, special = !chat;
+    bool special = p->kind != SL_API_CHAT;
     const struct {
         const char *name;
         bool *to;
@@ -387,9 +449,6 @@ static sl_status read_tokenize_flags(sl_json root, sl_api_params *p, sl_api_erro
         if (sl_json_bool(root, field[i].name, SL_JSON_OPTIONAL, field[i].to, &err) != SL_OK)
             return sl_api_field_error(e, field[i].name, &err);
     }
-    if (chat && special)
-        return sl_api_error_bad(e, "add_special_tokens",
-                                "add_special_tokens: only false is supported with messages");
     p->no_special = !special;
     return read_beginning(root, p, e);
 }
@@ -533,6 +592,11 @@ void sl_api_write_truncation(sl_jbuf *b, const sl_api_limits *limits) {
         b,
         "{\"anyOf\":[{\"const\":-1},{\"type\":\"integer\",\"minimum\":1,\"maximum\":%" PRIu32 "}]}",
         limits->context);
+}
+
+void sl_api_write_side(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b, "{\"enum\":[\"left\",\"right\",null]}");
 }
 
 /* A text, token ids, or several of these. */

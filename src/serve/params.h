@@ -55,15 +55,23 @@ typedef struct sl_api_params {
     char *kept;       /* or what is left of them, see sl_api_params_forget */
     sl_api_kind kind;
     bool stream, include_usage, continuous_usage, ignore_eos, return_token_ids;
-    bool include_stop;    /* the stop string that ended a text is shown */
-    bool show_special;    /* special tokens are shown */
-    uint32_t max_tokens;  /* 0: the request is silent */
-    uint32_t min_tokens;  /* <= max_tokens when that is given */
-    bool truncate;        /* prompts keep their last tokens: */
-    uint32_t keep_tokens; /* so many, or 0: as many as leave room for the answer */
-    bool no_answer;       /* completion with max_tokens 0: 1 is made and dropped */
-    uint32_t n;           /* choices of each prompt */
+    bool no_cache;          /* it shares no KV pages with others */
+    bool salted;            /* and only with those that say the same: */
+    uint8_t cache_salt[32]; /* a hash of it */
+    bool include_stop;      /* the stop string that ended a text is shown */
+    bool show_special;      /* special tokens are shown */
+    uint32_t max_tokens;    /* 0: the request is silent */
+    uint32_t min_tokens;    /* <= max_tokens when that is given */
+    bool truncate;          /* prompts keep some of their tokens: */
+    uint32_t keep_tokens;   /* so many, or 0: as many as leave room for the answer */
+    bool keep_first;        /* the first ones, and not the last */
+    bool no_answer;         /* completion with max_tokens 0: 1 is made and dropped */
+    uint32_t n;             /* choices of each prompt */
     bool echo, logprobs;
+    bool prompt_logprobs; /* of the tokens of the prompt, with so many of the likeliest: */
+    uint32_t n_prompt_top;
+    bool ids_as_tokens;  /* log-probabilities name tokens by their ids */
+    bool hide_reasoning; /* chat: it is counted and not shown */
     bool go_on; /* chat: the answer goes on from the last message, which is the assistant's */
     bool echo_message;   /* with go_on: and begins with it */
     uint32_t n_top;      /* with logprobs */
@@ -98,6 +106,10 @@ typedef struct sl_api_params {
 } sl_api_params;
 
 bool sl_api_serves(const sl_api_limits *limits, const char *model);
+/* Whether the engine reports on the tokens of the prompt, and how many log-probabilities it gives
+ * with a token, its own among them; 0: none. */
+bool sl_api_scores_prompt(const sl_api_params *p);
+uint32_t sl_api_stride(const sl_api_params *p);
 
 /* On failure *e says what to answer, and nothing is left to free. */
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,

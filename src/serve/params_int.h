@@ -39,6 +39,7 @@ void sl_api_write_stop(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stop_ids(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stream_options(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_truncation(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_side(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_messages(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_tools(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_tool_choice(sl_jbuf *b, const sl_api_limits *limits);

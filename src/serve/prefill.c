@@ -7,8 +7,9 @@
 #include <stdio.h>
 
 #define NONCE_BYTES 16u
-#define MARK_BYTES  (2 * NONCE_BYTES + 1) /* digits, and what a template that trims contents takes \
-                                           */
+#define MARK_BYTES                                                                                 \
+    (2 * NONCE_BYTES + 1) /* digits, and what a template that trims contents takes                 \
+                           */
 
 static bool is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
@@ -91,8 +92,8 @@ sl_status sl_call_go_on(sl_call *call, sl_chat_options options, const char **par
         size_t behind = at + MARK_BYTES - 1;
         cut(&text, at, behind == text.n_bytes || text.bytes[behind] != mark[MARK_BYTES - 1]);
         call->opened = is_opened(call, &text);
-        st = sl_tokenizer_encode_parts(s->o.tokenizer, text.parts, text.n_parts, false,
-                                       &call->prompt[0], err);
+        st = sl_tokenizer_encode_parts(s->o.tokenizer, text.parts, text.n_parts,
+                                       options.add_special, &call->prompt[0], err);
     }
     sl_chat_text_free(&text);
     sl_jbuf_free(&marked);

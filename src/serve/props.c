@@ -29,9 +29,24 @@ static void put_flag(sl_jbuf *b, const char *name, bool on) {
     sl_jbuf_fmt(b, "\"%s\":%s", name, on ? "true" : "false");
 }
 
-/* What its chat template is known to do; null: there is none. */
+/* Its text; null: there is none. The one for tools is there where it is another one. */
+static void put_source(sl_jbuf *b, const sl_chat *chat) {
+    static const char *const names[] = {"chat_template", "chat_template_tool_use"};
+    for (size_t i = 0; i < SL_LEN(names); i++) {
+        sl_span text = chat ? sl_chat_source(chat, i > 0) : (sl_span){0};
+        if (i > 0 && !text.data) continue;
+        sl_jbuf_fmt(b, ",\"%s\":", names[i]);
+        if (text.data)
+            sl_jbuf_string(b, (const char *)text.data, text.len);
+        else
+            sl_jbuf_cstring(b, NULL);
+    }
+}
+
+/* What its chat template says, and is known to do; null: there is none. */
 static void put_template(sl_jbuf *b, const sl_server *s) {
     const sl_chat *chat = s->o.chat;
+    put_source(b, chat);
     sl_jbuf_fmt(b, ",\"chat_template_caps\":");
     if (!chat) {
         sl_jbuf_cstring(b, NULL);

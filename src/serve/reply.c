@@ -98,17 +98,39 @@ static void put_head(sl_jbuf *b, const sl_reply_head *h, const char *object) {
     sl_jbuf_cstring(b, h->fingerprint);
 }
 
-static void put_usage(sl_jbuf *b, sl_reply_usage u) {
+/* Only chats have reasoning. */
+static void put_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage u) {
     sl_jbuf_fmt(b,
                 ",\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
-                ",\"total_tokens\":%" PRIu64 "}",
-                u.prompt, u.completion, u.prompt + u.completion);
+                ",\"total_tokens\":%" PRIu64
+                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}",
+                u.prompt, u.completion, u.prompt + u.completion, u.cached);
+    if (h->kind == SL_API_CHAT)
+        sl_jbuf_fmt(b, ",\"completion_tokens_details\":{\"reasoning_tokens\":%" PRIu64 "}",
+                    u.thought);
+    sl_jbuf_put(b, "}", 1);
 }
 
-static void put_prompt_ids(sl_jbuf *b, const sl_reply_ids *ids) {
-    if (!ids->prompt) return;
-    sl_jbuf_fmt(b, ",\"prompt_token_ids\":");
-    sl_jbuf_ids(b, ids->prompt, ids->n_prompt);
+static void put_ids(sl_jbuf *b, const char *name, const uint32_t *id, size_t n, bool whole) {
+    if (!id && !whole) return;
+    sl_jbuf_fmt(b, ",\"%s\":", name);
+    if (id)
+        sl_jbuf_ids(b, id, n);
+    else
+        sl_jbuf_fmt(b, "null");
+}
+
+static void put_prompt(sl_jbuf *b, const sl_reply_ids *ids) {
+    put_ids(b, "prompt_token_ids", ids->prompt, ids->n_prompt, ids->whole);
+    if (!ids->whole) return;
+    sl_jbuf_fmt(b, ",\"prompt_logprobs\":");
+    if (!ids->scores.data) {
+        sl_jbuf_fmt(b, "null");
+        return;
+    }
+    sl_jbuf_put(b, "[", 1);
+    sl_jbuf_put(b, (const char *)ids->scores.data, ids->scores.len);
+    sl_jbuf_put(b, "]", 1);
 }
 
 /* What of the request ended a choice, where it has ended: null is the end that the model made. */
@@ -123,8 +145,8 @@ static void put_stop(sl_jbuf *b, const sl_reply_choice *c) {
         sl_jbuf_cstring(b, NULL);
 }
 
-/* What ends the object of a choice. */
-static void put_tail(sl_jbuf *b, const sl_reply_choice *c) {
+/* What ends the object of a choice. A chat's prompt stands beside its choices. */
+static void put_tail(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) {
     sl_jbuf_fmt(b, ",\"logprobs\":");
     if (c->logprobs.len)
         sl_jbuf_put(b, (const char *)c->logprobs.data, c->logprobs.len);
@@ -133,11 +155,8 @@ static void put_tail(sl_jbuf *b, const sl_reply_choice *c) {
     sl_jbuf_fmt(b, ",\"finish_reason\":");
     sl_jbuf_cstring(b, c->finish);
     put_stop(b, c);
-    put_prompt_ids(b, &c->ids);
-    if (c->ids.tokens) {
-        sl_jbuf_fmt(b, ",\"token_ids\":");
-        sl_jbuf_ids(b, c->ids.tokens, c->ids.n_tokens);
-    }
+    if (h->kind == SL_API_COMPLETION) put_prompt(b, &c->ids);
+    put_ids(b, "token_ids", c->ids.tokens, c->ids.n_tokens, c->ids.whole);
     sl_jbuf_fmt(b, "}");
 }
 
@@ -199,15 +218,14 @@ void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) 
         put_calls(b, c, false);
     }
     if (h->kind == SL_API_CHAT) sl_jbuf_fmt(b, ",\"refusal\":null}");
-    put_tail(b, c);
+    put_tail(b, h, c);
 }
 
 void sl_reply_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
                     sl_reply_usage usage) {
-    (void)h;
     sl_jbuf_fmt(b, "]");
-    put_prompt_ids(b, ids);
-    put_usage(b, usage);
+    if (h->kind == SL_API_CHAT) put_prompt(b, ids);
+    put_usage(b, h, usage);
     sl_jbuf_fmt(b, "}");
 }
 
@@ -218,7 +236,7 @@ static void event_open(sl_jbuf *b, const sl_reply_head *h) {
 
 static void event_close(sl_jbuf *b, const sl_reply_head *h) {
     if (h->so_far)
-        put_usage(b, *h->so_far);
+        put_usage(b, h, *h->so_far);
     else if (h->with_usage)
         sl_jbuf_fmt(b, ",\"usage\":null");
     sl_jbuf_fmt(b, "}\n\n");
@@ -236,9 +254,9 @@ void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
                 ",\"choices\":[{\"index\":%" PRIu32
                 ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}",
                 c->index);
-    put_tail(b, &(sl_reply_choice){0});
+    put_tail(b, h, &(sl_reply_choice){0});
     sl_jbuf_fmt(b, "]");
-    put_prompt_ids(b, &c->ids);
+    put_prompt(b, &c->ids);
     event_close(b, h);
 }
 
@@ -266,7 +284,7 @@ void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
         }
         sl_jbuf_fmt(b, "}");
     }
-    put_tail(b, c);
+    put_tail(b, h, c);
     sl_jbuf_fmt(b, "]");
     event_close(b, h);
 }
@@ -274,7 +292,7 @@ void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
 void sl_reply_event_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usage) {
     event_open(b, h);
     sl_jbuf_fmt(b, ",\"choices\":[]");
-    put_usage(b, usage);
+    put_usage(b, h, usage);
     sl_jbuf_fmt(b, "}\n\n");
 }
 

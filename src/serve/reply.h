@@ -36,6 +36,7 @@ struct sl_blocks;
 
 typedef struct sl_reply_usage {
     uint64_t prompt, completion;
+    uint64_t cached;  /* of the prompts: tokens whose rows were there */
     uint64_t thought; /* of the completion: tokens of reasoning */
 } sl_reply_usage;
 
@@ -56,12 +57,14 @@ typedef struct sl_reply_head {
     sl_span echo;                /* what the answer repeats of its request */
 } sl_reply_head;
 
-/* Ids to show beside the text, for clients that asked for them; NULL data: none. */
+/* Tokens to show beside the text, for clients that asked for them; NULL data: none. */
 typedef struct sl_reply_ids {
+    bool whole; /* of a whole answer, which says null of what nobody asked for */
     const uint32_t *prompt;
     size_t n_prompt;
     const uint32_t *tokens;
     size_t n_tokens;
+    sl_span scores; /* of the prompt's tokens: entries of a JSON array */
 } sl_reply_ids;
 
 /* {"error":{...}} */

@@ -126,12 +126,11 @@ static const sl_block_style style = {put_item, begin_item, add_piece, end_item};
 
 static void put_usage(sl_jbuf *b, sl_reply_usage u) {
     sl_jbuf_fmt(b,
-                "{\"input_tokens\":%" PRIu64
-                ",\"input_tokens_details\":{\"cached_tokens\":0,\"cache_write_tokens\":0},"
-                "\"output_tokens\":%" PRIu64
+                "{\"input_tokens\":%" PRIu64 ",\"input_tokens_details\":{\"cached_tokens\":%" PRIu64
+                ",\"cache_write_tokens\":0},\"output_tokens\":%" PRIu64
                 ",\"output_tokens_details\":{\"reasoning_tokens\":%" PRIu64
                 "},\"total_tokens\":%" PRIu64 "}",
-                u.prompt, u.completion, u.thought, u.prompt + u.completion);
+                u.prompt, u.cached, u.completion, u.thought, u.prompt + u.completion);
 }
 
 static void put_error(sl_jbuf *b, const sl_api_error *e) {

@@ -130,6 +130,7 @@ static sl_status take_tokens(reading *r, sl_span payload, sl_err *err) {
     if (from.logprobs.len)
         memcpy(t->logprob + t->n * t->stride, from.logprobs.data, from.logprobs.len);
     t->n = t->n_settled = t->n + from.n;
+    t->n_found = from.n_found;
     t->last = (sl_finish)from.finish;
     k->n_running -= t->last != SL_FINISH_NONE;
     k->ended_s = SL_MAX(k->ended_s, from.ended_s);
@@ -171,6 +172,7 @@ static sl_status read_again(const sl_kept *k, sl_call *call, sl_api_error *e) {
     sl_status st = sl_dialect_read(k->dialect, sl_kept_body(k), &s->limits, &call->params, e);
     if (st != SL_OK) return st;
     call->dialect = k->dialect;
+    call->caller = k->caller;
     call->prompt = sl_alloc(k->n_prompts, sizeof *call->prompt);
     if (!call->prompt) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     call->n_prompts = k->n_prompts;
@@ -182,7 +184,7 @@ static sl_status read_again(const sl_kept *k, sl_call *call, sl_api_error *e) {
     st = sl_choices_create(call, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
     const sl_api_params *p = &call->params;
-    if (call->n_choices != k->n_tracks || k->track[0].stride != (p->logprobs ? 1 + p->n_top : 0u))
+    if (call->n_choices != k->n_tracks || k->track[0].stride != sl_api_stride(p))
         return sl_api_error_of(e, SL_ERR_FORMAT, NULL, "its body asks for something else");
     call->params.sampling.seed = k->seed;
     snprintf(call->request_id, sizeof call->request_id, "%s", k->id);

@@ -90,6 +90,14 @@ static enum MHD_Result answer_version(sl_call *call, const char *rest) {
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }
 
+/* Generations that are not answered to their end, as vLLM's routers ask for them. */
+static enum MHD_Result answer_load(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"server_load\":%" PRIu32 "}", sl_server_running(call->server));
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+}
+
 static void put_model(sl_jbuf *b, const sl_server *s, const char *name) {
     sl_jbuf_fmt(b, "{\"id\":");
     sl_jbuf_cstring(b, name);
@@ -326,6 +334,7 @@ const sl_route sl_routes[] = {
     {"/ping", GET, OPEN, answer_health, "as /health"},
     {"/livez", GET, OPEN, answer_live, "whether the process answers"},
     {"/metrics", GET, OPEN, answer_metrics, "counters in Prometheus' text format"},
+    {"/load", GET, OPEN, answer_load, "how many answers are being made"},
     {"/version", GET, OPEN, answer_version, "which version this is"},
     {"/admin/workers", GET, ADMIN, sl_admin_list, "the workers"},
     {"/admin/workers/", POST, ADMIN, sl_admin_wish, "what one of them is to do",

@@ -323,7 +323,7 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     s->o.plan = NULL;
     if (o->plan) s->max_num_seqs = o->plan->max_num_seqs;
     s->max_text_bytes = longest_text(o->tokenizer, s->o.context);
-    return o->plan ? sl_fingerprint(spec, o->plan, s->fingerprint, err) : SL_OK;
+    return o->plan ? sl_fingerprint(spec, o->plan, o->chat, s->fingerprint, err) : SL_OK;
 }
 
 sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err) {

@@ -25,6 +25,10 @@ typedef enum sl_sync {
 /* Pointers up to `chat` are borrowed until sl_server_free, strings are copied, the plan is read. 0
  * takes the default.
  */
+/* Whose requests may begin with KV pages that another one computed: nobody's, those of one API key,
+ * all. */
+typedef enum sl_cache { SL_CACHE_OFF, SL_CACHE_KEY, SL_CACHE_SHARED } sl_cache;
+
 typedef struct sl_server_opts {
     sl_engine *engine;
     const sl_tokenizer *tokenizer;
@@ -38,6 +42,7 @@ typedef struct sl_server_opts {
                                 key only a loopback host is accepted */
     const char *cors_origin; /* sites whose pages may ask, with commas; NULL or "": none */
     const char *admin_key;   /* of /admin; NULL or "": there is no such path */
+    sl_cache cache;          /* who begins with pages that others computed; default: nobody */
     const char *served_model_name; /* or several, with commas; answers carry the first */
     sl_generation_spec generation; /* sampling where a request is silent */
     uint32_t context;           /* prompt and answer of a request together; default: the model's */

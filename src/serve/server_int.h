@@ -142,12 +142,14 @@ typedef struct sl_choice {
     size_t n_runs, runs_cap;
     sl_status told;            /* what went wrong while it was told apart */
     bool primed;               /* `answer` has what was forced */
+    sl_jbuf prompt_scores;     /* entries of its list, when asked for */
     sl_logprob_text logprobs;  /* the same */
     uint64_t offset;           /* characters decoded */
     bool echoed, begun, ended; /* prompt shown; first and last chunk written */
     uint64_t n_tokens;         /* generated and counted in usage */
     uint64_t n_counted;        /* of them, in call->usage */
     uint64_t n_thought;        /* of them, reasoning */
+    uint64_t counted_thought;  /* of these, in call->usage */
     bool thinks;               /* the token at hand is reasoning */
     bool full;                 /* it gets less than it asked for: what the context left */
     const char *finish;        /* "stop", "length", "tool_calls" or NULL */
@@ -161,6 +163,7 @@ typedef struct sl_choice {
     size_t n_heard; /* tokens that came from a kept answer */
     size_t n_made;  /* tokens that came from the engine, and reports on the prompt's */
     size_t n_prompt_heard;
+    uint32_t n_found; /* tokens of its prompt whose rows were there */
     sl_ids queue;
     sl_logprob_list queue_logprobs; /* [queue.len][1 + n_top] when asked for */
     sl_finish last;
@@ -341,6 +344,8 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b);
 void sl_choice_write(const sl_choice *c, sl_jbuf *b);
 /* Bytes that the answer has at least for what is decoded of a choice. */
 size_t sl_choice_bytes(const sl_choice *c);
+/* What a whole answer shows of its prompt; borrowed from c. */
+sl_reply_ids sl_choice_prompt_ids(const sl_choice *c);
 
 /* work.c: reading large bodies beside the connections */
 sl_status sl_work_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
@@ -378,11 +383,12 @@ sl_status sl_call_go_on(sl_call *call, sl_chat_options options, const char **par
 int sl_call_given_thought(const sl_call *call);
 
 /* fingerprint.c */
-/* A name of what decides the bits of answers: the program, the model by its hash, numerics, and
- * without `exact` what of the plan sums a row's experts in groups. Deployments that have the same
- * bits, whatever their schedule and workers, have the same name with `exact`. */
-sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, char out[SL_FINGERPRINT_BYTES],
-                         sl_err *err) SL_MUST_CHECK;
+/* A name of what decides the bits of answers: the program, the model by its hash, its chat template
+ * (NULL: it has none), numerics, and without `exact` what of the plan sums a row's experts in
+ * groups. Deployments that have the same bits, whatever their schedule and workers, have the same
+ * name with `exact`. */
+sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, const sl_chat *chat,
+                         char out[SL_FINGERPRINT_BYTES], sl_err *err) SL_MUST_CHECK;
 
 /* shapes.c: what answers are to be like */
 /* call->shape of what its params and tools ask for; refuses what cannot be enforced. */
@@ -407,6 +413,8 @@ sl_journal_digest sl_digest_of(const sl_store *st, const char *text);
 bool sl_digest_is(const sl_journal_digest *a, const sl_journal_digest *b);
 /* Who asks: a key names the same caller under either header. The connection's thread. */
 sl_journal_digest sl_caller_of(const sl_call *call);
+/* Whether the request shares its KV pages, and with whom: shares and salt of *r. */
+void sl_caller_tenant(const sl_call *call, sl_request_params *r);
 
 /* slots.c */
 enum MHD_Result sl_slots_answer(sl_call *call, const char *rest);

@@ -381,7 +381,7 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     sim_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sim_oom(s, "an attention worker");
     w->attn = a;
-    sl_head_init(&a->head, s->p, s->m->vocab);
+    sl_head_init(&a->head, s->p, w->id, s->m->vocab);
     size_t index;
     (void)sl_idset_find(&s->members, w->id, &index);
     a->index = (uint32_t)index;

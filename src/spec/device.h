@@ -32,20 +32,39 @@ typedef struct sl_stage_cost {
 typedef enum sl_device_kind {
     SL_DEVICE_CPU,
     SL_DEVICE_EMULATED, /* nothing but the clock: stages take their times and compute nothing */
+    SL_DEVICE_CUDA,     /* an NVIDIA GPU of the worker's machine */
     SL_DEVICE_KIND_COUNT
 } sl_device_kind;
+
+#define SL_MAX_GPU 1023u /* the highest index that a plan may name */
+
+/* What the bits of a GPU's sums are (docs/gpu.md). */
+typedef enum sl_numerics {
+    SL_NUMERICS_CPU,   /* those of the CPU's kernels, as docs/numbers.md defines them */
+    SL_NUMERICS_FAST,  /* what is fastest; they depend on the batch */
+    SL_NUMERICS_EXACT, /* one arithmetic of a kind of GPU for all batches: known, not built yet */
+    SL_NUMERICS_COUNT
+} sl_numerics;
 
 typedef struct sl_device_spec {
     sl_device_kind kind;
     double time_scale; /* EMULATED: every stage takes so many times its cost */
     uint32_t crash_id; /* EMULATED: a row with this token crashes the worker; 0: none */
     sl_stage_cost cost[SL_COST_COUNT];
+    uint32_t index;       /* CUDA: which GPU, as its driver counts */
+    uint64_t gpu_memory;  /* CUDA: bytes that the worker may take there; 0: what is free */
+    sl_numerics numerics; /* CUDA */
 } sl_device_spec;
 
 /* Whether its times are known beforehand and nothing is computed: it needs no weights and no cores,
  * and its stages cannot be cut into brief ones, since waits overshoot by tens of microseconds. */
 static inline bool sl_device_is_modelled(const sl_device_spec *d) {
     return d->kind == SL_DEVICE_EMULATED;
+}
+
+/* Whether kernels run on the worker's cores, from weights and KV in its machine's memory. */
+static inline bool sl_device_is_cpu(const sl_device_spec *d) {
+    return d->kind == SL_DEVICE_CPU;
 }
 
 #endif

@@ -10,6 +10,13 @@
 #define SL_SEGMENTS  8u          /* of a sum over k; a power of two */
 #define SL_MAX_RANKS SL_SEGMENTS /* of a gang, a power of two: a rank owns whole subtrees */
 
+/* What the ranks beside a worker's first are. */
+typedef enum sl_rank_kind {
+    SL_RANKS_THREADS,   /* of its process */
+    SL_RANKS_PROCESSES, /* of the same program, on its machine */
+    SL_RANK_KIND_COUNT
+} sl_rank_kind;
+
 /* A place in a gang; of 0 or 1: there is no gang. */
 typedef struct sl_rank {
     uint32_t index, of;
@@ -38,6 +45,15 @@ static inline sl_extent sl_rank_range(sl_rank r, uint32_t units) {
     if (sl_rank_alone(r)) return (sl_extent){0, units};
     uint32_t first = sl_part_begin(units, r.index, r.of);
     return (sl_extent){first, sl_part_begin(units, r.index + 1, r.of) - first};
+}
+
+/* Of `count` columns of the logits from `first` on, those that a rank computes: as large a part of
+ * what each has. */
+static inline sl_extent sl_rank_piece(sl_rank r, uint32_t vocab, uint32_t first, uint32_t count) {
+    const sl_extent mine = sl_rank_range(r, vocab);
+    const uint64_t begin = (uint64_t)mine.n * first / vocab;
+    const uint64_t end = (uint64_t)mine.n * (first + count) / vocab;
+    return (sl_extent){mine.first + (uint32_t)begin, (uint32_t)(end - begin)};
 }
 
 /* A sum over k as n parts, a power of two: part i are the values from end[i - 1] (or 0) to end[i].

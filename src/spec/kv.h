@@ -65,6 +65,14 @@ static inline float *sl_kv_page(const sl_kv_pool *p, uint32_t number) {
     return p->base + number * p->page;
 }
 
+/* Offset in floats from `base` of what a request whose pages these are has at position `pos`: row
+ * of a tile whose offset in its page is still to be added. */
+static inline size_t sl_kv_row_offset(const sl_model_spec *m, const sl_kv_pool *p,
+                                      const uint32_t *pages, uint32_t pos) {
+    return pages[pos / SL_KV_PAGE_TOKENS] * p->page +
+           (size_t)(pos % SL_KV_PAGE_TOKENS) * m->head_dim;
+}
+
 static inline sl_kv_pool sl_kv_pool_of(const sl_model_spec *m, float *base) {
     return (sl_kv_pool){.base = base, .page = sl_kv_page_bytes(m) / sizeof(float)};
 }

@@ -11,6 +11,7 @@
 #define SL_MAX_LOGPROBS    20u        /* likeliest tokens reported beside the chosen one */
 #define SL_MAX_SHAPE       (4u << 20) /* bytes that describe its answer (grammar/grammar.h) */
 #define SL_MAX_TEMPERATURE 100        /* a client may ask for less: spec/sampling.def */
+#define SL_MAX_REPETITION  100        /* repetition_penalty */
 
 /* Tokens of a request that an attention worker generates at most past what it knows the coordinator
  * to have seen: what a lost worker, a slow link or a cancelled request may cost. Pages are granted

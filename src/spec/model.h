@@ -79,6 +79,13 @@ static inline const char *sl_dtype_name(sl_dtype t) {
     }
 }
 
+/* How the router turns logits into gates; equations in docs/numbers.md. */
+typedef enum sl_router {
+    SL_ROUTER_SOFTMAX_TOPK,
+    SL_ROUTER_SIGMOID_TOPK,   /* sigmoids of the largest logits */
+    SL_ROUTER_SIGMOID_GROUPS, /* "noaux_tc": biased sigmoids, the best groups first */
+} sl_router;
+
 typedef enum sl_ffn_kind { SL_FFN_DENSE, SL_FFN_MOE } sl_ffn_kind;
 
 /* Which positions a block's queries see, up to their own: all, the last sliding_window, those since
@@ -209,7 +216,7 @@ static inline double sl_sight_keys(const sl_model_spec *m, sl_sight kind, uint64
 
 /* Default sampling of generation_config.json; NaN or -1 where the file is silent. */
 typedef struct sl_generation_spec {
-    float temperature, top_p;
+    float temperature, top_p, repetition_penalty;
     int32_t top_k;
     int32_t do_sample; /* -1 unknown, 0, 1 */
 } sl_generation_spec;

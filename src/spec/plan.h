@@ -4,6 +4,7 @@
 
 #include "spec/activations.h"
 #include "spec/costs.h"
+#include "spec/gang.h"
 #include "spec/lab.h"
 #include "spec/limits.h"
 
@@ -58,8 +59,10 @@ typedef struct sl_plan_worker {
     uint64_t incarnation; /* who has come to this place (sched/roster.h); 0: nobody */
     char address[96];     /* where it listens; filled in when it joins */
     int32_t cpu;          /* its threads run there alone; -1: anywhere */
-    bool spare;           /* nobody is there at first, and nothing is hosted there; somebody may be
-                           * wanted there later */
+    bool on_gpu;          /* it computes on GPU `gpu` of its machine, not on the plan's `device` */
+    uint32_t gpu;
+    bool spare; /* nobody is there at first, and nothing is hosted there; somebody may be
+                 * wanted there later */
 } sl_plan_worker;
 
 /* One of the workers that host an expert: it takes the rows whose key is below `until` and not
@@ -119,6 +122,7 @@ typedef struct sl_plan {
     uint32_t threads;     /* kernel threads of one worker */
     uint32_t attention_tp, expert_tp; /* ranks of a worker that has attention, and of one that has
                                        * experts alone (spec/gang.h); 0: 1 */
+    sl_rank_kind rank_kind;           /* of all workers that have several */
     bool segments; /* with exact: sums that ranks share are taken in segments, so that bits do not
                     * depend on how many ranks there are */
     bool pin_auto; /* workers without a CPU choose cores of one node (base/topology.h) */
@@ -130,13 +134,42 @@ typedef struct sl_plan {
     sl_plan_origin origin;
     /* experiments */
     sl_route_skew skew;
-    sl_device_spec device;
+    bool random_weights;   /* of a model whose folder has none */
+    sl_device_spec device; /* of workers that are on no GPU; gpu_memory and numerics of those that
+                            * are (sl_plan_device_of) */
 } sl_plan;
 
 /* Ranks of the gang that a worker with these roles is. */
 static inline uint32_t sl_plan_ranks(const sl_plan *p, uint32_t roles) {
     const uint32_t n = roles & SL_ROLE_ATTENTION ? p->attention_tp : p->expert_tp;
     return n ? n : 1;
+}
+
+/* What worker `id` computes on. A planner's trial says nothing of its workers one by one, a
+ * simulation may have more than the plan. */
+static inline sl_device_spec sl_plan_device_of(const sl_plan *p, uint32_t id) {
+    sl_device_spec d = p->device;
+    if (!p->worker || id >= p->n_workers || !p->worker[id].on_gpu) return d;
+    d.kind = SL_DEVICE_CUDA;
+    d.index = p->worker[id].gpu;
+    return d;
+}
+
+static inline bool sl_plan_on_gpu(const sl_plan *p, uint32_t id) {
+    return sl_plan_device_of(p, id).kind == SL_DEVICE_CUDA;
+}
+
+/* Workers on GPUs, also those that come later. */
+static inline uint32_t sl_plan_n_gpu(const sl_plan *p) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) n += sl_plan_on_gpu(p, i);
+    return n;
+}
+
+/* Whose bits the whole deployment has: the CPU's where nothing is on a GPU. */
+static inline sl_numerics sl_plan_numerics(const sl_plan *p) {
+    if (sl_device_is_modelled(&p->device)) return SL_NUMERICS_CPU;
+    return sl_plan_n_gpu(p) ? p->device.numerics : SL_NUMERICS_CPU;
 }
 
 /* Who is there at first: the roles of worker `id` then, none of a free place. */

@@ -11,6 +11,7 @@ sl_sampling sl_sampling_standard(const sl_generation_spec *model) {
     };
     if (!isnan(model->temperature)) s.temperature = model->temperature;
     if (!isnan(model->top_p)) s.top_p = model->top_p;
+    if (model->repetition_penalty > 0) s.repetition_penalty = model->repetition_penalty;
     if (model->top_k > 0) s.top_k = (uint32_t)model->top_k;
     if (model->do_sample == 0) s.temperature = 0;
     return s;

@@ -3,7 +3,6 @@
 
 #include "base/mem.h"
 
-#include <math.h>
 #include <string.h>
 
 sl_status sl_host_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
@@ -17,16 +16,6 @@ sl_status sl_host_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
 void sl_host_give(sl_device *d, sl_mem m) {
     (void)d;
     sl_free(sl_mem_ptr(m));
-}
-
-void sl_stage_zero_broken(const sl_model_spec *m, const sl_rowset *r) {
-    size_t k = m->top_k, d = m->d_model;
-    float *h = sl_mem_ptr(r->h);
-    for (uint32_t i = 0; i < r->n; i++) {
-        bool finite = true;
-        for (size_t j = 0; j < k; j++) finite = finite && isfinite(r->gate[i * k + j]);
-        if (!finite) memset(h + i * d, 0, d * sizeof *h);
-    }
 }
 
 /* A row to the wire and from it, by kernels where they have the format: fp8's loops in wire_rows.c

@@ -5,6 +5,7 @@ static sl_status (*const open_kind[SL_DEVICE_KIND_COUNT])(const sl_device_opts *
                                                           sl_err *err) = {
     [SL_DEVICE_CPU] = sl_cpu_open,
     [SL_DEVICE_EMULATED] = sl_emulated_open,
+    [SL_DEVICE_CUDA] = sl_cuda_device_open,
 };
 
 sl_status sl_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) {

@@ -27,6 +27,7 @@ typedef struct sl_mem {
 } sl_mem;
 
 #define SL_SPACE_HOST 0u
+#define SL_SPACE_CUDA 1u /* of the one GPU that the device which made it is */
 
 static inline sl_mem sl_mem_host(const void *p, size_t bytes) {
     return (sl_mem){.space = SL_SPACE_HOST, .at = (uint64_t)(uintptr_t)p, .bytes = bytes};
@@ -47,6 +48,9 @@ typedef enum sl_stage_op {
     SL_OP_MERGE,   /* what came back, into the residual stream: `merge` */
     SL_OP_MOVE,    /* rows from place to place: `move` */
     SL_OP_HEAD,    /* logits: `head` */
+    SL_OP_INSIDE,  /* rows.x = what a block with experts makes of it from its router on, of a device
+                    * that has `inside` and hosts all its experts: nothing leaves the device. What
+                    * travels nowhere is not rounded for the wire */
 } sl_stage_op;
 
 /* Rows of a step, those of one request in ascending position. id, pos, pages, state, done, expert
@@ -177,21 +181,26 @@ struct sl_device {
                     * messages */
     bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
     bool kept;     /* and they lie in the file that sl_device_opts named */
+    bool inside;   /* it takes SL_OP_INSIDE */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
-    char note[256]; /* what whoever opened it should say; "": nothing */
+    char note[256];   /* what whoever opened it should say; "": nothing */
+    sl_status failed; /* SL_OK, or why no call will be through any more: */
+    sl_err failure;   /* whoever drives the device ends with this */
 };
 
 typedef struct sl_device_opts {
-    const char *folder; /* of the model */
-    sl_stages hosts;    /* what is computed here; copied */
-    const sl_device_spec *device;
-    const char *isa;  /* as of sl_kernels_select; NULL or "": its base */
-    uint32_t threads; /* kernel threads, the caller's counted */
+    const char *folder;           /* of the model */
+    sl_stages hosts;              /* what is computed here; copied */
+    const sl_device_spec *device; /* borrowed for the call */
+    const char *isa;              /* as of sl_kernels_select; NULL or "": its base */
+    uint32_t threads;             /* kernel threads, the caller's counted */
     uint32_t ranks; /* of a gang that is opened, 1, 2, 4 or 8, which share the threads, one each at
                      * least; 0: one */
-    const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
-                          * until the device is closed */
+    sl_rank_kind rank_kind; /* what they are, but for the first: that is the caller's thread */
+    bool apart;             /* each rank on its own of the CPUs that the caller's thread may use */
+    const sl_gang *gang;    /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
+                             * until the device is closed */
     sl_activations activations;
     bool exact;         /* no bit may depend on what runs in the same call */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
@@ -208,6 +217,9 @@ typedef struct sl_device_opts {
     /* Nobody waits for it: it is opened at low priority. What that has not done by then is done at
      * the caller's: on a machine that is busy enough it would never be done. 0: at the caller's. */
     uint32_t quiet_ms;
+    /* Hears, in poll and drain, the experts of rows that went nowhere (INSIDE): [rows][top_k].
+     * NULL: nobody. */
+    void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
     /* Hears, on the opening thread, how many bytes of weights are in memory, of all that are bound;
      * of a gang those of rank 0. NULL: nobody. */
     sl_progress_fn progress;
@@ -278,9 +290,10 @@ static inline bool sl_device_poll(sl_device *d) {
     return d->in_flight > 0;
 }
 
-/* Returns when no call is in flight. Nobody drives the fabric meanwhile. */
+/* Returns when no call is in flight, or none will be through any more. Nobody drives the fabric
+ * meanwhile. */
 static inline void sl_device_drain(sl_device *d) {
-    while (sl_device_poll(d)) continue;
+    while (sl_device_poll(d) && d->failed == SL_OK) continue;
 }
 
 #endif

@@ -7,6 +7,7 @@
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 
 /* Of a CPU that is a rank: the model of all ranks, what it has nothing of, its kv heads, and where
  * a block of one of its pages lies. */
@@ -27,6 +28,21 @@ static inline void *sl_mem_ptr(sl_mem m) {
     return m.bytes ? (void *)(uintptr_t)m.at : NULL;
 }
 
+/* A place of rows, for whoever computes there. */
+static inline void *sl_mem_at(sl_mem m) {
+    return m.bytes ? (void *)(uintptr_t)m.at : NULL;
+}
+
+/* What a model's stages need besides the call: EMBED, ATTEND, DENSE, ROUTE, SHARED and EXPERTS as
+ * src/model has them, by the operations of `exec`. False: another stage. */
+typedef struct sl_stage_model {
+    sl_model *model;
+    const sl_exec *exec;
+    sl_arena *scratch;
+    sl_kv_pool kv;
+} sl_stage_model;
+bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c);
+
 /* Kernels by name; SL_ERR_UNSUPPORTED names those that cannot run here. */
 sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) SL_MUST_CHECK;
 
@@ -34,8 +50,6 @@ sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err)
  * * d_model floats of scratch. */
 bool sl_stage_run_rows(const sl_exec *ex, const sl_model_spec *m, const sl_stage_call *c,
                        float *sum);
-/* After ROUTE in host memory. */
-void sl_stage_zero_broken(const sl_model_spec *m, const sl_rowset *r);
 
 /* Ops of devices whose memory is the host's. */
 sl_status sl_host_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) SL_MUST_CHECK;

@@ -264,7 +264,9 @@ sl_status sl_chat_prompt(const sl_chat *chat, const sl_tokenizer *tok,
     const sl_text_part *end = text.n_parts ? &text.parts[text.n_parts - 1] : NULL;
     *opened = options.add_generation_prompt && end && end->parse_special &&
               sl_answer_is_opened(&chat->style, end->text);
-    if (st == SL_OK) st = sl_tokenizer_encode_parts(tok, text.parts, text.n_parts, false, out, err);
+    if (st == SL_OK)
+        st =
+            sl_tokenizer_encode_parts(tok, text.parts, text.n_parts, options.add_special, out, err);
     sl_chat_text_free(&text);
     return st;
 }
@@ -278,6 +280,10 @@ sl_status sl_chat_encode(const sl_chat *chat, const sl_tokenizer *tok,
 
 sl_answer_style sl_chat_style(const sl_chat *chat) {
     return chat->style;
+}
+
+sl_span sl_chat_source(const sl_chat *chat, bool of_tools) {
+    return (sl_span){(const uint8_t *)chat->source[of_tools], chat->n_source[of_tools]};
 }
 
 bool sl_chat_has_switch(const sl_chat *chat) {

@@ -30,9 +30,11 @@ typedef struct sl_chat_options {
     /* Messages go to the template as they are. Otherwise the arguments of tool calls, which are
      * JSON in a string at the API, and contents that are null become what the template takes. */
     bool as_given;
-    bool as_shown;  /* only the template: nothing is written for it that it does not show */
-    sl_json tools;  /* an array, or absent */
-    sl_json kwargs; /* an object, or absent: further variables, such as enable_thinking */
+    bool add_special; /* what the tokenizer begins and ends texts with comes beside what the
+                         template wrote */
+    bool as_shown;    /* only the template: nothing is written for it that it does not show */
+    sl_json tools;    /* an array, or absent */
+    sl_json kwargs;   /* an object, or absent: further variables, such as enable_thinking */
     sl_chat_switch thinking; /* sets the template's variable for it, under its name there */
     sl_span effort;          /* reasoning_effort; data == NULL: not set */
     int64_t now_s;           /* for templates that write a date, in UTC; 0: the clock's */
@@ -53,6 +55,11 @@ typedef struct sl_chat_text {
  * same GGUF file, or from tokenizer_config.json. SL_ERR_NOTFOUND: the folder
  * has none; otherwise as sl_jinja_parse. */
 sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) SL_MUST_CHECK;
+
+/* The same with the template of a file, whatever the model has; `file` NULL: the model's own.
+ * SL_ERR_NOTFOUND: no such file. */
+sl_status sl_chat_open_with(const char *folder, const char *file, sl_chat **out,
+                            sl_err *err) SL_MUST_CHECK;
 
 /* The same for a template's text; `name` stands for the file in errors; `tokens` is an object as
  * tokenizer_config.json has them ("bos_token": text or {"content": text}), or absent. */
@@ -80,6 +87,9 @@ sl_status sl_chat_prompt(const sl_chat *chat, const sl_tokenizer *tok,
 
 /* How its models answer, by the template's text. */
 sl_answer_style sl_chat_style(const sl_chat *chat);
+/* Its text; of_tools: that of a template of its own for conversations with tools. data == NULL:
+ * there is none. Borrowed from chat. */
+sl_span sl_chat_source(const sl_chat *chat, bool of_tools);
 /* Whether its text has a switch for reasoning; whether it knows reasoning_effort. */
 bool sl_chat_has_switch(const sl_chat *chat);
 bool sl_chat_has_effort(const sl_chat *chat);

@@ -18,6 +18,8 @@ typedef enum sl_chat_fragment {
 struct sl_chat {
     sl_jinja *plain;
     sl_jinja *with_tools; /* a template of its own for conversations with tools, or NULL */
+    char *source[2];      /* their texts; NULL: none */
+    size_t n_source[2];
     sl_jinja *fragment[SL_CHAT_FRAGMENTS];
     sl_json_doc *tokens;   /* the special tokens a template may name, as an object of strings */
     bool text_arguments;   /* arguments of tool calls as JSON text, not as values */

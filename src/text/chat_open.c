@@ -122,8 +122,14 @@ static void note(sl_chat *chat, sl_span text, bool of_tools) {
 static sl_status read_text(sl_chat *chat, const char *name, sl_span text, bool of_tools,
                            sl_err *err) {
     sl_status st = sl_jinja_parse(name, text, of_tools ? &chat->with_tools : &chat->plain, err);
-    if (st == SL_OK) note(chat, text, of_tools);
-    return st;
+    if (st != SL_OK) return st;
+    note(chat, text, of_tools);
+    char *copy = sl_alloc(text.len + 1, 1);
+    if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: %zu bytes", name, text.len);
+    if (text.len) memcpy(copy, text.data, text.len);
+    chat->source[of_tools] = copy;
+    chat->n_source[of_tools] = text.len;
+    return SL_OK;
 }
 
 /* ---- what a template shows ---- */
@@ -243,18 +249,22 @@ static sl_status read_config(const char *path, sl_json root, sl_chat *chat, sl_e
     return sl_json_fail(root, "chat_template", err, SL_ERR_FORMAT, "neither text nor a list");
 }
 
+/* A file that is a template. */
+static sl_status read_file(const char *path, sl_chat *chat, sl_err *err) {
+    sl_map map = {0};
+    sl_status st = sl_map_open(path, SL_JINJA_MAX_SOURCE, &map, err);
+    if (st != SL_OK) return st;
+    st = read_text(chat, path, map.bytes, false, err);
+    sl_map_close(&map);
+    return st;
+}
+
 static sl_status find_template(const char *folder, const char *config, sl_json root, sl_chat *chat,
                                sl_err *err) {
     char path[4096];
-    sl_map map = {0};
     sl_json_doc *doc = NULL;
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-    sl_status st = sl_map_open(path, SL_JINJA_MAX_SOURCE, &map, err);
-    if (st == SL_OK) {
-        st = read_text(chat, path, map.bytes, false, err);
-        sl_map_close(&map);
-        return st;
-    }
+    sl_status st = read_file(path, chat, err);
     if (st != SL_ERR_NOTFOUND) return st;
     snprintf(path, sizeof path, "%s/chat_template.json", folder);
     st = sl_json_load(path, MAX_CONFIG, &doc, err);
@@ -263,26 +273,31 @@ static sl_status find_template(const char *folder, const char *config, sl_json r
     return st == SL_ERR_NOTFOUND ? read_config(config, root, chat, err) : st;
 }
 
-static sl_status open_gguf(const char *path, sl_chat **out, sl_err *err) {
+static sl_status open_gguf(const char *path, const char *file, sl_chat **out, sl_err *err) {
     static const char key[] = "tokenizer.chat_template";
     sl_gguf *g = NULL;
     sl_span text = {0};
     sl_chat *chat = sl_alloc(1, sizeof *chat);
     if (!chat) return sl_fail(err, SL_ERR_NOMEM, "%s: chat template", path);
     sl_status st = sl_gguf_open(path, &g, err);
-    if (st == SL_OK) st = sl_gguf_string(g, key, SL_GGUF_OPTIONAL, &text, err);
-    if (st == SL_OK && text.len == 0)
+    if (st == SL_OK && !file) st = sl_gguf_string(g, key, SL_GGUF_OPTIONAL, &text, err);
+    if (st == SL_OK && !file && text.len == 0)
         st = sl_gguf_fail(g, key, err, SL_ERR_NOTFOUND, "the model has none");
-    if (st == SL_OK) st = read_text(chat, path, text, false, err);
+    if (st == SL_OK)
+        st = file ? read_file(file, chat, err) : read_text(chat, path, text, false, err);
     if (st == SL_OK) st = read_gguf_tokens(chat, g, err);
     sl_gguf_close(g);
     return finish(st, chat, out, err);
 }
 
 sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) {
+    return sl_chat_open_with(folder, NULL, out, err);
+}
+
+sl_status sl_chat_open_with(const char *folder, const char *file, sl_chat **out, sl_err *err) {
     char config[4096];
     sl_json_doc *doc = NULL;
-    if (sl_gguf_is(folder)) return open_gguf(folder, out, err);
+    if (sl_gguf_is(folder)) return open_gguf(folder, file, out, err);
     sl_chat *chat = sl_alloc(1, sizeof *chat);
     if (!chat) return sl_fail(err, SL_ERR_NOMEM, "%s: chat template", folder);
     sl_status st = SL_OK;
@@ -293,7 +308,8 @@ sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) {
     if (st == SL_ERR_NOTFOUND)
         st = sl_json_parse(config, (sl_span){(const uint8_t *)"{}", 2}, &doc, err);
     sl_json root = st == SL_OK ? sl_json_root(doc) : (sl_json){0};
-    if (st == SL_OK) st = find_template(folder, config, root, chat, err);
+    if (st == SL_OK)
+        st = file ? read_file(file, chat, err) : find_template(folder, config, root, chat, err);
     if (st == SL_OK) st = read_tokens(chat, root, err);
     st = finish(st, chat, out, err);
     sl_json_doc_free(doc);
@@ -304,6 +320,7 @@ void sl_chat_free(sl_chat *chat) {
     if (!chat) return;
     sl_jinja_free(chat->plain);
     sl_jinja_free(chat->with_tools);
+    for (size_t i = 0; i < SL_LEN(chat->source); i++) sl_free(chat->source[i]);
     for (size_t i = 0; i < SL_CHAT_FRAGMENTS; i++) sl_jinja_free(chat->fragment[i]);
     sl_json_doc_free(chat->tokens);
     sl_free(chat);

@@ -16,7 +16,7 @@ def crc32c(data, crc=0):
 
 def records(data):
     """(type, payload) of every whole record."""
-    assert data[:8] == b"SLUICEJ\n" and struct.unpack_from("<I", data, 8)[0] == 1
+    assert data[:8] == b"SLUICEJ\n" and struct.unpack_from("<I", data, 8)[0] == 2
     salt, at = data[12:28], HEAD
     while at + FRAME + 4 <= len(data):
         kind, n, check = struct.unpack_from("<III", data, at)
@@ -54,7 +54,7 @@ def tokens(path):
             choice, at, n, _ = struct.unpack_from("<IIII", payload, 8)
             own = out[name[number]].setdefault(choice, [])
             assert at == len(own)
-            own += struct.unpack_from(f"<{n}I", payload, 33)
+            own += struct.unpack_from(f"<{n}I", payload, 37)
         else:
             del out[name[number]]
     return out

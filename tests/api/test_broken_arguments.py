@@ -73,3 +73,17 @@ def test_do_sample(make_server, tmp_path, said, want):
     greedy = ask(temperature=0)
     assert golden["greedy_text"].startswith(greedy) and ask(temperature=1.5) != greedy
     assert (ask() == greedy) == (want == 0)
+
+
+def test_repetition_penalty(make_server, tmp_path):
+    """Where a request is silent it is the model's."""
+    folder = folder_with(tmp_path, "qwen3moe-tiny", "ChatML")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.75}))
+    server = make_server(folder)
+    assert server.get("/props").json()["default_generation_settings"]["params"]["repetition_penalty"] == 1.75
+    golden = next(c for c in json.loads((GOLDEN / "qwen3moe-tiny" / "golden.json").read_text())["cases"] if c["name"] == "line")
+    ask = lambda **more: server.client().completions.create(model=None, prompt=golden["prompt_ids"], max_tokens=48, temperature=0,
+                                                            extra_body={"ignore_eos": True, **more}).choices[0].text
+    plain = ask(repetition_penalty=1)
+    assert golden["greedy_text"].startswith(plain) and ask() == ask(repetition_penalty=1.75) != plain

@@ -1,5 +1,6 @@
 """Fields that clients of vLLM send beyond OpenAI's, and what HTTP itself can get wrong."""
 import json
+import time
 
 import httpx
 import openai
@@ -69,6 +70,30 @@ def test_special_tokens_of_prompts(server, client):
     for special in (True, False):
         assert ask(add_special_tokens=special) == tokens(add_special_tokens=special)
     assert ask() == ask(add_special_tokens=True)
+
+
+def test_special_tokens_of_chats(server, client):
+    """A template writes its own; what the tokenizer adds to texts comes beside them when it is asked for."""
+    tokens = lambda **o: httpx.post(server.url + "/tokenize", timeout=30, json=o).json()["tokens"]
+    ask = lambda **o: chat(client, server, extra_body=extra(**o)).model_extra["prompt_token_ids"]
+    plain, added = tokens(messages=QUESTION), tokens(messages=QUESTION, add_special_tokens=True)
+    text = {special: tokens(prompt="x", add_special_tokens=special) for special in (True, False)}
+    assert len(added) - len(plain) == len(text[True]) - len(text[False])
+    first = len(added) - len(plain)
+    assert added[first:] == plain and added[:first] == text[True][:first]
+    assert ask(add_special_tokens=True) == added and ask() == ask(add_special_tokens=False) == plain
+
+
+def test_load_counts_what_is_being_made(server, client):
+    load = lambda: server.get("/load").json()
+    assert server.wait_idle() and load() == {"server_load": 0}
+    with complete(client, server, prompt="And", max_tokens=400, stream=True, extra_body={"ignore_eos": True}) as stream:
+        next(iter(stream))
+        assert load() == {"server_load": 1}
+    end = time.monotonic() + 30
+    while load() != {"server_load": 0}:
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_truncated_prompts(server, client):
@@ -193,7 +218,7 @@ UNSUPPORTED = dict(
     tool_choice="required", priority=1, enable_thinking="no", max_reasoning_tokens=9,
     response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"if": {}}}},
     reasoning_effort="much", verbosity="low", web_search_options={}, modalities=["audio"],
-    structured_outputs={"regex": "(a"}, guided_json={"contains": {}}, grammar="a", allowed_token_ids=[1], prompt_logprobs=1,
+    structured_outputs={"regex": "(a"}, guided_json={"contains": {}}, grammar="a", allowed_token_ids=[1], prompt_logprobs=21, logprob_token_ids=[1],
     continue_final_message=True, bad_words=["a"], chat_template="{{ 1 }}", documents=[],
     messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}])
 
@@ -239,7 +264,7 @@ def test_encoded_bodies_are_refused(server):
 def test_tokenize_names_what_it_does_not_know(server):
     post = lambda **body: httpx.post(server.url + "/tokenize", json=body, timeout=30)
     assert post(prompt="x", temperature=1).json()["error"]["param"] == "temperature"
-    assert post(messages=QUESTION, add_special_tokens=True).json()["error"]["param"] == "add_special_tokens"
+    assert post(messages=QUESTION, add_special_tokens="yes").json()["error"]["param"] == "add_special_tokens"
     assert post(messages=QUESTION, prompt=None, tools=None, continue_final_message=False,
                 add_special_tokens=False).status_code == 200
     assert post(prompt="x", messages=None).status_code == 200

@@ -87,7 +87,7 @@ def assert_spared(server):
 
 def ask_and_await(server, asked):
     """Until every choice draws tokens: its prompt is in KV."""
-    clients, end = ask_all(server, asked), time.monotonic() + 60
+    clients, end = ask_all(server, asked), time.monotonic() + 180
     choices = [(c, i) for c in clients for i in range(c.body.get("n", 1))]
     while not all(len(c.heard().get(i, [])) > 20 for c, i in choices):
         assert time.monotonic() < end
@@ -106,7 +106,8 @@ def test_answers_go_on_with_the_rows_that_workers_kept(deployment, long_model):
     whole = finish(ask_all(second, ASKED))
     assert_spared(second)
     assert whole == undisturbed(second, ASKED)
-    assert second.metric("kv_pages_kept") == 0
+    assert second.wait_idle()
+    assert second.metric("kv_pages_cached") > 0
     assert second.metric("kv_cache_usage_perc") == 0
     deployment.end(second)
 
@@ -133,7 +134,7 @@ def test_what_was_asked_about_a_prompt_comes_once(deployment, long_model, tmp_pa
     slowly = ["--exact", "--max-num-batched-tokens", "32"]
     server = deployment.serve(long_model, *slowly)
     enough = journal.stat().st_size + len(json.dumps(prompt)) + 4 * len(prompt) + 8000
-    clients, end = ask_all(server, [(TEXT, body)]), time.monotonic() + 30
+    clients, end = ask_all(server, [(TEXT, body)]), time.monotonic() + 120
     while journal.stat().st_size < enough:
         assert time.monotonic() < end
     kill_after(server, clients, 0)

@@ -73,11 +73,16 @@ def check_order(events):
     return blocks
 
 
+def prompt_of(message):
+    """Tokens of its prompt: those that were cached are counted apart."""
+    return message.usage.input_tokens + message.usage.cache_read_input_tokens
+
+
 def same(a, b):
     """Two messages but for their ids, those of calls that are made of these, and what the library adds."""
     fields = ("type", "text", "thinking", "signature", "name", "input")
     seen = [([[getattr(c, f, None) for f in fields] for c in m.content], m.stop_reason, m.stop_sequence, m.model, m.role,
-             m.usage.input_tokens, m.usage.output_tokens, m.usage.output_tokens_details.thinking_tokens) for m in (a, b)]
+             prompt_of(m), m.usage.output_tokens, m.usage.output_tokens_details.thinking_tokens) for m in (a, b)]
     return seen[0] == seen[1]
 
 
@@ -90,9 +95,9 @@ def test_whole(model):
         assert message.content[0].thinking == model.thought
     if model.said:
         assert message.content[-2].text == model.said
-    assert message.usage.input_tokens > 0 and message.usage.output_tokens > 0
+    assert prompt_of(message) > 0 and message.usage.output_tokens > 0
     assert (message.usage.output_tokens_details.thinking_tokens > 0) == bool(model.thought)
-    assert model.client.messages.count_tokens(model="m", messages=QUESTION, tools=[TOOL]).input_tokens == message.usage.input_tokens
+    assert model.client.messages.count_tokens(model="m", messages=QUESTION, tools=[TOOL]).input_tokens == prompt_of(message)
 
 
 def test_streamed(model):
@@ -236,14 +241,14 @@ def test_given_words(server, stream):
         else:
             made = client.messages.create(**ask, messages=talk)
         assert made.content[0].text == said.choices[0].message.content and len(made.content) == 1
-        assert made.usage.input_tokens == said.usage.prompt_tokens
-        assert client.messages.count_tokens(model=server.model, messages=talk).input_tokens == made.usage.input_tokens
+        assert prompt_of(made) == said.usage.prompt_tokens
+        assert client.messages.count_tokens(model=server.model, messages=talk).input_tokens == prompt_of(made)
     # what was said is the beginning of what is said next
     further = client.messages.create(**ask, messages=[*TALK[:-1], {"role": "assistant", "content": WORDS + made.content[0].text}])
-    assert further.usage.input_tokens > made.usage.input_tokens
+    assert prompt_of(further) > prompt_of(made)
     # a turn before it is the same turn
     parts = [*TALK[:-1], {"role": "assistant", "content": "Then"}, {"role": "assistant", "content": WORDS}]
-    two = client.messages.create(**ask, messages=parts).usage.input_tokens
+    two = prompt_of(client.messages.create(**ask, messages=parts))
     assert two == chat(server, messages=[*TALK[:-1], {"role": "assistant", "content": "Then\n" + WORDS}]).usage.prompt_tokens
 
 
@@ -319,7 +324,7 @@ def test_conversations_as_clients_send_them(server):
                                   extra_body={"ignore_eos": True, "top_k": 5, "top_p": 0.9, "temperature": 0.5})
     assert made.usage.output_tokens == 4 and made.stop_reason == "max_tokens"
     counted = client.messages.count_tokens(model=server.model, messages=talk, tools=[tool], system=system)
-    assert counted.input_tokens == made.usage.input_tokens
+    assert counted.input_tokens == prompt_of(made)
     assert client.messages.count_tokens(model=server.model, messages=talk).input_tokens < counted.input_tokens
 
 

@@ -120,7 +120,7 @@ BODIES = [
     (TEXT, "stop_token_ids", [1 << 30], False), (TEXT, "stop_token_ids", [1] * 65, False), (TEXT, "logit_bias", {"1": 100}, True),
     (TEXT, "logit_bias", {"1": 101}, False), (TEXT, "logit_bias", {"a": 1}, False), (TEXT, "prompt", [1, 2], True),
     (TEXT, "prompt", [[1], "a"], True), (TEXT, "prompt", 1, False), (TEXT, "prompt", [1 << 30], False), (TEXT, "prompt", ["a"] * 129, False),
-    (TEXT, "truncate_prompt_tokens", -1, True), (TEXT, "truncate_prompt_tokens", 0, False), (TEXT, "seed", -5, True),
+    (TEXT, "truncate_prompt_tokens", -1, True), (TEXT, "truncate_prompt_tokens", 0, False), (TEXT, "truncation_side", "right", True), (TEXT, "truncation_side", "up", False), (TEXT, "seed", -5, True),
     (TEXT, "seed", 0.5, False), (TEXT, "guided_choice", ["a"], True), (TEXT, "guided_choice", [], False), (TEXT, "guided_json", 1, False),
     (TEXT, "structured_outputs", {"choice": ["a"]}, True), (TEXT, "structured_outputs", {"odd": 1}, False), (TEXT, "suffix", "a", False),
     (TEXT, "stream_options", {"odd": 1}, False), ("/tokenize", "prompt", "x", True), ("/tokenize", "prompt", 3, False),

@@ -120,6 +120,34 @@ def test_calls_and_reasoning(model):
     assert [(name, text) for _, name, text in calls] == [("get_weather", function.arguments)]
 
 
+def test_reasoning_is_counted(model):
+    """Of all choices together, whole, at a stream's end and in the usage so far."""
+    for n in (1, 2):
+        counted = [model.ask(n=n).usage, *(list(model.ask(n=n, stream=True, stream_options=options))[-1].usage for options in (
+            {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}))]
+        assert all(usage == counted[0] for usage in counted)
+        thought = counted[0].completion_tokens_details.reasoning_tokens
+        assert (thought > 0) == bool(model.thought) and thought < counted[0].completion_tokens
+        so_far = [chunk.usage for chunk in model.ask(n=n, stream=True, stream_options={"continuous_usage_stats": True})]
+        assert so_far[-1] == counted[0]
+        assert [u.completion_tokens_details.reasoning_tokens for u in so_far] == sorted(u.completion_tokens_details.reasoning_tokens for u in so_far)
+
+
+def test_reasoning_is_left_out(model):
+    """It is made, and counted; with the words that stand for it."""
+    whole, hidden = model.ask(), model.ask(extra_body={"include_reasoning": False})
+    message = hidden.choices[0].message
+    assert not {"reasoning", "reasoning_content"} & set(message.model_extra)
+    assert message.content == whole.choices[0].message.content and hidden.usage == whole.usage
+    assert [c.function for c in message.tool_calls] == [c.function for c in whole.choices[0].message.tool_calls]
+    content, thought, calls, finish = joined(model.ask(stream=True, extra_body={"include_reasoning": False}))
+    assert (content, thought, finish) == (model.said, None, "tool_calls")
+    assert [text for _, _, text in calls] == [c.function.arguments for c in message.tool_calls]
+    with pytest.raises(openai.BadRequestError) as caught:
+        model.ask(tools=[], extra_body={"include_reasoning": False, "skip_special_tokens": False})
+    assert caught.value.param == "include_reasoning"
+
+
 def test_arguments_come_as_they_are_made(model):
     pieces = [piece for chunk in model.ask(stream=True) for piece in chunk.choices[0].delta.tool_calls or []]
     assert all(p.id is None and p.function.name is None for p in pieces[1:])

@@ -12,7 +12,7 @@ WHOLE_STUCK_S = 300  # nor did an answer that comes as a whole
 
 class Answer:
     """What came of one request: of each choice token ids, text, log-probabilities as printed, finish reason; usage;
-    when tokens came. Ids of answers, times, comments and where events are cut are left out."""
+    when tokens came. Ids of answers, times, comments, where events are cut and what was cached are left out."""
 
     def __init__(self):
         self.choices, self.usage, self.error, self.left, self.key = {}, None, None, False, None
@@ -21,6 +21,8 @@ class Answer:
     def add(self, event):
         """An event of a stream, or a whole answer."""
         self.usage = event.get("usage") or self.usage
+        if self.usage:  # how much of the prompt others had computed is no part of the answer
+            self.usage = {name: n for name, n in self.usage.items() if name != "prompt_tokens_details"}
         came = 0
         for part in event["choices"]:
             choice = self.choices.setdefault(part["index"], {"ids": [], "text": "", "logprobs": {}, "finish": None})

@@ -112,6 +112,17 @@ def test_history_grows_until_cleared():
     assert "a new conversation" in err
 
 
+def test_turns_begin_with_pages_of_those_before():
+    """Full ones, of 32 tokens; and a talk that begins again begins with its own."""
+    line = "Tell me of rivers, weirs and gates, and of all that floats there. " * 4
+    out, err = piped(f"{line}\nand then?\n/clear\n{line}\n", "-n", "6")
+    sizes = prompt_sizes(err)
+    cached = [int(n or 0) for n in re.findall(r"prompt tokens(?:, (\d+) of them cached)?;", err)]
+    assert len(cached) == 3 and cached[0] == 0 and sizes[0] > 64
+    assert (sizes[0] - 32) // 32 * 32 <= cached[1] <= (sizes[1] - 1) // 32 * 32
+    assert sizes[2] == sizes[0] and cached[2] == (sizes[0] - 1) // 32 * 32
+
+
 def test_many_lines():
     expected = piped("a b\nc d\n", "-n", "4")[1]
     backslash = piped("a b\\\nc d\n", "-n", "4")
@@ -151,7 +162,7 @@ def test_terminal_conversation(terminal):
     t = terminal("-n", "5")
     t.expect("> ")
     t.type("hello\n")
-    t.expect(r"\[\d+ prompt tokens; 5 tokens.*\]\r\n> ")
+    t.expect(r"\[\d+ prompt tokens[^;]*; 5 tokens.*\]\r\n> ")
     t.type("a\\\n")
     t.expect(r"\.\.\. ")
     t.type("b\n")

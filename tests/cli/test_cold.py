@@ -41,9 +41,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def nobody_is_left():
-    before = len(ended.running)
-    yield
-    ended.end_all(before)
+    with ended.scope():
+        yield
 
 
 def weights(model):

@@ -11,11 +11,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 import run_docs  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CALL = re.compile(r"(?:^|&& |\| |\$ )(?:build/)?sluice ([a-z]+)([^|&\n#]*)", re.M)
+CALL = re.compile(r"(?:^|&& |\| |\$ )(?:build/)?sluice ([a-z0-9]+)([^|&\n#]*)", re.M)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 # Of other programs that stand in backticks by themselves: vLLM's benchmark, and scripts of bench/ and tests/.
 FOREIGN = {"--backend", "--endpoint", "--endpoint-type", "--per-chunk-usage", "--congestion", "--jitter-us", "--rate", "--set", "--ms",
-           "--real", "--record", "--steady", "--deferred", "--planted", "--left", "--for", "--with"}
+           "--real", "--record", "--steady", "--deferred", "--planted", "--left", "--for", "--with", "--without",
+           "--bind-to", "--map-by", "--no-kill", "--requeue", "--signal"}  # the last ones: of mpirun and of Slurm
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Work that takes long has a line on a terminal, and none where stderr is none."""
 
+import contextlib
 import fcntl
 import http.client
 import json
@@ -34,7 +35,8 @@ class Terminal:
     def __init__(self, command, whole=False, **options):
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 200, 0, 0))
-        self.before = len(ended.running)
+        self.scope = contextlib.ExitStack()
+        self.scope.enter_context(ended.scope())
         self.process = ended.start(command, stderr=theirs, stdout=theirs if whole else subprocess.DEVNULL, **options)
         os.close(theirs)
         self.seen = b""
@@ -46,7 +48,7 @@ class Terminal:
 
     def __exit__(self, *_):
         self.late.cancel()
-        ended.end_all(self.before)
+        self.scope.close()
         os.close(self.ours)
 
     def until(self, word):

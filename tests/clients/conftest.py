@@ -98,10 +98,10 @@ def make(tmp_path_factory):
         made.append(Server(tmp_path_factory.mktemp("script"), script, *options))
         return made[-1]
 
-    yield start
-    for server in made:
-        server.stop()
-    ended.end_all()
+    with ended.scope():
+        yield start
+        for server in made:
+            server.stop()
 
 
 @pytest.fixture(scope="session")

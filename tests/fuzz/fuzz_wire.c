@@ -126,16 +126,11 @@ static void pages(const sl_wire_header *h, sl_span in) {
 }
 
 static void kept(const sl_wire_header *h, sl_span in) {
-    size_t at = 0;
-    sl_wire_kept t;
+    const sl_wire_kept *k;
     sl_err err;
-    for (uint32_t i = 0; i < h->rows; i++) {
-        size_t before = at;
-        if (sl_wire_kept_decode(in, &at, 1000, &t, &err) != SL_OK) return;
-        SL_ASSERT(t.n_pages > 0 && at > before && at <= in.len);
-        read_all(t.pages, t.n_pages * sizeof *t.pages);
-        read_all(t.tokens, (size_t)t.n_pages * SL_KV_PAGE_TOKENS * sizeof *t.tokens);
-    }
+    if (sl_wire_kept_decode(h, in, &k, &err) != SL_OK) return;
+    read_all(k, h->rows * sizeof *k);
+    for (uint32_t i = 0; i < h->rows; i++) SL_ASSERT(!sl_page_key_none(k[i].key));
 }
 
 static void hello(sl_span in) {

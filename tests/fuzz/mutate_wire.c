@@ -80,22 +80,20 @@ static size_t pages_bytes(uint8_t *header, uint8_t *p, size_t len, uint32_t rows
                                      SL_MSG_KV_KEPT};
     uint16_t kind = kinds[seed % 4];
     memcpy(header + 6, &kind, sizeof kind);
-    if (kind == SL_MSG_KV_KEPT && len >= 8) { /* the first text is one */
-        uint32_t n = 1 + cut_count(p, 2);
-        write_u32(p, n);
+    if (kind == SL_MSG_KV_KEPT && len >= 8) { /* the first one is whole */
         write_u32(p + 4, 0);
-        return rows * sl_wire_kept_bytes(n);
+        return rows * sizeof(sl_wire_kept);
     }
     if (kind == SL_MSG_KV_FETCH) return rows * sizeof(sl_wire_fetch);
     if (len < SL_WIRE_BLOCKS_BYTES) return SL_WIRE_BLOCKS_BYTES;
-    uint32_t n = 1 + cut_count(p + 36, 2);
-    write_u32(p + 28, 0);
-    write_u32(p + 36, n);
-    cut_count(p + 32, 3 - n);
+    uint32_t n = 1 + cut_count(p + 44, 2);
+    write_u32(p + 36, 0);
+    write_u32(p + 44, n);
+    cut_count(p + 40, 3 - n);
     uint64_t bytes = seed & 64 ? n * 512u : 0;
-    memcpy(p + 40, &bytes, sizeof bytes);
-    if (kind == SL_MSG_KV_GET || !bytes) write_u32(p + 48, 0);
-    write_u32(p + 52, 0);
+    memcpy(p + 48, &bytes, sizeof bytes);
+    if (kind == SL_MSG_KV_GET || !bytes) write_u32(p + 56, 0);
+    write_u32(p + 60, 0);
     return SL_WIRE_BLOCKS_BYTES + (kind == SL_MSG_KV_PAGES ? bytes : 0);
 }
 

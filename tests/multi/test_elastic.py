@@ -216,6 +216,19 @@ def test_what_has_no_memory_is_refused(tmp_path, schedule, attention, experts):
     admin.stop()
 
 
+def test_cached_pages_need_no_memory_elsewhere(tmp_path):
+    """They do not move: who has nothing else leaves also where there is no room for them."""
+    admin = Admin(tmp_path, "--attention", "2", "--experts", "1", "--adapt-memory", "0.001")
+    asked = {"model": "m", "prompt": list(range(3, 203)), "max_tokens": 4, "ignore_eos": True}
+    response = admin.server.request("POST", "/v1/completions", asked, timeout=DEADLINE_S)
+    assert response.status == 200 and response.read()
+    wait_until(lambda: metric(admin.server, "kv_pages_cached") >= 6, "nothing is cached")
+    admin.ask("drain", 0)
+    assert metric(admin.server, "kv_pages_cached") == 0 and admin.states()[0] == "drained"
+    admin.ask("join", 0)
+    admin.stop()
+
+
 @pytest.mark.parametrize("worker", [0, 2])
 def test_one_that_dies_while_it_drains(tmp_path, worker):
     """It is simply gone, and is not started again."""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from test_kill import Server, ended, nobody_is_left, wait_until  # noqa: F401
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -28,11 +29,15 @@ def is_there(pid):
 
 
 def test_a_test_that_fails():
-    before = len(ended.running)
-    server = Server("--attention", "1", "--experts", "1")
-    pids = [server.process.pid, *server.workers().values()]
-    os.kill(pids[1], signal.SIGSTOP)
-    ended.end_all(before)
+    """What others started before it stays: servers of a session, too."""
+    shared = ended.start(["sleep", "600"])
+    with pytest.raises(ZeroDivisionError), ended.scope() as started:
+        server = Server("--attention", "1", "--experts", "1")
+        assert started() == [server.process]
+        pids = [server.process.pid, *server.workers().values()]
+        os.kill(pids[1], signal.SIGSTOP)
+        raise ZeroDivisionError
+    assert shared.poll() is None and shared in ended.running
     wait_until(lambda: not any(map(is_there, pids)), f"some of {pids} are left")
 
 

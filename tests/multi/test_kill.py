@@ -135,9 +135,8 @@ def assert_books_balance(server, n_workers):
 @pytest.fixture(autouse=True)
 def nobody_is_left():
     """For every file here that imports it."""
-    before = len(ended.running)
-    yield
-    ended.end_all(before)
+    with ended.scope():
+        yield
 
 
 @pytest.fixture

@@ -1,12 +1,15 @@
 /* The law: with exact numerics, ids and logits are the same bits for every schedule, worker count,
- * transport, arrival order and batch.
+ * transport, arrival order and batch, and whatever pages of KV are there already.
  *
- * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many]]]
+ * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many|cuda]]]
  * For every fixture and wire format, and activations that vary among these, requests run alone in
  * one process with one thread; then the same requests run all at once on each deployment with each
- * schedule that fits it, with random lanes, chunks, step sizes, threads and (loop) delays. With
+ * schedule that fits it, with random lanes, chunks, step sizes, pages, threads and (loop) delays,
+ * and once more with the pages that the first ones have left, as far as these were not wanted. With
  * `deferred`, over loop only, their stages are computed by a device that takes its time
- * (deferred.h). With `many`, one fixture and one wire format run on a deployment of 72 workers. */
+ * (deferred.h). With `many`, one fixture and one wire format run on a deployment of 72 workers.
+ * With `cuda`, workers drawn at random are on GPU 0, with numerics cpu, and nothing that GPUs
+ * exclude is drawn: one process and one thread of the CPU stays the reference. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "deferred.h"
@@ -15,6 +18,7 @@
 #include "format/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
+#include "stage/gang.h"
 #include "kernel/slots.h"
 
 #include <dirent.h>
@@ -29,6 +33,7 @@
 #define N_REQUESTS 6u
 #define N_NEW      12u
 #define N_TOP      3u
+#define MOST       192u /* positions of a request */
 #define DEADLINE_S 60
 
 typedef struct request {
@@ -43,6 +48,7 @@ typedef struct outcome {
     float *logits;        /* [n_prompt + N_NEW - 1][vocab] */
     sl_logprob *reported; /* [positions][1 + N_TOP]: row i is about the token at i + 1 */
     uint32_t vocab, positions;
+    uint32_t n_found; /* tokens of the prompt whose rows were there */
     sl_finish finish;
     char message[160];
 } outcome;
@@ -61,6 +67,7 @@ static const struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint32_t n_open;
+static uint64_t n_found; /* tokens that were cached, of all deployments */
 static const char *program, *transport;
 static uint64_t seed = 1;
 static uint32_t one_in = 1;    /* slow builds run a draw of the schedules: one in so many */
@@ -68,6 +75,7 @@ static bool skewed;            /* experts are drawn instead of routed */
 static bool segmented;         /* sums in segments, and workers may be gangs */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
+static bool gpus;                  /* some workers are on GPU 0 */
 static sl_activations activations; /* of a fixture's reference and all its deployments */
 
 static void on_event(void *ctx, const sl_request_event *ev) {
@@ -82,6 +90,7 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     }
     if (ev->finish != SL_FINISH_NONE) {
         o->finish = ev->finish;
+        o->n_found = ev->n_found;
         snprintf(o->message, sizeof o->message, "%s", ev->message ? ev->message : "");
         n_open--;
         pthread_cond_signal(&changed);
@@ -119,7 +128,10 @@ static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
     }
 }
 
-static int submit(sl_engine *e, const request *r, outcome *o) {
+/* COLD: all rows are computed; WARM: but those that are there. */
+typedef enum caching { ALONE, COLD, WARM } caching;
+
+static int submit(sl_engine *e, const request *r, caching how, outcome *o) {
     sl_err err;
     uint64_t id;
     const sl_request_params p = {.prompt = r->prompt,
@@ -128,10 +140,11 @@ static int submit(sl_engine *e, const request *r, outcome *o) {
                                  .sampling = r->sampling,
                                  .ignore_eos = true,
                                  .logprobs = r->reports,
-                                 .prompt_logprobs = r->reports,
+                                 .prompt_logprobs = r->reports && how != WARM,
                                  .n_top = r->reports ? N_TOP : 0,
                                  .on_event = on_event,
-                                 .on_logits = on_logits,
+                                 .on_logits = how == WARM ? NULL : on_logits,
+                                 .shares = how != ALONE,
                                  .ctx = o};
     pthread_mutex_lock(&lock);
     n_open++;
@@ -189,7 +202,7 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
     return true;
 }
 
-/* Gangs of threads; few where they would be many on few cores. */
+/* Few where they would be many on few cores. */
 static uint32_t draw_ranks(uint32_t n_workers, uint64_t *state) {
     static const uint32_t of[] = {1, 1, 2, 2, 4, 8};
     uint32_t n = of[sl_rng_below(state, SL_LEN(of))];
@@ -200,6 +213,14 @@ static void vary_ranks(sl_plan *p, uint64_t *state) {
     p->attention_tp = draw_ranks(p->n_workers, state);
     p->expert_tp = draw_ranks(p->n_workers, state);
     if (p->worker[0].roles & SL_ROLE_EXPERT) p->expert_tp = p->attention_tp;
+    p->rank_kind = (sl_rank_kind)sl_rng_below(state, SL_RANK_KIND_COUNT);
+}
+
+/* One of them at least. */
+static void vary_devices(sl_plan *p, uint64_t *state) {
+    p->device.numerics = SL_NUMERICS_CPU;
+    for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = sl_rng_below(state, 3) > 0;
+    p->worker[sl_rng_below(state, p->n_workers)].on_gpu = true;
 }
 
 /* Each expert of each block at one or two of the expert workers, which are the last ones. */
@@ -269,6 +290,8 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     if (state) { /* a varied deployment; the reference keeps the defaults */
         o.plan.max_num_batched_tokens = 5 + (uint32_t)sl_rng_below(state, 60);
         o.plan.max_num_seqs = 2 + (uint32_t)sl_rng_below(state, 6);
+        o.plan.context = MOST;
+        o.plan.n_pages = sl_kv_pages_for(MOST) * (1 + (uint32_t)sl_rng_below(state, 4));
         o.plan.threads = 1 + (uint32_t)sl_rng_below(state, 2);
         o.plan.pump = sl_rng_below(state, 4) == 0;
         o.delay_seed = sl_rng_next(state) | 1;
@@ -277,6 +300,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
         if (segmented) vary_ranks(&o.plan, state);
+        if (gpus) vary_devices(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
     snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
@@ -286,8 +310,14 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
     size_t used = strlen(schedule);
     if (segmented)
-        snprintf(schedule + used, n - used, ", tp %u and %u",
-                 sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT));
+        snprintf(schedule + used, n - used, ", tp %u and %u, %s",
+                 sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
+                 o.plan.rank_kind == SL_RANKS_PROCESSES ? "processes" : "threads");
+    for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
+        used = strlen(schedule);
+        snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",
+                 o.plan.worker[i].on_gpu ? "G" : "c");
+    }
     if (st != SL_OK) {
         sl_plan_free(&o.plan);
         return st;
@@ -316,6 +346,21 @@ static int same(const outcome *want, const outcome *got, const char *what, uint3
     if (memcmp(want->reported, got->reported,
                (size_t)want->positions * (1 + N_TOP) * sizeof *want->reported)) {
         printf("FAILED %s request %u: other log-probabilities\n", what, i);
+        return 1;
+    }
+    return 0;
+}
+
+/* Where its last rows are all that it computed. */
+static int same_warm(const outcome *want, const outcome *got, const char *what, uint32_t i) {
+    size_t from = want->positions - N_NEW;
+    if (got->finish != SL_FINISH_LENGTH || want->n != got->n ||
+        memcmp(want->ids, got->ids, want->n * sizeof *want->ids) ||
+        memcmp(want->reported + from * (1 + N_TOP), got->reported + from * (1 + N_TOP),
+               (size_t)N_NEW * (1 + N_TOP) * sizeof *want->reported)) {
+        printf("FAILED %s request %u behind %u cached tokens: finish %d %s, other ids or "
+               "log-probabilities\n",
+               what, i, got->n_found, got->finish, got->message);
         return 1;
     }
     return 0;
@@ -361,7 +406,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
     int bad = 0;
     for (uint32_t i = 0; !bad && i < N_REQUESTS; i++) {
         fresh(&ref[i], &r[i], m->vocab);
-        bad = submit(e, &r[i], &ref[i]) || await_all(); /* alone: one after another */
+        bad = submit(e, &r[i], ALONE, &ref[i]) || await_all(); /* alone: one after another */
         bad = bad || ref[i].finish != SL_FINISH_LENGTH;
         bad = bad || (r[i].reports && true_reports(&r[i], &ref[i]));
     }
@@ -386,17 +431,24 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
              sl_activations_names[activations], transport, skewed ? ", drawn routes" : "");
     if (st != SL_OK) return printf("FAILED %s: %s\n", what, err.msg), 1;
     int bad = !ref[0].logits && run_reference(folder, m, wire, r, ref);
-    for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        fresh(&got[i], &r[i], m->vocab);
-        bad |= submit(e, &r[i], &got[i]);
+    uint32_t found = 0;
+    for (caching how = COLD; how <= WARM; how++) {
+        for (uint32_t i = 0; i < N_REQUESTS; i++) {
+            fresh(&got[i], &r[i], m->vocab);
+            bad |= submit(e, &r[i], how, &got[i]);
+        }
+        bad |= await_all();
+        for (uint32_t i = 0; i < N_REQUESTS; i++) {
+            if (!bad)
+                bad = how == COLD ? same(&ref[i], &got[i], what, i)
+                                  : same_warm(&ref[i], &got[i], what, i);
+            found += got[i].n_found;
+            drop(&got[i]);
+        }
     }
-    bad |= await_all();
     sl_engine_free(e);
-    for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        if (!bad) bad = same(&ref[i], &got[i], what, i);
-        drop(&got[i]);
-    }
-    if (!bad) printf("same bits: %s\n", what);
+    n_found += found;
+    if (!bad) printf("same bits, %u tokens cached: %s\n", found, what);
     return bad;
 }
 
@@ -422,8 +474,9 @@ static int check_fixture(const char *folder) {
     for (uint32_t i = 0; i <= (many ? 0u : SL_WIRE_FORMAT_COUNT); i++) {
         uint32_t wire = i % SL_WIRE_FORMAT_COUNT;
         skewed = i == SL_WIRE_FORMAT_COUNT;
-        segmented = (seed + i + name_code(folder) / 3) % 2;
-        activations = (sl_activations)((seed + i + name_code(folder)) % SL_ACTIVATIONS_COUNT);
+        segmented = !gpus && (seed + i + name_code(folder) / 3) % 2;
+        activations = (sl_activations)((seed + i + name_code(folder)) %
+                                       (gpus ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_COUNT));
         request r[N_REQUESTS];
         outcome ref[N_REQUESTS] = {0};
         uint64_t state = seed * 1000 + i + name_code(folder);
@@ -440,7 +493,14 @@ static int check_fixture(const char *folder) {
     return bad;
 }
 
+/* A rank of a worker that is a thread of this program. */
+static int as_rank(int fd) {
+    sl_err err;
+    return sl_gang_run_rank(fd, &err) == SL_OK ? 0 : (fprintf(stderr, "%s\n", err.msg), 1);
+}
+
 int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[2], "--rank-fd") == 0) return as_rank(atoi(argv[3]));
     if (argc < 4)
         return fprintf(stderr, "usage: test_law TRANSPORT SLUICE GOLDEN [SEED [ONE_IN]]\n"), 2;
     transport = argv[1];
@@ -449,6 +509,7 @@ int main(int argc, char **argv) {
     if (argc > 5) one_in = (uint32_t)strtoul(argv[5], NULL, 10);
     if (argc > 6 && strcmp(argv[6], "deferred") == 0) devices.seed = seed;
     many = argc > 6 && strcmp(argv[6], "many") == 0;
+    gpus = argc > 6 && strcmp(argv[6], "cuda") == 0;
     printf("seed %llu\n", (unsigned long long)seed);
     if (strcmp(transport, "loop")) sl_net_setup_process(transport);
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -468,5 +529,6 @@ int main(int argc, char **argv) {
     }
     closedir(dir);
     printf("%d fixtures: %s\n", fixtures, bad ? "FAILED" : "the law holds");
-    return bad || fixtures == 0;
+    if (n_found == 0) printf("nothing was cached\n");
+    return bad || fixtures == 0 || n_found == 0;
 }

@@ -28,7 +28,7 @@ def served():
         pytest.skip(f"{SLUICE} is not built")
     server = Server(FIXTURE, "--exact", "--threads", "1")
     yield server
-    assert server.stop() == 0
+    server.stop_well()
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def locked():
         pytest.skip(f"{SLUICE} is not built")
     server = Server(FIXTURE, "--threads", "1", "--api-key", API_KEY)
     yield server
-    assert server.stop() == 0
+    server.stop_well()
 
 
 @pytest.fixture

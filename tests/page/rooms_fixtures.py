@@ -25,7 +25,7 @@ def rooms(tmp_path_factory):
         pytest.skip(f"{SLUICE} is not built")
     server = Server(FIXTURE, "--exact", "--threads", "1", "--attention", "1", "--experts", "2", "--admin-key-file", admin_key_file(tmp_path_factory.mktemp("page")))
     yield server
-    assert server.stop() == 0
+    server.stop_well()
 
 
 @contextlib.contextmanager

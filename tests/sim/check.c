@@ -24,28 +24,31 @@ static bool same_logprobs(const sl_logprob *a, const sl_logprob *b, uint32_t n) 
 
 static void on_prompt(sim_request *r, const sl_request_event *ev) {
     uint32_t at = ev->prompt_position;
-    if (!r->prompt_logprobs || at != r->n_prompt_reported + 1 || at >= r->p->n || r->n > 0)
+    if (!r->prompt_logprobs || at != r->n_prompt_reported + 1 || at >= sim_prompt_of(r) || r->n > 0)
         wrong(r, "the order of a prompt's reports", at);
-    else if (ev->tokens[0] != r->p->ids[at] ||
+    else if (ev->tokens[0] != (at < r->p->n ? r->p->ids[at] : r->want->ids[at - r->p->n]) ||
              ((r->s->plan.exact || !r->s->moved) &&
-              !same_logprobs(ev->logprobs, r->want->prompt[at], 1 + r->n_top)))
+              !same_logprobs(ev->logprobs,
+                             at < r->p->n ? r->want->prompt[at] : r->want->logprobs[at - r->p->n],
+                             1 + r->n_top)))
         wrong(r, "a log-probability of the prompt", at);
     r->n_prompt_reported = at;
 }
 
 static void on_token(sim_request *r, const sl_request_event *ev) {
-    if (r->n >= r->max_tokens || r->n >= SIM_MAX_NEW) {
+    uint32_t at = r->n + r->given;
+    if (r->n >= r->max_tokens || at >= SIM_MAX_NEW) {
         wrong(r, "one token too many", r->n);
         return;
     }
-    if (r->prompt_logprobs && r->n_prompt_reported != r->p->n - 1)
+    if (r->prompt_logprobs && r->n_prompt_reported != sim_prompt_of(r) - 1)
         wrong(r, "a token before the prompt's reports", r->n);
     bool bits = r->s->plan.exact || !r->s->moved;
-    if (bits && ev->tokens[0] != r->want->ids[r->n]) wrong(r, "token", r->n);
+    if (bits && ev->tokens[0] != r->want->ids[at]) wrong(r, "token", r->n);
     if (r->logprobs != (ev->logprobs != NULL))
         wrong(r, "the presence of log-probabilities", r->n);
     else if (r->logprobs && bits &&
-             !same_logprobs(ev->logprobs, r->want->logprobs[r->n], 1 + r->n_top))
+             !same_logprobs(ev->logprobs, r->want->logprobs[at], 1 + r->n_top))
         wrong(r, "a log-probability", r->n);
     r->n++;
 }
@@ -84,6 +87,30 @@ void sim_on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits) {
 
 /* ---- the coordinator's ledgers ---- */
 
+/* Rows of others that it began with, when it started last. */
+static void look_at_found(sim *s, const sim_request *r, const sl_admit_request *q) {
+    const sl_engine_stats *st = &s->engine->stats;
+    const sl_pages *pool = &s->engine->admit.worker[q->worker].pages;
+    bool begins = sl_admit_runs(q) && q->found > 0;
+    if (!begins) return;
+    if (!r->shares)
+        sim_fail(s, "request %u shares nothing, and found rows", (uint32_t)(r - s->request));
+    if (q->found >= sl_admit_known(q) || q->found % SL_KV_PAGE_TOKENS)
+        sim_fail(s, "%u rows were found, of %u tokens", q->found, sl_admit_known(q));
+    s->seen[COVER_began_with_pages] = true;
+    s->seen[COVER_began_with_pages_beside_others] |= pool->page[q->pages[0]].holders > 1;
+    s->seen[COVER_began_with_what_was_drawn] |= q->starts == 1 && q->found > r->p->n;
+    s->seen[COVER_began_with_pages_of_half_a_prompt] |=
+        q->starts == 1 && q->found + SL_KV_PAGE_TOKENS < q->prompt;
+    s->seen[COVER_began_with_pages_apart] |= s->engine->admit.n_pools > 1;
+    s->seen[COVER_began_with_pages_under_pressure] |= s->pressure && st->pages_evicted > 0;
+    s->seen[COVER_began_with_pages_and_reports] |= r->prompt_logprobs && q->starts > 1;
+    s->seen[COVER_preempted_and_found] |= q->starts > 1 && st->preempted > 0;
+    s->seen[COVER_lost_and_found] |= q->starts > 1 && st->lost_workers > 0;
+    s->seen[COVER_drained_and_found] |= q->starts > 1 && st->moved > 0;
+    s->seen[COVER_found_of_who_was_lost] |= q->starts == 1 && st->restarted_workers > 0;
+}
+
 static void look_at_request(sim *s, sim_request *r) {
     const sl_admit *a = &s->engine->admit;
     const sl_request *known = sl_ledger_find(&s->engine->ledger, r->id);
@@ -91,16 +118,21 @@ static void look_at_request(sim *s, sim_request *r) {
     const sl_admit_request *q = &a->request[known->place];
     bool waits = !sl_admit_runs(q);
     s->seen[COVER_waited_for_a_place] |= waits && !r->ran && a->n_running > 0;
-    if (!waits && r->worker == q->worker && q->n_pages > sl_kv_pages_for(r->p->n + SL_MAX_AHEAD))
+    if (!waits && r->worker == q->worker &&
+        q->n_pages > sl_kv_pages_for(sim_prompt_of(r) + SL_MAX_AHEAD))
         s->seen[COVER_pages_grew] = true;
     if (waits && r->ran && !r->preempted) {
         r->preempted = true;
         sim_say(s, "request %u was preempted", (uint32_t)(r - s->request));
         s->seen[COVER_preempted] = true;
     }
-    s->seen[COVER_kv_kept_of_a_prompt] |= q->starts > 1 && q->drawn == 0 && q->sure > 0;
+    look_at_found(s, r, q);
+    r->stayed = q->state == SL_ADMIT_STAYING || (r->stayed && !waits);
+    s->seen[COVER_kv_kept] |= r->stayed && !waits;
+    s->seen[COVER_kv_kept_beside_others] |= r->stayed && !waits && a->n_pools > 1;
+    s->seen[COVER_kv_kept_of_a_prompt] |= r->stayed && !waits && q->drawn == 0 && q->sure > 0;
     if (!waits && q->worker != r->last_worker) {
-        s->seen[COVER_went_on_with_copies] |= r->ran && q->sure > 0;
+        s->seen[COVER_went_on_with_copies] |= r->ran && q->sure > 0 && q->found == 0;
         r->last_worker = q->worker;
     }
     r->ran |= !waits;
@@ -131,7 +163,8 @@ static bool count_copies(sim *s, uint32_t worker, uint8_t *owners) {
                     a->copies.worker[worker].n_pages);
 }
 
-/* Each page is free or belongs to one request that runs, or stays, or is a copy. */
+/* Each page is free, or belongs to requests that run, or stay, is a copy, or cached. Several have
+ * one only if its rows are all there. */
 static bool check_pages(sim *s, uint32_t worker) {
     const sl_admit *a = &s->engine->admit;
     const sl_pages *p = &a->worker[worker].pages;
@@ -146,17 +179,23 @@ static bool check_pages(sim *s, uint32_t worker) {
     if (!count_copies(s, worker, owners)) return false;
     for (uint32_t i = 0; i < p->n_total; i++) {
         uint32_t holders = i < p->n_touched ? p->page[i].holders : 0;
-        if (owners[i] > 1 || owners[i] != holders)
+        bool known = holders && !sl_page_key_none(p->page[i].key);
+        if ((owners[i] > 1 && !known) || owners[i] != holders)
             return sim_fail(s, "page %u of worker %u has %u owners and %u holders", i, worker,
                             owners[i], holders);
         used += holders > 0;
     }
-    return used + p->n_free == p->n_total ||
-           sim_fail(s, "worker %u: %u pages are used and %u free of %u", worker, used, p->n_free,
-                    p->n_total);
+    s->seen[COVER_pages_evicted] |= p->n_evicted > 0;
+    return used + p->n_cached + p->n_free == p->n_total ||
+           sim_fail(s, "worker %u: %u pages are used, %u cached and %u free of %u", worker, used,
+                    p->n_cached, p->n_free, p->n_total);
 }
 
 #define HEALS_US 2000000u /* so long after it was held up a worker may still be behind */
+
+/* Where messages take so long, or anything less, an expert worker may be slower than another one
+ * often enough by chance to count as slow. */
+#define JITTERS_US 5000u
 
 /* Whether others may have waited for the worker: it stood still, moves rarely, or a link of its
  * carried little or nothing. */
@@ -203,7 +242,9 @@ static void look_at_hedged(sim *s) {
         s->moved |= moved;
         if (moved) s->seen[aep ? COVER_rehosted_slow_aep : COVER_rehosted_slow] = true;
         s->hedged[i] = true;
-        if (!was_held_up(s, i))
+        bool just = was_held_up(s, i);
+        s->seen[COVER_misjudged] |= !just; /* what follows is checked as after any verdict */
+        if (!just && s->delay_us < JITTERS_US)
             sim_fail(s, "worker %u counts as slow, and nothing has held it up", i);
         /* Often it goes on just then, and answers by the plan that holds still. */
         if (sim_once_in(s, 2))
@@ -312,7 +353,7 @@ static bool is_eos(uint32_t id) {
 /* How a request ends that nothing happens to, and after how many tokens. */
 static sl_finish natural_end(const sim_request *r, uint32_t *n) {
     for (*n = 1; *n <= r->max_tokens; ++*n) {
-        uint32_t id = r->want->ids[*n - 1];
+        uint32_t id = r->want->ids[*n + r->given - 1];
         if (ends_with(r, id)) return r->s->seen[COVER_stopped_by_id] = true, SL_FINISH_STOP;
         if (!r->ignore_eos && is_eos(id))
             return r->s->seen[COVER_stopped_by_eos] = true, SL_FINISH_STOP;
@@ -447,6 +488,7 @@ static bool check_replans(sim *s) {
                             w->plan.epoch, w->taker.next, w->taker.holds ? "holds" : "goes on",
                             p->epoch);
         uint32_t entries = p->place.n_layers * p->n_experts;
+        if (w->taker.joins) continue; /* it has taken no plan with the others yet */
         if (own->n_layers != p->place.n_layers ||
             memcmp(own->first, p->place.first, (entries + 1u) * sizeof *own->first) != 0 ||
             memcmp(own->host, p->place.host, own->first[entries] * sizeof *own->host) != 0)
@@ -464,8 +506,14 @@ static bool may_lack_room(const sim *s) {
  * that has left on purpose may have been the other. */
 static bool check_steps(sim *s) {
     uint32_t n_hosts = 0;
-    bool left = s->engine->stats.drained_workers > 0;
-    for (uint32_t i = 0; i < s->n_workers; i++) n_hosts += sim_is(s, i, SL_ROLE_EXPERT);
+    /* It may be wanted again before it has gone; experts that have moved may have one host only. */
+    bool left = s->engine->stats.adapt.changes > 0;
+    for (uint32_t i = 0; i < s->n_events; i++) {
+        const sim_event *e = &s->event[i];
+        left |= e->done && (e->kind == SIM_LEAVE || e->kind == SIM_RESTART);
+    }
+    for (uint32_t i = 0; i < s->n_workers; i++)
+        n_hosts += sim_is(s, i, SL_ROLE_EXPERT) && !s->plan.worker[i].spare; /* who comes later */
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_worker *w = s->worker[i];
         if (!w || !w->attn) continue;
@@ -490,8 +538,6 @@ static bool check_recovery(sim *s) {
     const sl_engine *e = s->engine;
     uint32_t n_alive = 0;
     s->seen[COVER_requeued] |= e->stats.requeued > 0;
-    s->seen[COVER_kv_kept] |= e->stats.rows_kept > 0;
-    s->seen[COVER_kv_kept_beside_others] |= e->stats.rows_kept > 0 && e->admit.n_pools > 1;
     s->seen[COVER_came_back] |= e->stats.restarted_workers > 0;
     const sl_adapt_stats *a = &e->stats.adapt;
     s->seen[COVER_moved_by_load] |= a->changes > 0;

@@ -101,6 +101,18 @@
     X(kv_kept_of_a_prompt)                                                                         \
     X(copied)                                                                                      \
     X(went_on_with_copies)                                                                         \
+    X(began_with_pages)                                                                            \
+    X(began_with_pages_beside_others)                                                              \
+    X(began_with_what_was_drawn)                                                                   \
+    X(began_with_pages_of_half_a_prompt)                                                           \
+    X(began_with_pages_apart)                                                                      \
+    X(began_with_pages_under_pressure)                                                             \
+    X(began_with_pages_and_reports)                                                                \
+    X(preempted_and_found)                                                                         \
+    X(lost_and_found)                                                                              \
+    X(drained_and_found)                                                                           \
+    X(found_of_who_was_lost)                                                                       \
+    X(pages_evicted)                                                                               \
     X(killed_before_its_successor)                                                                 \
     X(rehosted)                                                                                    \
     X(recovered_defrag)                                                                            \
@@ -116,6 +128,7 @@
     X(sent_again_aep)                                                                              \
     X(hedged)                                                                                      \
     X(hedged_aep)                                                                                  \
+    X(misjudged)                                                                                   \
     X(hedged_sequencer)                                                                            \
     X(hedged_and_back)                                                                             \
     X(rehosted_slow)                                                                               \
@@ -179,7 +192,10 @@ typedef struct sim_request {
     sim *s;
     const sim_prompt *p;
     const sim_answer *want;
+    uint32_t given; /* first tokens of the answer that are in its prompt: a talk that goes on */
     uint32_t max_tokens, stop[2], n_stop, n_top;
+    bool shares; /* its KV pages with others of the same... */
+    uint8_t tenant;
     bool ignore_eos, logprobs, prompt_logprobs, logits, too_long;
     bool poison; /* a worker that computes it after `fatal` tokens crashes */
     uint32_t fatal;
@@ -188,9 +204,9 @@ typedef struct sim_request {
     uint32_t cancel_at_n;                /* after so many tokens; 0: never */
     uint64_t id;
     bool submitted, refused, cancelled;
-    bool preempted, ran;  /* seen in the ledger */
-    uint32_t worker;      /* where it runs; SL_NO_WORKER: it waits */
-    uint32_t last_worker; /* where it ran last */
+    bool preempted, ran, stayed; /* seen in the ledger */
+    uint32_t worker;             /* where it runs; SL_NO_WORKER: it waits */
+    uint32_t last_worker;        /* where it ran last */
     uint32_t n, n_prompt_reported, ends;
     bool wrong; /* something that it was told differs from `want` */
     sl_finish finish;
@@ -246,6 +262,7 @@ struct sim {
     bool failure;                          /* something went wrong, on purpose */
     bool moved;                            /* experts, so that without --exact last bits differ */
     bool poisonous;                        /* some requests are */
+    uint32_t delay_us;                     /* of a message, at most */
     uint64_t n_hedged, n_rehosted;         /* verdicts, as last seen */
     bool awaits;                           /* experts of who is lost wait for its next process */
     bool hedged[SIM_MAX_WORKERS];          /* left out, as others waited for it */
@@ -280,6 +297,10 @@ static inline bool sim_once_in(sim *s, uint32_t n) {
 }
 static inline bool sim_is(const sim *s, uint32_t worker, uint32_t role) {
     return worker < s->n_workers && (s->plan.worker[worker].roles & role);
+}
+
+static inline uint32_t sim_prompt_of(const sim_request *r) {
+    return r->p->n + r->given;
 }
 
 /* All are on one machine: who stands still counts as dead after 10 s, else after 2. */

@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PLAIN_FAMILIES 4u /* of prompts: answers without penalties, which may be gone on with */
+
 /* By then even an actor that moves late has lost who is silent, or held apart. */
+#define BORNE_US      ((SIM_PATIENCE_S - 3) * 1000000u)
 #define LOST_AFTER_US (SL_NET_SILENCE_LIMIT_US + 600000u)
 
 /* ---- the deployment ---- */
@@ -81,7 +84,38 @@ bool sim_draw_plan(sim *s) {
 
 /* ---- requests ---- */
 
+/* How KV pages are shared is not drawn in its turn: what else happens does not depend on it. One
+ * seed in five has no cache. In one of three all ask about one text, one after the other. */
+static bool is_talk(const sim *s) {
+    uint64_t state = s->seed * 77 + 5;
+    return s->seed % 5 && sl_rng_below(&state, 3) == 0;
+}
+
+/* Of the families whose answers depend on nothing but their text, the first one of some pages. */
+static uint32_t talk_of(const sim *s) {
+    const sim_prompt *p = sim_prompts(s->seed / 4096);
+    uint32_t longest = 0;
+    for (uint32_t f = 1; f < PLAIN_FAMILIES; f++)
+        if (p[f * SIM_CHOICES].n > p[longest * SIM_CHOICES].n) longest = f;
+    return longest * SIM_CHOICES;
+}
+
+/* With whom it shares pages, and whether it goes on with an answer that may be there. */
+static void draw_sharing(const sim *s, sim_request *r) {
+    uint32_t number = (uint32_t)(r - s->request), given;
+    uint64_t state = s->seed * 31 + number + 7;
+    bool goes_on = sl_rng_below(&state, is_talk(s) ? 2 : 3) == 0;
+    bool plain = r->p < sim_prompts(s->seed / 4096) + PLAIN_FAMILIES * SIM_CHOICES;
+    given = (uint32_t)sl_rng_below(&state, SIM_MAX_NEW);
+    r->shares = s->seed % 5 && sl_rng_below(&state, 6);
+    r->tenant = sl_rng_below(&state, 5) == 0;
+    if (is_talk(s)) r->submit_at_us += number * sl_rng_below(&state, 20000);
+    if (goes_on && plain && !r->p->shape && !r->too_long)
+        r->given = SL_MIN(given, SIM_MAX_NEW - r->max_tokens);
+}
+
 static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us) {
+    if (is_talk(s)) prompt = talk_of(s) + prompt % SIM_CHOICES;
     *r = (sim_request){.s = s,
                        .p = &sim_prompts(s->seed / 4096)[prompt],
                        .worker = SL_NO_WORKER,
@@ -106,6 +140,7 @@ static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us
         r->poison = true;
         r->fatal = sim_below(s, r->max_tokens);
     }
+    draw_sharing(s, r);
     if (s->pressure && !sim_once_in(s, 4)) return;
     if (sim_once_in(s, 5)) r->cancel_at_us = at_us + 1 + sim_below(s, 1 + sim_below(s, 100000));
     if (sim_once_in(s, 8)) r->cancel_at_n = 1 + sim_below(s, r->max_tokens);
@@ -115,6 +150,7 @@ bool sim_draw_requests(sim *s) {
     uint32_t n = 2 + sim_below(s, 9), span_us = 1 + sim_below(s, s->pressure ? 5000 : 60000);
     if (sim_once_in(s, 8)) n = SIM_MAX_REQUESTS - sim_below(s, 8);
     s->poisonous = sim_once_in(s, 6);
+    s->poisonous |= SL_MUTATION(EARLIER_END); /* a bug that one in thousands of seeds shows */
     while (s->n_requests < n) {
         uint64_t at_us = s->now_us + 1 + sim_below(s, span_us);
         uint32_t prompt = sim_below(s, SIM_PROMPTS), choices = sim_once_in(s, 6) ? SIM_CHOICES : 1;
@@ -136,14 +172,20 @@ static void note_asked(sim *s, const sim_request *r) {
     s->seen[COVER_logprobs] |= r->logprobs;
     s->seen[COVER_prompt_logprobs] |= r->prompt_logprobs;
     s->seen[COVER_logits] |= r->logits;
-    s->seen[COVER_prompt_over_a_page] |= r->p->n > SL_KV_PAGE_TOKENS;
-    s->seen[COVER_prompt_in_chunks] |= r->p->n > s->plan.max_num_batched_tokens / s->plan.lanes;
+    s->seen[COVER_prompt_over_a_page] |= sim_prompt_of(r) > SL_KV_PAGE_TOKENS;
+    s->seen[COVER_prompt_in_chunks] |=
+        sim_prompt_of(r) > s->plan.max_num_batched_tokens / s->plan.lanes;
 }
 
 bool sim_submit(sim *s, sim_request *r) {
     sl_err err;
-    const sl_request_params p = {.prompt = r->p->ids,
-                                 .n_prompt = r->p->n,
+    uint32_t prompt[SIM_CONTEXT];
+    memcpy(prompt, r->p->ids, r->p->n * sizeof *prompt);
+    memcpy(prompt + r->p->n, r->want->ids, r->given * sizeof *prompt);
+    const sl_request_params p = {.prompt = prompt,
+                                 .n_prompt = sim_prompt_of(r),
+                                 .shares = r->shares,
+                                 .salt = {r->tenant, r->shares ? 0 : 1 + (uint8_t)(r - s->request)},
                                  .max_tokens = r->max_tokens,
                                  .sampling = r->p->sampling,
                                  .ignore_eos = r->ignore_eos && !r->p->shape,
@@ -160,7 +202,7 @@ bool sim_submit(sim *s, sim_request *r) {
     r->submitted = true;
     r->status = sl_engine_submit(s->engine, &p, &r->id, &err);
     r->refused = r->status != SL_OK;
-    sim_say(s, "request %u of %u tokens asks for %u%s%s", number, r->p->n, r->max_tokens,
+    sim_say(s, "request %u of %u tokens asks for %u%s%s", number, sim_prompt_of(r), r->max_tokens,
             r->refused ? ", refused: " : "", r->refused ? err.msg : "");
     if (r->refused && r->too_long && r->status == SL_ERR_LIMIT)
         s->seen[COVER_too_long_refused] = true;
@@ -280,7 +322,7 @@ static void draw_long_slowness(sim *s, uint32_t span_us) {
     while (!sim_is(s, expert, SL_ROLE_EXPERT)) expert = sim_below(s, s->n_workers);
     for (uint32_t i = 0; i < s->n_requests; i++) { /* for long enough */
         sim_request *r = &s->request[i];
-        if (!r->too_long) r->max_tokens = SIM_MAX_NEW;
+        if (!r->too_long) r->max_tokens = SIM_MAX_NEW - r->given;
         r->cancel_at_us = 0;
         r->cancel_at_n = 0;
     }
@@ -447,6 +489,7 @@ static void wish(sim *s, sim_event *e) {
     s->seen[COVER_drain_refused] |= e->wish.status == SL_ERR_INFEASIBLE;
     if (e->wish.status != SL_OK) return;
     if (p->state == SL_DRAIN_DRAINED) s->returns_us[e->a] = 0; /* on its way, or lost: not wanted */
+    if (s->failure && leaves) note_failure(s); /* the others may be lost, unheard of */
     s->moved |= sim_is(s, e->a, SL_ROLE_EXPERT);
     e->grows = free;
     s->paused |= leaves && p->alone;
@@ -469,7 +512,6 @@ static void do_event(sim *s, sim_event *e) {
                                         "falls silent",
                                         "pauses",
                                         "is held apart",
-                                        "is held apart most of the time",
                                         "gets another plan",
                                         "is to leave",
                                         "is to restart",
@@ -516,6 +558,7 @@ static void do_event(sim *s, sim_event *e) {
             s->seen[COVER_link_lost] = true;
             s->kills += 2;
             note_failure(s);
+            s->starved |= e->for_us > BORNE_US; /* who needs just this link */
         }
         s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + e->for_us + 100000);
         break;

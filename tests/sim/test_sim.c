@@ -38,9 +38,13 @@ static uint64_t met[COVER_COUNT]; /* seeds by situation */
 sl_mutation sl_mutation_on;
 #endif
 
+/* Where messages take up to 5 or 20 ms by chance, chance alone makes a worker look slow: at most
+ * one of so many seeds. */
+#define SEEDS_A_MISJUDGED 2000u
+
 /* ---- one seed ---- */
 
-static void note_plan(sim *s, uint32_t delay_us) {
+static void note_plan(sim *s) {
     bool both = sim_is(s, 0, SL_ROLE_EXPERT);
     s->seen[both ? COVER_colocated : COVER_apart] = true;
     s->seen[COVER_several_lanes] = s->plan.lanes > 1;
@@ -50,17 +54,17 @@ static void note_plan(sim *s, uint32_t delay_us) {
     s->seen[COVER_inexact] = !s->plan.exact;
     s->seen[COVER_bf16_wire] = s->plan.wire == SL_WIRE_BF16;
     s->seen[COVER_fp8_wire] = s->plan.wire == SL_WIRE_FP8;
-    s->seen[COVER_delays] = delay_us > 0;
+    s->seen[COVER_delays] = s->delay_us > 0;
 }
 
 static bool start(sim *s) {
     static const uint32_t delays_us[] = {0, 400, 800, 1200, 5000, 20000};
-    uint32_t delay_us = delays_us[sim_below(s, SL_LEN(delays_us))];
+    s->delay_us = delays_us[sim_below(s, SL_LEN(delays_us))];
     s->pressure = sim_once_in(s, 4);
     if (!sim_draw_plan(s)) return false;
     s->spawns = sim_once_in(s, 2);
-    bool ok = sim_start(s, s->seed | 1, delay_us);
-    note_plan(s, delay_us);
+    bool ok = sim_start(s, s->seed | 1, s->delay_us);
+    note_plan(s);
     sim_say(s, "seed %llu: %u workers, schedule %s, %u lanes, %u chunks, %u pages, %u rows a step",
             (unsigned long long)s->seed, s->n_workers, sl_schedule_name(s->plan.schedule),
             s->plan.lanes, s->plan.chunks, s->plan.n_pages, s->plan.max_num_batched_tokens);
@@ -199,6 +203,7 @@ static int await_mutant(pid_t child) {
 static bool possible(sim_cover c) {
     sl_plan p;
     sl_err err;
+    if (c == COVER_misjudged) return false; /* it may, and is to be rare */
     if (c == COVER_shared_asas || c == COVER_shared_aass) return sim_spec.d_ff_shared > 0;
     if (c != COVER_several_lanes && c != COVER_several_chunks) return true;
     if (sl_plan_local(&sim_spec, 1, 1, &p, &err) != SL_OK) return false;
@@ -256,6 +261,10 @@ int main(int argc, char **argv) {
             return printf("found after %llu seeds\n", (unsigned long long)(seed - first + 1)), 0;
     }
     bool covered = mutate || print_cover(cover);
+    if (met[COVER_misjudged] > 1 + count / SEEDS_A_MISJUDGED)
+        return printf("%llu of %llu seeds had a worker that counted as slow for chance alone\n",
+                      (unsigned long long)met[COVER_misjudged], (unsigned long long)count),
+               1;
     printf("%llu seeds, %llu failed\n", (unsigned long long)count, (unsigned long long)bad);
     return mutate ? 1 : bad != 0 || !covered;
 }

@@ -146,22 +146,30 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
 }
 
 /* Positions of each page whose rows are not to be touched: of a request that it has, those it is
- * through with; all of one that it has ended, of which the coordinator may not know. */
+ * through with; all of one that it has ended, of which the coordinator may not know, and of what is
+ * known to be in a page. */
 static void mark_whole(sim *s, uint32_t i, uint32_t *whole) {
     const sl_admit *books = &s->engine->admit;
     const sl_attn *a = s->worker[i]->attn;
     for (uint32_t r = 0; r < books->cap; r++) {
         const sl_admit_request *q = &books->request[r];
+        const sl_kv_copies_of *of = &books->copies.of[r];
         uint32_t done = UINT32_MAX;
+        for (uint32_t k = 0; of->at == i && k < of->n_asked; k++)
+            whole[of->page[k]] = SL_KV_PAGE_TOKENS; /* they may be there, unheard of */
         if (q->state < SL_ADMIT_STAYING || q->worker != i) continue;
         for (uint32_t j = 0; a && j < a->n_lanes * a->max_slots; j++)
             if (a->slot[j].life->used && a->slot[j].request == s->engine->ledger.at[r]->id)
                 done = a->slot[j].life->done;
         for (uint32_t k = 0; k < q->n_pages; k++) {
             uint32_t first = k * SL_KV_PAGE_TOKENS;
-            whole[q->pages[k]] = SL_MIN(done - SL_MIN(first, done), SL_KV_PAGE_TOKENS);
+            uint32_t is = SL_MIN(done - SL_MIN(first, done), SL_KV_PAGE_TOKENS);
+            whole[q->pages[k]] = SL_MAX(whole[q->pages[k]], is);
         }
     }
+    const sl_pages *pool = &books->worker[i].pages; /* and all of those that others may have */
+    for (uint32_t p = 0; p < pool->n_touched; p++)
+        if (!sl_page_key_none(pool->page[p].key)) whole[p] = SL_KV_PAGE_TOKENS;
 }
 
 void sim_tear_worker(sim *s, uint32_t i) {
@@ -196,10 +204,12 @@ void sim_remove_worker(sim *s, uint32_t i, bool crash) {
 }
 
 bool sim_has(const sim *s, uint32_t role) {
-    for (uint32_t i = 0; i < s->n_workers; i++)
-        if (sim_is(s, i, role) && ((s->spawns && !s->engine->drain.place[i].spare) ||
-                                   (s->worker[i] && !s->silent[i]) || s->returns_us[i]))
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        bool comes = s->spawns ? !s->engine->drain.place[i].spare : s->returns_us[i] > 0;
+        bool wanted = sl_drain_wants(&s->engine->drain, i);
+        if (sim_is(s, i, role) && ((comes && wanted) || (s->worker[i] && !s->silent[i])))
             return true;
+    }
     return false;
 }
 

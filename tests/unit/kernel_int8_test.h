@@ -35,7 +35,7 @@ static inline void k8_hard_values(float *x, uint32_t n, int i) {
         for (uint32_t j = 0; j < n; j++) x[j] = (float)((int)kt_below(255) - 127) / 2;
 }
 
-static void bits_quantise(const sl_kernels *k) {
+static inline void bits_quantise(const sl_kernels *k) {
     for (int i = 0; i < 400; i++) {
         sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
         uint32_t n = k8_length(kind);
@@ -50,7 +50,7 @@ static void bits_quantise(const sl_kernels *k) {
 }
 
 /* In two parts, against rms_apply and quantise of the reference. */
-static void bits_rms_quantise(const sl_kernels *k) {
+static inline void bits_rms_quantise(const sl_kernels *k) {
     for (int i = 0; i < 400; i++) {
         sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
         uint32_t block = sl_act_block(kind), n = k8_length(kind);
@@ -100,7 +100,7 @@ static inline void k8_near(const double *want, const uint8_t *row, sl_act_kind k
     }
 }
 
-static void oracle_quantise(double tol) {
+static inline void oracle_quantise(double tol) {
     float x[512];
     double want[512];
     _Alignas(64) uint8_t row[1024];
@@ -116,7 +116,7 @@ static void oracle_quantise(double tol) {
     assert_true(isnan(sl_act_scales(row, 512)[0]) && !isnan(sl_act_scales(row, 512)[1]));
 }
 
-static void oracle_rms_quantise(double tol) {
+static inline void oracle_rms_quantise(double tol) {
     float x[512], w[512];
     double want[512];
     _Alignas(64) uint8_t row[1024];
@@ -214,7 +214,7 @@ static inline void k8_same(const sl_kernels *k, k8_case *g) {
     sl_free(want);
 }
 
-static void bits_int8_tile(const sl_kernels *k) {
+static inline void bits_int8_tile(const sl_kernels *k) {
     for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
         if (!sl_act_is_int8(sl_act_kind_of(d))) continue;
         for (uint32_t rows = 0; rows <= SL_TILE_ROWS; rows++)
@@ -240,7 +240,7 @@ static void bits_int8_tile(const sl_kernels *k) {
 }
 
 /* Against double arithmetic on the same codes: weights as their format defines them. */
-static void oracle_int8_tile(double tol) {
+static inline void oracle_int8_tile(double tol) {
     for (int i = 0; i < 200; i++) {
         sl_dtype d = (sl_dtype)(i % SL_DTYPE_COUNT);
         sl_act_kind kind = sl_act_kind_of(d);

@@ -300,6 +300,11 @@ sl_answer_style sl_chat_style(const sl_chat *chat) {
     (void)chat;
     return script_style;
 }
+sl_span sl_chat_source(const sl_chat *chat, bool of_tools) {
+    static const char text[] = "{{ messages }}";
+    (void)chat;
+    return of_tools ? (sl_span){0} : (sl_span){(const uint8_t *)text, sizeof text - 1};
+}
 bool sl_chat_has_switch(const sl_chat *chat) {
     (void)chat;
     return script_style.thought != 0;

@@ -303,10 +303,18 @@ static void generation_defaults_are_read(void **state) {
     assert_int_equal(q.n_eos, 2);
     assert_int_equal(q.eos[0], 151645);
     assert_int_equal(q.eos[1], 151643);
+    assert_true(isnan(g.repetition_penalty));
     assert_int_equal(
         sl_hf_generation_parse("g.json", span("{\"repetition_penalty\":1.05}"), &q, &g, &err),
+        SL_OK);
+    assert_true(g.repetition_penalty == 1.05f);
+    assert_int_equal(
+        sl_hf_generation_parse("g.json", span("{\"repetition_penalty\":0}"), &q, &g, &err),
+        SL_ERR_LIMIT);
+    assert_int_equal(
+        sl_hf_generation_parse("g.json", span("{\"presence_penalty\":1.05}"), &q, &g, &err),
         SL_ERR_UNSUPPORTED);
-    assert_string_equal(err.msg, "g.json: repetition_penalty: supported only as 1");
+    assert_string_equal(err.msg, "g.json: presence_penalty: supported only as 0");
     assert_int_equal(
         sl_hf_generation_parse("g.json", span("{\"eos_token_id\":151936}"), &q, &g, &err),
         SL_ERR_LIMIT);
@@ -416,7 +424,7 @@ static void options_that_change_results_are_refused(void **state) {
          "config.json: partial_rotary_factor: supported only as 1"},
         {q, "\"layer_types\":[\"full_attention\",\"sliding_attention\"]", SL_ERR_UNSUPPORTED,
          "config.json: layer_types: layer 1 must be \"full_attention\""},
-        {q, "\"repetition_penalty\":1.1", SL_ERR_UNSUPPORTED, "config.json: repetition_penalty: "},
+        {q, "\"presence_penalty\":1.1", SL_ERR_UNSUPPORTED, "config.json: presence_penalty: "},
         {q, "\"architectures\":[\"LlamaForCausalLM\"]", SL_ERR_UNSUPPORTED,
          "config.json: architectures: \"LlamaForCausalLM\" is not supported (supported: "},
         {q, "\"architectures\":[]", SL_ERR_FORMAT, "config.json: architectures: must be one class"},

@@ -47,7 +47,7 @@ static void say_request(stage *s, uint64_t id, uint32_t start, uint32_t page) {
 
 static void say_fetch(stage *s, uint64_t transfer, uint32_t page) {
     const sl_wire_fetch f = {.transfer = transfer,
-                             .key = sl_pages_chain(0, tokens),
+                             .key = sl_pages_chain((sl_page_key){.word = {0, 0}}, tokens),
                              .request = 77,
                              .index = 0,
                              .page = page,
@@ -65,7 +65,7 @@ static sl_wire_blocks expect_get(stage *s, uint64_t transfer) {
     const sl_span in = {a->body[i]->data, a->body[i]->len};
     assert_int_equal(sl_wire_blocks_decode(&a->head[i], in, &s->m, &b, &data, &err), SL_OK);
     assert_true(b.transfer == transfer && b.request == 77 && b.index == 0);
-    assert_true(b.key == sl_pages_chain(0, tokens));
+    assert_true(sl_page_key_is(b.key, sl_pages_chain((sl_page_key){0}, tokens)));
     actor_forget(a, i);
     return b;
 }
@@ -107,7 +107,7 @@ static void serve_fetch(stage *s, uint64_t transfer) {
 }
 
 /* What the worker says is in page `index` of its request: bytes of the blocks, or none. */
-static size_t ask(stage *s, uint64_t request, uint32_t index, uint64_t key, uint8_t *out) {
+static size_t ask(stage *s, uint64_t request, uint32_t index, sl_page_key key, uint8_t *out) {
     static uint64_t transfer = 1000;
     actor *a = &s->toy[BUDDY];
     sl_wire_blocks b = {.transfer = ++transfer,
@@ -138,14 +138,14 @@ static void what_was_fetched_is_there(void **state) {
     stage s;
     begin(&s);
     size_t page = sl_kv_page_bytes(&s.m);
-    uint64_t key = sl_pages_chain(0, tokens);
+    sl_page_key key = sl_pages_chain((sl_page_key){0}, tokens);
     say_fetch(&s, 5, 9);
     serve_fetch(&s, 5);
     say_request(&s, 77, 33, 9);
     assert_int_equal(ask(&s, 77, 0, key, got), page);
     assert_memory_equal(got, bytes, page);
     /* Nothing else can be had: other tokens, rows that are not computed, no page, no request. */
-    assert_int_equal(ask(&s, 77, 0, key + 1, got), 0);
+    assert_int_equal(ask(&s, 77, 0, (sl_page_key){{key.word[0], key.word[1] + 1}}, got), 0);
     assert_int_equal(ask(&s, 77, 1, sl_pages_chain(key, tokens), got), 0);
     assert_int_equal(ask(&s, 77, 400, key, got), 0);
     assert_int_equal(ask(&s, 78, 0, key, got), 0);
@@ -181,7 +181,7 @@ static void a_late_page_touches_nobody(void **state) {
     stage s;
     begin(&s);
     size_t page = sl_kv_page_bytes(&s.m);
-    uint64_t key = sl_pages_chain(0, tokens);
+    sl_page_key key = sl_pages_chain((sl_page_key){0}, tokens);
     say_fetch(&s, 5, 9);
     sl_wire_blocks late = expect_get(&s, 5);
     say_request(&s, 77, 33, 9);
@@ -229,7 +229,7 @@ static void fetches_are_checked(void **state) {
     (void)state;
     sl_wire_fetch f[SL_MAX_FETCHES + 1];
     for (uint32_t i = 0; i <= SL_MAX_FETCHES; i++)
-        f[i] = (sl_wire_fetch){.transfer = i + 1, .key = 1, .page = i, .from = BUDDY};
+        f[i] = (sl_wire_fetch){.transfer = i + 1, .key = {{1}}, .page = i, .from = BUDDY};
     f[0].page = 16;
     expect_refusal(f, 1, "into page 16, there are 16");
     f[0].page = 0;

@@ -71,6 +71,29 @@ static void activations_are_read_and_printed(void **state) {
     refused("{" HEAD "," PAIR ",\"activations\":\"fp8\"}", SL_ERR_ARG, "f32, int8, bf16");
 }
 
+static void ranks_are_read_and_printed(void **state) {
+    static const char *const said[] = {"", ",\"ranks\":\"threads\"", ",\"ranks\":\"processes\""};
+    (void)state;
+    for (uint32_t i = 0; i < SL_LEN(said); i++) {
+        sl_plan p = {0}, q = {0};
+        sl_err err = {0};
+        char json[300];
+        snprintf(json, sizeof json, "{" HEAD "," PAIR ",\"tp\":{\"attention\":2,\"expert\":4%s}}",
+                 said[i]);
+        if (parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
+        char *text = sl_plan_print(&p);
+        assert_non_null(text);
+        if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+        for (const sl_plan *at = &p; at; at = at == &p ? &q : NULL) {
+            assert_true(at->attention_tp == 2 && at->expert_tp == 4);
+            assert_int_equal(at->rank_kind, i == 2 ? SL_RANKS_PROCESSES : SL_RANKS_THREADS);
+        }
+        sl_free(text);
+        sl_plan_free(&p);
+        sl_plan_free(&q);
+    }
+}
+
 static void costs_are_read_and_printed(void **state) {
     (void)state;
     sl_plan p = {0}, q = {0};
@@ -509,6 +532,8 @@ static void refused_workers(void **state) {
     refused("{" HEAD ",\"tp\":{\"expert\":3}," PAIR "}", SL_ERR_ARG, "1, 2, 4 or 8 are possible");
     refused("{" HEAD ",\"tp\":{\"expert\":16}," PAIR "}", SL_ERR_LIMIT, "expert");
     refused("{" HEAD ",\"tp\":{\"experts\":2}," PAIR "}", SL_ERR_UNSUPPORTED, "experts");
+    refused("{" HEAD ",\"tp\":{\"expert\":2,\"ranks\":\"fibres\"}," PAIR "}", SL_ERR_ARG,
+            "ranks 'fibres' is unknown: threads, processes");
     refused("{" HEAD ",\"segments\":true," PAIR "}", SL_ERR_ARG, "segments are a part of exact");
     refused("{" HEAD ",\"exact\":true,\"tp\":{\"expert\":2}," PAIR "}", SL_ERR_ARG,
             "needs segments");
@@ -625,6 +650,7 @@ static void every_allocation_fails(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(activations_are_read_and_printed),
+        cmocka_unit_test(ranks_are_read_and_printed),
         cmocka_unit_test(costs_are_read_and_printed),
         cmocka_unit_test(defaults),
         cmocka_unit_test(round_trip),

@@ -1,18 +1,23 @@
-/* A gang is a device: of every family's fixture, 1, 2, 4 and 8 ranks give the same bits where sums
- * are taken in segments, and nearly those of one device where they are not; pages that one wrote,
- * others go on from. */
+/* A gang is a device: of every family's fixture, 1, 2, 4 and 8 ranks, threads and processes, give
+ * the same bits where sums are taken in segments, and nearly those of one device where they are
+ * not; pages that one wrote, others go on from. A process gang's rank that ends, ends the gang's.
+ */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/convert.h"
+#include "stage/gang.h"
 #include "stage/stage.h"
 
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -28,7 +33,8 @@
 typedef struct run {
     sl_device *d;
     const sl_model_spec *s;
-    float *x, *h, *shared, *y, *logits, *normed;
+    sl_mem mem[4];
+    float *x, *h, *y, *normed, *logits; /* the first four in that memory of the device */
     uint32_t *expert, id[ROWS], pos[ROWS];
     float *gate;
     const uint32_t *pages[ROWS];
@@ -40,38 +46,53 @@ static void *floats(size_t n) {
     return p;
 }
 
-static sl_device *open_gang(const char *folder, uint32_t ranks, bool segmented,
-                            sl_activations activations, uint32_t threads) {
+/* hosted NULL: all experts. */
+static sl_device *open_hosting(const char *folder, uint32_t ranks, sl_rank_kind kind,
+                               bool segmented, sl_activations activations, uint32_t threads,
+                               const uint8_t *hosted) {
     static const sl_device_spec cpu = {.kind = SL_DEVICE_CPU};
-    const sl_device_opts o = {.folder = folder,
-                              .hosts = {.attention = true, .experts = true, .segmented = segmented},
-                              .device = &cpu,
-                              .ranks = ranks,
-                              .threads = threads,
-                              .activations = activations,
-                              .exact = segmented,
-                              .max_rows = ROWS,
-                              .max_pairs = PAIRS,
-                              .kv_pages = PAGES};
+    const sl_device_opts o = {
+        .folder = folder,
+        .hosts = {.attention = true, .experts = true, .hosted = hosted, .segmented = segmented},
+        .device = &cpu,
+        .ranks = ranks,
+        .rank_kind = kind,
+        .threads = threads,
+        .activations = activations,
+        .exact = segmented,
+        .max_rows = ROWS,
+        .max_pairs = PAIRS,
+        .kv_pages = PAGES};
     sl_device *d = NULL;
     sl_err err;
     if (sl_device_open(&o, &d, &err) != SL_OK) fail_msg("%s", err.msg);
     return d;
 }
 
+static sl_device *open_gang(const char *folder, uint32_t ranks, sl_rank_kind kind, bool segmented,
+                            sl_activations activations, uint32_t threads) {
+    return open_hosting(folder, ranks, kind, segmented, activations, threads, NULL);
+}
+
+static float *take(run *r, uint32_t i, size_t rows) {
+    sl_err err;
+    if (sl_device_take_rows(r->d, rows, &r->mem[i], &err) != SL_OK) fail_msg("%s", err.msg);
+    return (float *)(uintptr_t)r->mem[i].at;
+}
+
 static run start(sl_device *d) {
     run r = {.d = d, .s = d->spec};
-    size_t n = (size_t)ROWS * r.s->d_model, k = (size_t)ROWS * r.s->top_k;
-    r.x = floats(n), r.h = floats(n), r.shared = floats(n), r.normed = floats(n);
-    r.y = floats(k * r.s->d_model);
+    size_t k = (size_t)ROWS * r.s->top_k;
+    r.x = take(&r, 0, ROWS), r.h = take(&r, 1, ROWS), r.y = take(&r, 2, k);
+    r.normed = take(&r, 3, ROWS);
     r.logits = floats((size_t)ROWS * r.s->vocab);
     r.expert = floats(k), r.gate = floats(k);
     return r;
 }
 
 static void end(run *r) {
-    free(r->x), free(r->h), free(r->shared), free(r->y), free(r->logits), free(r->normed);
-    free(r->expert), free(r->gate);
+    for (uint32_t i = 0; i < SL_LEN(r->mem); i++) sl_device_give(r->d, r->mem[i]);
+    free(r->logits), free(r->expert), free(r->gate);
     sl_device_close(r->d);
 }
 
@@ -213,25 +234,34 @@ static void carry_pages(const run *from, const run *to) {
     free(blocks);
 }
 
+/* How many ranks are processes, in turn: few often, for the machine has few cores. */
+static const uint32_t in_turn[] = {2, 4, 2, 2, 8, 2};
+static uint32_t turn;
+
 static void check(const char *name, const char *path, sl_activations how) {
     apart = how == SL_ACTIVATIONS_F32 ? APART : APART_ROUNDED;
     for (int segmented = 0; segmented < 2; segmented++) {
-        run one = start(open_gang(path, 1, segmented, how, 1));
-        run moved = start(open_gang(path, 2, segmented, how, 1));
-        run gang[3];
+        run one = start(open_gang(path, 1, SL_RANKS_THREADS, segmented, how, 1));
+        run moved = start(open_gang(path, 2, SL_RANKS_THREADS, segmented, how, 1));
+        run gang[4];
         for (uint32_t i = 0; i < 3; i++)
-            gang[i] = start(open_gang(path, 2u << i, segmented, how, i == 0 ? 4 : 1));
+            gang[i] =
+                start(open_gang(path, 2u << i, SL_RANKS_THREADS, segmented, how, i == 0 ? 4 : 1));
+        const uint32_t most = in_turn[turn++ % SL_LEN(in_turn)];
+        gang[3] = start(open_gang(path, most, SL_RANKS_PROCESSES, segmented, how, 1));
+        const uint32_t ranks[] = {2, 4, 8, most};
         for (uint32_t step = 0; step < STEPS; step++) {
-            if (step == 1) carry_pages(&gang[1], &moved);
+            if (step == 1) carry_pages(&gang[1 + 2 * segmented], &moved);
+            if (step == 1) carry_pages(&gang[1], &gang[3]);
             run_step(&one, step);
-            for (uint32_t i = 0; i < 3; i++) {
+            for (uint32_t i = 0; i < 4; i++) {
                 run_step(&gang[i], step);
-                (segmented ? same_bits : nearly)(&one, &gang[i], name, 2u << i);
+                (segmented ? same_bits : nearly)(&one, &gang[i], name, ranks[i]);
             }
         }
         run_step(&moved, 1);
         (segmented ? same_bits : nearly)(&one, &moved, name, 2);
-        for (uint32_t i = 0; i < 3; i++) end(&gang[i]);
+        for (uint32_t i = 0; i < 4; i++) end(&gang[i]);
         end(&moved);
         end(&one);
     }
@@ -263,9 +293,187 @@ static void ranks_give_the_same(void **state) {
     assert_true(n >= 12);
 }
 
-int main(void) {
+#define ONE_FIXTURE GOLDEN "qwen3moe-tiny"
+
+/* Experts that a gang of processes did not have at first. */
+static void hosted_later(void **state) {
+    sl_model_spec m;
+    sl_hosting left;
+    sl_err err;
+    (void)state;
+    assert_int_equal(sl_model_read_spec(ONE_FIXTURE, &m, NULL, &err), SL_OK);
+    uint8_t *hosted = calloc((size_t)m.n_moe, m.n_experts);
+    assert_non_null(hosted);
+    for (uint32_t i = 0; i < m.n_moe * m.n_experts; i += 3) hosted[i] = 1;
+    run one = start(open_gang(ONE_FIXTURE, 1, SL_RANKS_THREADS, true, SL_ACTIVATIONS_F32, 1));
+    run gang = start(
+        open_hosting(ONE_FIXTURE, 2, SL_RANKS_PROCESSES, true, SL_ACTIVATIONS_F32, 1, hosted));
+    memset(hosted, 1, (size_t)m.n_moe * m.n_experts);
+    do assert_int_equal(sl_device_host(gang.d, hosted, PAIRS, true, &left, &err), SL_OK);
+    while (left != SL_HOSTING_DONE);
+    run_step(&one, 0);
+    run_step(&gang, 0);
+    same_bits(&one, &gang, "hosted later", 2);
+    end(&gang);
+    end(&one);
+    free(hosted);
+}
+
+/* A call with more data than any before it, and others after it. */
+static void calls_grow(void **state) {
+    const uint32_t many = 20000;
+    (void)state;
+    run one = start(open_gang(ONE_FIXTURE, 1, SL_RANKS_THREADS, true, SL_ACTIVATIONS_F32, 1));
+    run gang = start(open_gang(ONE_FIXTURE, 2, SL_RANKS_PROCESSES, true, SL_ACTIVATIONS_F32, 1));
+    run *both[] = {&one, &gang};
+    sl_mem rows[2];
+    uint32_t *id = calloc(many, sizeof *id);
+    assert_non_null(id);
+    for (uint32_t i = 0; i < many; i++) id[i] = i % one.s->vocab;
+    for (uint32_t i = 0; i < 2; i++) {
+        sl_err err;
+        run_step(both[i], 0);
+        assert_int_equal(sl_device_take_rows(both[i]->d, many, &rows[i], &err), SL_OK);
+        const sl_stage_call c = {.op = SL_OP_EMBED, .rows = {.n = many, .id = id, .x = rows[i]}};
+        sl_device_submit(both[i]->d, &c);
+        run_step(both[i], 1);
+    }
+    assert_memory_equal((void *)(uintptr_t)rows[0].at, (void *)(uintptr_t)rows[1].at,
+                        rows[0].bytes);
+    same_bits(&one, &gang, "after it", 2);
+    for (uint32_t i = 0; i < 2; i++) sl_device_give(both[i]->d, rows[i]);
+    free(id);
+    end(&gang);
+    end(&one);
+}
+
+static size_t address_space(void) {
+    size_t pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%zu", &pages), 1);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Memory that its ranks were sent and the worker itself could not map is nobody's: the next that it
+ * takes, as large, is the same at all of them. */
+static void taking_may_fail(void **state) {
+    const size_t large = (size_t)1 << 30;
+    const uint32_t many = 64;
+    struct rlimit before, low;
+    uint32_t id[64];
+    sl_mem rows[2];
+    sl_err err;
+    (void)state;
+    run one = start(open_gang(ONE_FIXTURE, 1, SL_RANKS_THREADS, true, SL_ACTIVATIONS_F32, 1));
+    run gang = start(open_gang(ONE_FIXTURE, 2, SL_RANKS_PROCESSES, true, SL_ACTIVATIONS_F32, 1));
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    low = before;
+    low.rlim_cur = address_space() + large / 4;
+    assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
+    const sl_status st = gang.d->ops->take(gang.d, large, &rows[1], &err);
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+    assert_int_equal(st, SL_ERR_NOMEM);
+    assert_int_equal(gang.d->ops->take(gang.d, large, &rows[1], &err), SL_OK);
+    assert_int_equal(sl_device_take_rows(one.d, many, &rows[0], &err), SL_OK);
+    for (uint32_t i = 0; i < many; i++) id[i] = i;
+    run *both[] = {&one, &gang};
+    for (uint32_t i = 0; i < 2; i++) {
+        const sl_stage_call c = {.op = SL_OP_EMBED, .rows = {.n = many, .id = id, .x = rows[i]}};
+        sl_device_submit(both[i]->d, &c);
+    }
+    assert_memory_equal((void *)(uintptr_t)rows[0].at, (void *)(uintptr_t)rows[1].at,
+                        rows[0].bytes);
+    for (uint32_t i = 0; i < 2; i++) sl_device_give(both[i]->d, rows[i]);
+    end(&gang);
+    end(&one);
+}
+
+/* The processes that this one has started. */
+static uint32_t children(pid_t *pid, uint32_t most) {
+    char path[64];
+    uint32_t n = 0;
+    int found;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (n < most && fscanf(f, "%d", &found) == 1) pid[n++] = found;
+    fclose(f);
+    return n;
+}
+
+/* What becomes of a process with a gang whose second rank gets that signal. */
+static int without_a_rank(int sig) {
+    int status;
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        pid_t rank[8];
+        run gang =
+            start(open_gang(ONE_FIXTURE, 4, SL_RANKS_PROCESSES, true, SL_ACTIVATIONS_F32, 1));
+        if (children(rank, 8) != 3) _exit(7);
+        run_step(&gang, 0);
+        kill(rank[1], sig);
+        run_step(&gang, 1);
+        _exit(8);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void a_rank_that_ends_ends_the_gang(void **state) {
+    (void)state;
+    int status = without_a_rank(SIGKILL);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    status = without_a_rank(SIGABRT); /* its own fault is its worker's */
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+/* What ends it says so to nobody: its ranks see it. */
+static void ranks_end_with_the_gang(void **state) {
+    int tell[2];
+    pid_t rank[8] = {0};
+    (void)state;
+    assert_int_equal(pipe(tell), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        run gang =
+            start(open_gang(ONE_FIXTURE, 4, SL_RANKS_PROCESSES, true, SL_ACTIVATIONS_F32, 1));
+        run_step(&gang, 0);
+        const uint32_t n = children(rank, 8);
+        if (write(tell[1], rank, sizeof rank) != sizeof rank || n != 3) _exit(7);
+        pause();
+    }
+    assert_int_equal(read(tell[0], rank, sizeof rank), sizeof rank);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_true(rank[i] > 0);
+        uint32_t ms = 0;
+        while (kill(rank[i], 0) == 0 && ms++ < 30000) usleep(1000);
+        assert_int_not_equal(kill(rank[i], 0), 0);
+    }
+    close(tell[0]), close(tell[1]);
+}
+
+static int as_rank(int fd) {
+    sl_err err;
+    if (sl_gang_run_rank(fd, &err) == SL_OK) return 0;
+    fprintf(stderr, "%s\n", err.msg);
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[2], "--rank-fd") == 0) return as_rank(atoi(argv[3]));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_same),
+        cmocka_unit_test(hosted_later),
+        cmocka_unit_test(calls_grow),
+        cmocka_unit_test(taking_may_fail),
+        cmocka_unit_test(a_rank_that_ends_ends_the_gang),
+        cmocka_unit_test(ranks_end_with_the_gang),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,7 +211,7 @@ static void others_are_refused_by_name(void **state) {
     about.service[0] ^= 1;
     bytes[8]++;
     put(bytes, n);
-    check_refused(SL_ERR_UNSUPPORTED, "version 2, this program reads 1");
+    check_refused(SL_ERR_UNSUPPORTED, "version 3, this program reads 2");
     bytes[8]--;
     assert_int_equal(chmod(path, 0640), 0);
     check_refused(SL_ERR_ARG, "chmod 600");
@@ -341,6 +341,7 @@ static void records_say_only_what_they_may(void **state) {
                            .stride = 2,
                            .finish = 2,
                            .ended_s = 99,
+                           .n_found = 64,
                            .ids = {(const uint8_t *)ids, sizeof ids},
                            .logprobs = {(const uint8_t *)pairs, sizeof pairs}};
     sl_journal_tokens got;
@@ -348,7 +349,7 @@ static void records_say_only_what_they_may(void **state) {
     sl_journal_tokens_write(&t, out);
     assert_int_equal(sl_journal_tokens_read((sl_span){out, n}, &got, &err), SL_OK);
     assert_true(got.choice == 1 && got.at == 4 && got.n == 2 && got.finish == 2 &&
-                got.ended_s == 99);
+                got.ended_s == 99 && got.n_found == 64);
     assert_memory_equal(got.logprobs.data, pairs, sizeof pairs);
     for (size_t cut = 0; cut < n; cut++)
         assert_int_equal(sl_journal_tokens_read((sl_span){out, cut}, &got, &err), SL_ERR_FORMAT);

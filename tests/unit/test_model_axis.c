@@ -163,12 +163,12 @@ static sl_model *rank_make(const gang *g, uint32_t r) {
     m->folder = sl_strdup("a rank");
     m->block = sl_alloc(m->spec.n_layers, sizeof *m->block);
     m->expert = sl_alloc((size_t)m->spec.n_moe * m->spec.n_experts, sizeof *m->expert);
-    m->rope_freq = sl_alloc(m->spec.rope_dim / 2, sizeof *m->rope_freq);
-    assert_true(m->folder && m->block && m->expert && m->rope_freq);
-    memcpy(m->rope_freq, w->rope_freq, m->spec.rope_dim / 2 * sizeof *m->rope_freq);
-    if (!w->ones) return m;
-    m->ones = sl_alloc(m->spec.head_dim, sizeof *m->ones);
-    memcpy(m->ones, w->ones, m->spec.head_dim * sizeof *m->ones);
+    m->made.rope_freq = sl_alloc(m->spec.rope_dim / 2, sizeof *m->made.rope_freq);
+    assert_true(m->folder && m->block && m->expert && m->made.rope_freq);
+    memcpy(m->made.rope_freq, w->made.rope_freq, m->spec.rope_dim / 2 * sizeof *m->made.rope_freq);
+    if (!w->made.ones) return m;
+    m->made.ones = sl_alloc(m->spec.head_dim, sizeof *m->made.ones);
+    memcpy(m->made.ones, w->made.ones, m->spec.head_dim * sizeof *m->made.ones);
     return m;
 }
 
@@ -176,9 +176,10 @@ static sl_model *rank_make(const gang *g, uint32_t r) {
 static void fill_sinks(sl_model *m) {
     uint32_t n = m->spec.n_heads;
     if (!m->block[0].mat[SL_ROLE_SINKS].data) return;
-    m->sinks = sl_alloc((size_t)m->spec.n_layers * n, sizeof *m->sinks);
+    m->made.sinks = sl_alloc((size_t)m->spec.n_layers * n, sizeof *m->made.sinks);
     for (uint32_t l = 0; l < m->spec.n_layers; l++)
-        memcpy(m->sinks + (size_t)l * n, m->block[l].mat[SL_ROLE_SINKS].data, n * sizeof *m->sinks);
+        memcpy(m->made.sinks + (size_t)l * n, m->block[l].mat[SL_ROLE_SINKS].data,
+               n * sizeof *m->made.sinks);
 }
 
 static void gang_bind(gang *g) {
@@ -189,6 +190,7 @@ static void gang_bind(gang *g) {
         sl_model *m = g->rank[r];
         if (m->spec.tied_head) m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
         fill_sinks(m);
+        m->tables = m->made;
         if (sl_mla_bind(m, &err) != SL_OK) fail_msg("%s", err.msg);
     }
 }

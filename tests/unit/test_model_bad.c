@@ -416,9 +416,9 @@ static void options_that_change_results_are_refused(void **state) {
     check_refused(dir, "router_scale", SL_ERR_UNSUPPORTED,
                   "/config.json: router_scale: unknown option; ignoring it could change results");
     folder_patch_text(dir, "config.json", ",\"router_scale\":2", "");
-    folder_write(dir, "generation_config.json", "{\"repetition_penalty\":1.1}", 26);
+    folder_write(dir, "generation_config.json", "{\"presence_penalty\":1.1}", 24);
     check_refused(dir, "penalty", SL_ERR_UNSUPPORTED,
-                  "/generation_config.json: repetition_penalty: supported only as 1");
+                  "/generation_config.json: presence_penalty: supported only as 0");
     folder_remove(dir);
 }
 

@@ -201,7 +201,7 @@ static void check_routed(const char *config, const float bias[12], uint32_t want
     sl_model *m = model_run_open(dir);
     model_run r = model_run_make(m, sl_kernels_select(NULL), NULL, 16);
     assert_true(r.s->n_experts == 12 && r.s->n_groups == 4 && r.s->d_model <= 40);
-    memcpy(m->route_bias, bias, 12 * sizeof *bias);
+    memcpy(m->made.route_bias, bias, 12 * sizeof *bias);
     model_run_ids(id, 16, r.s->vocab, 1);
     for (int i = 0; i < 16 * 40; i++) x[i] = (float)sl_rng_below(&rng, 2001) / 1000 - 1;
     const sl_rows rows = {.n = 16, .id = id, .pos = pos};

@@ -177,6 +177,30 @@ static void pair_end(pair *p) {
     sl_loop_hub_free(p->hub);
 }
 
+/* It had called, and nobody had looked. */
+static void who_is_gone_before_it_answers_is_missed(void **state) {
+    (void)state;
+    for (uint32_t delay_us = 0; delay_us <= 5000; delay_us += 5000) {
+        for (int steals = 0; steals < 2; steals++) {
+            vclock clock = {1};
+            sl_loop_hub *hub = make_hub(3, delay_us);
+            peer a = {0}, b = {0};
+            peer_start(&a, hub, &clock, KEY);
+            peer_start(&b, hub, &clock, KEY);
+            sl_conn *c = call(&a, sl_net_address(b.net));
+            assert_non_null(c);
+            if (steals && delay_us) sl_net_progress(b.net); /* it is not due yet */
+            sl_net_free(b.net);
+            clock.now_us += 20000;
+            sl_net_progress(a.net);
+            assert_int_equal(a.downs, 1);
+            assert_int_equal(a.why, SL_ERR_PEER_DOWN);
+            sl_net_free(a.net);
+            sl_loop_hub_free(hub);
+        }
+    }
+}
+
 static void a_cut_ends_both_ends_and_what_is_on_its_way(void **state) {
     (void)state;
     pair p;
@@ -404,6 +428,7 @@ int main(void) {
         cmocka_unit_test(two_nets_shake_hands_and_talk),
         cmocka_unit_test(a_net_can_call_itself),
         cmocka_unit_test(delays_keep_order_within_a_connection_and_repeat_by_seed),
+        cmocka_unit_test(who_is_gone_before_it_answers_is_missed),
         cmocka_unit_test(a_cut_ends_both_ends_and_what_is_on_its_way),
         cmocka_unit_test(a_damaged_message_ends_its_connection),
         cmocka_unit_test(a_thin_link_takes_its_time_by_bytes),

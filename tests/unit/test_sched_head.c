@@ -23,12 +23,13 @@ typedef struct table {
 
 static void make(table *t, uint32_t slots, uint32_t lanes) {
     sl_err err;
-    const sl_plan p = {.lanes = lanes};
+    sl_plan_worker worker = {0};
+    const sl_plan p = {.lanes = lanes, .n_workers = 1, .worker = &worker};
     *t = (table){.cut = {.n_chunks = 1}};
     if (sl_slots_create(1, slots, &t->slots, &err) != SL_OK) fail_msg("%s", err.msg);
     if (sl_step_create(&t->slots, &t->cut, 0, 4096, 1.6, &t->step, &err) != SL_OK)
         fail_msg("%s", err.msg);
-    sl_head_init(&t->head, &p, VOCAB);
+    sl_head_init(&t->head, &p, 0, VOCAB);
 }
 
 static void unmake(table *t) {
@@ -75,23 +76,29 @@ static void over(table *t) {
 static void small_pieces_where_lanes_wait(void **state) {
     (void)state;
     sl_head h;
-    sl_plan p = {.lanes = 2};
-    sl_head_init(&h, &p, 32000);
+    sl_plan_worker worker = {0};
+    sl_plan p = {.lanes = 2, .n_workers = 1, .worker = &worker};
+    sl_head_init(&h, &p, 0, 32000);
     assert_int_equal(h.columns, 1024);
     assert_int_equal(sl_head_column_pieces(&h), 32);
-    sl_head_init(&h, &p, 512);
+    sl_head_init(&h, &p, 0, 512);
     assert_int_equal(sl_head_column_pieces(&h), 16);
-    sl_head_init(&h, &p, 31);
+    sl_head_init(&h, &p, 0, 31);
     assert_int_equal(h.columns, 31);
-    sl_head_init(&h, &p, 1);
+    sl_head_init(&h, &p, 0, 1);
     assert_int_equal(sl_head_column_pieces(&h), 1);
-    sl_head_init(&h, &p, 0);
+    sl_head_init(&h, &p, 0, 0);
     assert_int_equal(sl_head_column_pieces(&h), 1);
     p.device.kind = SL_DEVICE_EMULATED;
-    sl_head_init(&h, &p, 32000);
+    sl_head_init(&h, &p, 0, 32000);
     assert_int_equal(sl_head_column_pieces(&h), 1);
-    p = (sl_plan){.lanes = 1};
-    sl_head_init(&h, &p, 32000);
+    p.device.kind = SL_DEVICE_CPU;
+    worker.on_gpu = true;
+    sl_head_init(&h, &p, 0, 32000);
+    assert_int_equal(sl_head_column_pieces(&h), 1);
+    worker.on_gpu = false;
+    p.lanes = 1;
+    sl_head_init(&h, &p, 0, 32000);
     assert_int_equal(sl_head_column_pieces(&h), 1);
 }
 

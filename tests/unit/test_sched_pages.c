@@ -69,32 +69,87 @@ static void free_when_the_last_holder_gave_it_back(void **state) {
     sl_pages_free(&p);
 }
 
-static void keys_live_as_long_as_their_page_is_held(void **state) {
+static sl_page_key key(uint64_t n) {
+    return (sl_page_key){{n, n / 1000}};
+}
+
+static void keys_find_pages_that_are_held(void **state) {
     (void)state;
     sl_pages p = pages_of(200, 0);
     uint32_t ids[200];
-    assert_int_equal(sl_pages_find(&p, 7), SL_PAGES_NONE);
+    assert_int_equal(sl_pages_find(&p, key(7)), SL_PAGES_NONE);
     assert_true(sl_pages_take(&p, 2, ids));
-    assert_int_equal(sl_pages_find(&p, 0), SL_PAGES_NONE);
-    sl_pages_set_key(&p, ids[0], 7);
-    sl_pages_set_key(&p, ids[1], 7 + 64); /* of the same bucket */
-    assert_int_equal(sl_pages_find(&p, 7), ids[0]);
-    assert_int_equal(sl_pages_find(&p, 7 + 64), ids[1]);
-    assert_int_equal(sl_pages_find(&p, 8), SL_PAGES_NONE);
+    assert_int_equal(sl_pages_find(&p, (sl_page_key){0}), SL_PAGES_NONE);
+    sl_pages_set_key(&p, ids[0], key(7));
+    sl_pages_set_key(&p, ids[1], key(7 + 64)); /* of the same bucket */
+    assert_int_equal(sl_pages_find(&p, key(7)), ids[0]);
+    assert_int_equal(sl_pages_find(&p, key(7 + 64)), ids[1]);
+    assert_int_equal(sl_pages_find(&p, (sl_page_key){{7, 1}}), SL_PAGES_NONE);
     assert_true(sl_pages_take(&p, 198, ids + 2)); /* the books grow */
-    assert_int_equal(sl_pages_find(&p, 7), ids[0]);
-    assert_int_equal(sl_pages_find(&p, 7 + 64), ids[1]);
-    sl_pages_share(&p, ids[0]);
-    sl_pages_give(&p, ids, 2);
-    assert_int_equal(sl_pages_find(&p, 7), ids[0]);
-    assert_int_equal(sl_pages_find(&p, 7 + 64), SL_PAGES_NONE);
-    sl_pages_give(&p, ids, 1);
-    assert_int_equal(sl_pages_find(&p, 7), SL_PAGES_NONE);
-    assert_int_equal(p.page[ids[0]].key, 0);
+    assert_int_equal(sl_pages_find(&p, key(7)), ids[0]);
+    assert_int_equal(sl_pages_find(&p, key(7 + 64)), ids[1]);
+    sl_pages_set_key(&p, ids[2], key(7)); /* another page has it: this one stays nameless */
+    assert_int_equal(sl_pages_find(&p, key(7)), ids[0]);
+    sl_pages_give(&p, ids + 2, 1);
+    assert_true(p.n_free == 1 && p.n_cached == 0 && p.n_keys == 2);
     sl_pages_free(&p);
 }
 
-/* A key says what all tokens up to the page's end are, and in which order. */
+/* What nobody holds and has a key is there until somebody wants a page, the longest unused first
+ * and of one request's pages the last. */
+static void cached_until_a_page_is_wanted(void **state) {
+    (void)state;
+    sl_pages p = pages_of(6, 0);
+    uint32_t ids[6], got[6];
+    assert_true(sl_pages_take(&p, 5, ids));
+    for (uint32_t i = 0; i < 5; i++) sl_pages_set_key(&p, ids[i], key(10 + i));
+    sl_pages_give(&p, ids + 3, 2);
+    sl_pages_give(&p, ids, 3);
+    assert_true(p.n_free == 1 && p.n_cached == 5 && sl_pages_spare(&p) == 6);
+    sl_pages_share(&p, sl_pages_find(&p, key(14))); /* it would have been the first to go */
+    assert_true(p.n_cached == 4 && p.page[ids[4]].holders == 1);
+    assert_true(sl_pages_take(&p, 2, got)); /* the free one, and for want of another... */
+    assert_int_equal(p.n_evicted, 1);
+    assert_int_equal(sl_pages_find(&p, key(13)), SL_PAGES_NONE);
+    sl_pages_give(&p, ids + 4, 1);
+    assert_true(sl_pages_take(&p, 2, got + 2));
+    assert_int_equal(sl_pages_find(&p, key(12)), SL_PAGES_NONE);
+    assert_int_equal(sl_pages_find(&p, key(11)), SL_PAGES_NONE);
+    assert_int_equal(sl_pages_find(&p, key(10)), ids[0]);
+    assert_int_equal(sl_pages_find(&p, key(14)), ids[4]);
+    assert_false(sl_pages_take(&p, 3, got + 4));
+    sl_pages_forget(&p);
+    assert_true(p.n_free == 2 && p.n_cached == 0 && p.n_keys == 0);
+    sl_pages_free(&p);
+}
+
+static void what_was_there_before_is_adopted(void **state) {
+    (void)state;
+    sl_pages p = pages_of(50, 0);
+    const uint32_t ids[] = {40, 3, 7, 9}, twice[] = {1, 2, 1}, none[] = {1, 50};
+    const sl_page_key keys[] = {key(1), key(2), key(3), key(2)};
+    uint32_t got[49];
+    assert_false(sl_pages_adopt(&p, twice, keys, 3));
+    assert_false(sl_pages_adopt(&p, none, keys, 2));
+    assert_true(p.n_free == 50 && p.n_keys == 0);
+    assert_true(sl_pages_adopt(&p, ids, keys, 4));
+    assert_true(p.n_free == 47 && p.n_cached == 3);
+    assert_int_equal(sl_pages_find(&p, key(2)), 3);
+    assert_int_equal(sl_pages_find(&p, key(1)), 40);
+    sl_pages_share(&p, 3);
+    assert_false(sl_pages_adopt(&p, ids, keys, 4)); /* somebody has one */
+    sl_pages_give(&p, ids + 1, 1);
+    assert_true(sl_pages_adopt(&p, ids + 1, keys + 1, 1)); /* of others nobody knows any more */
+    assert_true(p.n_free == 49 && p.n_keys == 1 && sl_pages_find(&p, key(1)) == SL_PAGES_NONE);
+    assert_true(sl_pages_adopt(&p, ids, keys, 4));
+    assert_true(p.n_free == 47 && p.n_cached == 3);
+    assert_true(sl_pages_take(&p, 48, got));
+    assert_int_equal(sl_pages_find(&p, key(1)), SL_PAGES_NONE); /* the first one went first */
+    assert_int_equal(sl_pages_find(&p, key(3)), 7);
+    sl_pages_free(&p);
+}
+
+/* A key says what all tokens up to the page's end are, and in which order, and of whom. */
 static void keys_chain(void **state) {
     (void)state;
     uint32_t tokens[3][SL_KV_PAGE_TOKENS];
@@ -106,66 +161,105 @@ static void keys_chain(void **state) {
     tokens[1][31] = 32;
     tokens[2][0] = 1;
     tokens[2][1] = 0;
-    uint64_t first = sl_pages_chain(0, tokens[0]);
-    assert_true(first != 0);
-    assert_true(first == sl_pages_chain(0, tokens[0]));
-    assert_true(first != sl_pages_chain(0, tokens[1]));
-    assert_true(first != sl_pages_chain(0, tokens[2]));
-    assert_true(sl_pages_chain(first, tokens[0]) != first);
-    assert_true(sl_pages_chain(first, tokens[0]) !=
-                sl_pages_chain(sl_pages_chain(0, tokens[1]), tokens[0]));
+    const sl_page_key root = sl_pages_root("a", 1), other = sl_pages_root("b", 1);
+    const sl_page_key first = sl_pages_chain(root, tokens[0]);
+    sl_pages_keys of = {.root = root};
+    assert_false(sl_page_key_none(first) || sl_page_key_none(root));
+    assert_true(sl_page_key_is(first, sl_pages_chain(root, tokens[0])));
+    assert_false(sl_page_key_is(first, sl_pages_chain(other, tokens[0])));
+    assert_false(sl_page_key_is(first, sl_pages_chain(root, tokens[1])));
+    assert_false(sl_page_key_is(first, sl_pages_chain(root, tokens[2])));
+    assert_false(sl_page_key_is(sl_pages_chain(first, tokens[0]), first));
+    assert_false(sl_page_key_is(sl_pages_chain(first, tokens[0]),
+                                sl_pages_chain(sl_pages_chain(root, tokens[1]), tokens[0])));
+    const sl_page_key second = sl_pages_chain(first, tokens[1]);
+    assert_true(sl_page_key_is(sl_pages_key_of(&of, tokens[0], 1), second));
+    assert_true(sl_page_key_is(sl_pages_key_of(&of, tokens[0], 0), first)); /* from the first on */
+    assert_true(sl_page_key_is(sl_pages_key_of(&of, tokens[0], 1), second));
 }
 
 /* ---- drawn sequences ---- */
 
 #define MOST 150u
 
-/* Who has what, in plain arrays: the stack of pages in the order in which they will be taken. */
+/* Who has what, in plain arrays: the stack of pages in the order in which they will be taken, and
+ * the cached ones, the oldest first. */
 typedef struct model {
-    uint32_t stack[MOST], n_free, n, holders[MOST];
+    uint32_t stack[MOST], n_free, n, holders[MOST], cached[MOST], n_cached;
     uint64_t key[MOST];
 } model;
 
+static uint32_t with_key(const model *m, uint64_t is) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->key[i] == is) return i;
+    return SL_PAGES_NONE;
+}
+
 static void compare(const sl_pages *p, const model *m) {
+    uint32_t keys = 0;
     assert_int_equal(p->n_free, m->n_free);
+    assert_int_equal(p->n_cached, m->n_cached);
     for (uint32_t i = 0; i < m->n; i++) {
-        assert_int_equal(i < p->n_touched ? p->page[i].holders : 0, m->holders[i]);
-        assert_true((i < p->n_touched ? p->page[i].key : 0) == m->key[i]);
-        if (!m->key[i]) continue;
-        uint32_t found = sl_pages_find(p, m->key[i]);
-        assert_true(found != SL_PAGES_NONE && m->key[found] == m->key[i]);
+        bool known = i < p->n_touched;
+        assert_int_equal(known ? p->page[i].holders : 0, m->holders[i]);
+        assert_true(m->key[i] ? sl_page_key_is(p->page[i].key, key(m->key[i]))
+                              : !known || sl_page_key_none(p->page[i].key));
+        if (m->key[i]) assert_int_equal(sl_pages_find(p, key(m->key[i])), i);
+        keys += m->key[i] > 0;
+    }
+    assert_int_equal(p->n_keys, keys);
+}
+
+static void take_out_of_cache(model *m, uint32_t id) {
+    uint32_t at = 0;
+    while (m->cached[at] != id) at++;
+    for (m->n_cached--; at < m->n_cached; at++) m->cached[at] = m->cached[at + 1];
+}
+
+static void evict(model *m) {
+    uint32_t id = m->cached[0];
+    take_out_of_cache(m, id);
+    m->key[id] = 0;
+    m->stack[m->n_free++] = id;
+}
+
+static void take(sl_pages *p, model *m, uint32_t n) {
+    uint32_t ids[MOST];
+    bool taken = sl_pages_take(p, n, ids);
+    assert_int_equal(taken, n <= m->n_free + m->n_cached);
+    while (taken && m->n_free < n) evict(m);
+    for (uint32_t i = 0; taken && i < n; i++) {
+        assert_int_equal(ids[i], m->stack[--m->n_free]);
+        m->holders[ids[i]] = 1;
     }
 }
 
 static void step(sl_pages *p, model *m, uint64_t *rng) {
-    uint32_t ids[MOST], id = (uint32_t)sl_rng_below(rng, m->n);
+    uint32_t id = (uint32_t)sl_rng_below(rng, m->n);
+    uint64_t is = 1 + sl_rng_below(rng, 40);
     switch (sl_rng_below(rng, 4)) {
-    case 0: {
-        uint32_t n = (uint32_t)sl_rng_below(rng, m->n / 4 + 2);
-        bool taken = sl_pages_take(p, n, ids);
-        assert_int_equal(taken, n <= m->n_free);
-        for (uint32_t i = 0; taken && i < n; i++) {
-            assert_int_equal(ids[i], m->stack[--m->n_free]);
-            m->holders[ids[i]] = 1;
-        }
+    case 0:
+        take(p, m, (uint32_t)sl_rng_below(rng, m->n / 4 + 2));
         return;
-    }
     case 1:
         if (m->holders[id] == 0) return;
         sl_pages_give(p, &id, 1);
         if (--m->holders[id] > 0) return;
-        m->key[id] = 0;
-        m->stack[m->n_free++] = id;
+        if (m->key[id])
+            m->cached[m->n_cached++] = id;
+        else
+            m->stack[m->n_free++] = id;
         return;
     case 2:
-        if (m->holders[id] == 0) return;
+        if (m->holders[id] == 0 && m->key[id] == 0) return;
+        if (m->holders[id] == 0) take_out_of_cache(m, id);
         sl_pages_share(p, id);
         m->holders[id]++;
         return;
     default:
         if (m->holders[id] == 0 || m->key[id]) return;
-        m->key[id] = 1 + sl_rng_below(rng, 40);
-        sl_pages_set_key(p, id, m->key[id]);
+        sl_pages_set_key(p, id, key(is));
+        if (with_key(m, is) == SL_PAGES_NONE) m->key[id] = is;
     }
 }
 
@@ -211,7 +305,9 @@ int main(void) {
         cmocka_unit_test(lowest_first_then_given_back_last),
         cmocka_unit_test(all_or_none),
         cmocka_unit_test(free_when_the_last_holder_gave_it_back),
-        cmocka_unit_test(keys_live_as_long_as_their_page_is_held),
+        cmocka_unit_test(keys_find_pages_that_are_held),
+        cmocka_unit_test(cached_until_a_page_is_wanted),
+        cmocka_unit_test(what_was_there_before_is_adopted),
         cmocka_unit_test(keys_chain),
         cmocka_unit_test(drawn_sequences),
         cmocka_unit_test(out_of_memory),

@@ -18,7 +18,8 @@
 /* ---- records ---- */
 
 static void beside(sl_suspect *s, uint64_t number, bool alone, bool experts) {
-    sl_suspect_beside(s, (sl_suspect_loss){.number = number, .alone = alone, .experts = experts});
+    sl_suspect_beside(
+        s, (sl_suspect_loss){.number = number, .alone = alone, .heard = true, .experts = experts});
 }
 
 static void two_crashes_make_a_suspect(void **state) {
@@ -35,6 +36,25 @@ static void two_crashes_make_a_suspect(void **state) {
     assert_true(s.held && !s.everywhere && s.goal == 7 + SL_SUSPECT_TOKENS);
     beside(&s, 5, true, false);
     assert_int_equal(sl_suspect_crashed(&s, 5, 7), SL_SUSPECT_END);
+}
+
+/* The worker may have crashed before the suspect started. */
+static void who_gave_no_sign_proves_little(void **state) {
+    (void)state;
+    sl_suspect s = {0};
+    for (uint64_t i = 1; i <= 2; i++) {
+        beside(&s, i, false, true);
+        sl_suspect_crashed(&s, i, 0);
+    }
+    sl_suspect_beside(&s, (sl_suspect_loss){.number = 3, .alone = true});
+    assert_int_equal(sl_suspect_crashed(&s, 3, 0), SL_SUSPECT_HOLD);
+    sl_suspect heard = s;
+    beside(&heard, 4, true, true);
+    assert_int_equal(sl_suspect_crashed(&heard, 4, 0), SL_SUSPECT_END);
+    beside(&s, 4, false, true); /* beside others */
+    assert_int_equal(sl_suspect_crashed(&s, 4, 0), SL_SUSPECT_HOLD);
+    sl_suspect_beside(&s, (sl_suspect_loss){.number = 5, .alone = true});
+    assert_int_equal(sl_suspect_crashed(&s, 5, 0), SL_SUSPECT_END); /* twice is no chance */
 }
 
 static void further_than_ever_clears(void **state) {
@@ -409,6 +429,7 @@ static void poison_is_found(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_crashes_make_a_suspect),
+        cmocka_unit_test(who_gave_no_sign_proves_little),
         cmocka_unit_test(further_than_ever_clears),
         cmocka_unit_test(a_culprit_explains),
         cmocka_unit_test(many_losses),

@@ -244,8 +244,7 @@ static void bad_fields_are_named(void **state) {
          "response_format", "strict"},
         {SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":\"required\",\"guided_regex\":\"a\"}",
          "guided_regex", "the answer is the call"},
-        {SL_API_CHAT, "{" MESSAGE "\"add_special_tokens\":true}", "add_special_tokens",
-         "only false"},
+        {SL_API_CHAT, "{" MESSAGE "\"add_special_tokens\":1}", "add_special_tokens", "an integer"},
         {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":[1]}", "chat_template_kwargs",
          "an array"},
         {SL_API_CHAT, "{" MESSAGE "\"reasoning_effort\":\"much\"}", "reasoning_effort",
@@ -530,6 +529,34 @@ static void every_allocation_may_fail(void **state) {
     }
 }
 
+/* What nobody asked for is null; a chat's prompt stands beside its choices. */
+static void whole_answers_say_what_was_not_asked(void **state) {
+    (void)state;
+    sl_reply_head chat = {.kind = SL_API_CHAT, .id = "c-1", .model = "m", .created = 5};
+    sl_reply_head text = {.kind = SL_API_COMPLETION, .id = "t-1", .model = "m", .created = 5};
+    const sl_reply_ids none = {.whole = true};
+    sl_reply_ids scored = {.whole = true, .scores = span_of("null,{}")};
+    sl_jbuf b = sl_jbuf_init();
+    sl_reply_add(&b, &chat, &(sl_reply_choice){.finish = "stop", .ids = none});
+    sl_reply_close(&b, &chat, &scored, (sl_reply_usage){3, 4, .thought = 2});
+    assert_string_equal(
+        b.data,
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
+        "\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":null,\"token_ids\":null}],"
+        "\"prompt_token_ids\":null,\"prompt_logprobs\":[null,{}],\"usage\":{\"prompt_tokens\":3,"
+        "\"completion_tokens\":4,\"total_tokens\":7,\"prompt_tokens_details\":{"
+        "\"cached_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":2}}}");
+    sl_jbuf_clear(&b);
+    sl_reply_add(&b, &text, &(sl_reply_choice){.finish = "stop", .ids = none});
+    sl_reply_close(&b, &text, &none, (sl_reply_usage){3, 4});
+    assert_string_equal(
+        b.data, "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                "\"stop_reason\":null,\"prompt_token_ids\":null,\"prompt_logprobs\":null,"
+                "\"token_ids\":null}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,"
+                "\"total_tokens\":7,\"prompt_tokens_details\":{\"cached_tokens\":0}}}");
+    sl_jbuf_free(&b);
+}
+
 static void events_are_framed(void **state) {
     (void)state;
     sl_reply_head chat = {.kind = SL_API_CHAT, .id = "c-1", .model = "m", .created = 5};
@@ -555,13 +582,14 @@ static void events_are_framed(void **state) {
         "data: [DONE]\n\n");
     sl_jbuf_clear(&b);
     uint32_t ids[2] = {4, 5};
-    sl_reply_event_text(&b, &text,
-                        &(sl_reply_choice){.index = 3,
-                                           .text = span_of("x"),
-                                           .finish = "length",
-                                           .ids = {ids, 1, ids, 2},
-                                           .logprobs = span_of("{}")});
-    sl_reply_event_usage(&b, &text, (sl_reply_usage){3, 4});
+    sl_reply_event_text(
+        &b, &text,
+        &(sl_reply_choice){.index = 3,
+                           .text = span_of("x"),
+                           .finish = "length",
+                           .ids = {.prompt = ids, .n_prompt = 1, .tokens = ids, .n_tokens = 2},
+                           .logprobs = span_of("{}")});
+    sl_reply_event_usage(&b, &text, (sl_reply_usage){3, 4, .cached = 2});
     sl_api_error e;
     sl_api_error_of(&e, SL_ERR_WORKER_LOST, NULL, "gone");
     sl_reply_event_error(&b, &e);
@@ -572,7 +600,7 @@ static void events_are_framed(void **state) {
         "\"stop_reason\":null,\"prompt_token_ids\":[4],\"token_ids\":[4,5]}],\"usage\":null}\n\n"
         "data: {\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
         "\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,"
-        "\"total_tokens\":7}}\n\n"
+        "\"total_tokens\":7,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n"
         "data: {\"error\":{\"message\":\"gone\",\"type\":\"server_error\",\"param\":null,"
         "\"code\":\"worker_lost\"}}\n\n");
     sl_jbuf_free(&b);
@@ -591,6 +619,7 @@ int main(void) {
         cmocka_unit_test(tools_that_none_may_call_are_not_shown),
         cmocka_unit_test(usage_is_given_when_asked_for),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(whole_answers_say_what_was_not_asked),
         cmocka_unit_test(events_are_framed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

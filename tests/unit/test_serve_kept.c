@@ -309,6 +309,18 @@ static void the_oldest_give_way(void **state) {
     answer_is_new(KEY("two"), true);
 }
 
+/* Who has an answer may ask for the next one at once: it has ended by then, whatever the engine's
+ * thread still does with it. */
+static void who_is_answered_has_made_room(void **state) {
+    (void)state;
+    keep((sl_server_opts){.responses = 1});
+    for (int i = 0; i < 300; i++) {
+        char key[64];
+        snprintf(key, sizeof key, KEY("next-%d"), i);
+        answer_is_new(key, true);
+    }
+}
+
 static void time_ends_them(void **state) {
     (void)state;
     keep((sl_server_opts){.responses_ttl_s = 1});
@@ -377,6 +389,7 @@ int main(void) {
         TEST(a_key_belongs_to_one_body_and_one_caller),
         TEST(what_fails_is_not_kept),
         TEST(the_oldest_give_way),
+        TEST(who_is_answered_has_made_room),
         TEST(time_ends_them),
         TEST(keys_that_are_none_are_refused),
         TEST(a_stop_ends_what_nobody_reads),

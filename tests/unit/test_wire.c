@@ -50,7 +50,8 @@ static const uint8_t submit_bytes[] = {
     0x28, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00,
     0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x3d,
     0x00, 0x00, 0xc0, 0x3f, 0x00, 0x00, 0x80, 0xbe, 0x00, 0x00, 0xa0, 0x3f, 0x03, 0x00, 0x00, 0x00,
-    0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00,
+    0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x02, 0x03, 0x04,
+    0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x0a, 0x00, 0x00, 0x00,
     0x0b, 0x00, 0x00, 0x00, 0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00,
     0x02, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00,
     0x00, 0x00, 0xc8, 0x42,
@@ -144,7 +145,7 @@ static void header_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 32, "flags 0x20"},
+        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 128, "flags 0x80"},
         {60, 65537, "65537 rows"}, {64, (256u << 20) + 1, "268435457"},
     };
     spoiled s;
@@ -515,6 +516,7 @@ static void submit_matches_its_bytes(void **state) {
                                  .n_top = 3,
                                  .min_tokens = 5,
                                  .start = 1,
+                                 .root = {{0x0807060504030201, 0x100F0E0D0C0B0A09}},
                                  .sampling = {.seed = 0x123456789ABCDEF0,
                                               .temperature = 0.5f,
                                               .top_p = 0.875f,
@@ -552,6 +554,7 @@ static void submit_matches_its_bytes(void **state) {
     assert_memory_equal(got.stop, stop, sizeof stop);
     assert_memory_equal(g->bias, bias, sizeof bias);
     assert_true(got.n_prompt == 2 && got.min_tokens == 5 && got.n_top == 3 && got.start == 1);
+    assert_true(sl_page_key_is(got.root, want.root));
     const struct {
         size_t at;
         uint32_t value;
@@ -564,12 +567,12 @@ static void submit_matches_its_bytes(void **state) {
         {28, 0, "top_p: 0"},
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
-        {40, 16, "unknown flags"},
-        {44, 4, "payload of 132 bytes"},
+        {40, 32, "unknown flags"},
+        {44, 4, "payload of 148 bytes"},
         {44, 0xFFFFFFFF, "payload of"},
         {48, 0xFFFFFFFF, "payload of"},
         {52, 65, "65 stop ids"},
-        {52, 0, "payload of 132 bytes, 128"},
+        {52, 0, "payload of 148 bytes, 144"},
         {56, 0, "prompt of 0 in 3"},
         {56, 4, "prompt of 4 in 3"},
         {60, 0x3F800001, "min_p: 1"},
@@ -579,24 +582,24 @@ static void submit_matches_its_bytes(void **state) {
         {72, 0xBF800000, "repetition_penalty: -1"},
         {76, 21, "21 likeliest"},
         {40, 1, "3 likeliest tokens with flags 0x1"},
-        {80, 1025, "payload of 132 bytes, 8316"},
-        {80, 1, "payload of 132 bytes, 124"},
+        {80, 1025, "payload of 148 bytes, 8332"},
+        {80, 1, "payload of 148 bytes, 140"},
         {20, 18, "min_tokens 18 of 17"},
         {84, 3, "start at 3 of 3 tokens"},
         {88, SL_MAX_SHAPE + 1, "shape of 4194305 bytes"},
         {88, 4, "whose end is not its own"},
         {48, 0, "start at 1 of 3 tokens, 0 pages"},
-        {116, 9, "logit_bias: id 9 after 9"},
-        {120, 0x7FC00000, "logit_bias: nan for id 4"},
-        {96, 13, "token 13, the vocabulary has 13"},
-        {124, 13, "logit_bias: id 13, the vocabulary has 13"},
+        {132, 9, "logit_bias: id 9 after 9"},
+        {136, 0x7FC00000, "logit_bias: nan for id 4"},
+        {112, 13, "token 13, the vocabulary has 13"},
+        {140, 13, "logit_bias: id 13, the vocabulary has 13"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         put_u32(&s, bad[i].at, bad[i].value);
         says(sl_wire_submit_decode(s.span, 13, &got, &err), SL_ERR_PROTOCOL, &err, bad[i].text);
     }
-    for (size_t n = 0; n < 160; n++) {
+    for (size_t n = 0; n < 176; n++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         s.span.len = n;
         if (n != sizeof submit_bytes)

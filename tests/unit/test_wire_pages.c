@@ -15,6 +15,7 @@ static const sl_model_spec model = {.n_layers = 3, .n_kv_heads = 1, .head_dim = 
 static const uint8_t fetch_bytes[] = {
     7,  0, 0, 0, 0, 0, 0, 0, /* transfer */
     8,  0, 0, 0, 0, 0, 0, 1, /* key */
+    0,  2, 0, 0, 0, 0, 0, 0, /* and on */
     9,  0, 0, 0, 0, 0, 0, 0, /* request */
     10, 0, 0, 0,             /* index */
     11, 0, 0, 0,             /* page */
@@ -25,6 +26,7 @@ static const uint8_t fetch_bytes[] = {
 static const uint8_t blocks_bytes[SL_WIRE_BLOCKS_BYTES] = {
     7,    0,    0,    0,    0, 0, 0, 0, /* transfer */
     8,    0,    0,    0,    0, 0, 0, 1, /* key */
+    0,    2,    0,    0,    0, 0, 0, 0, /* and on */
     9,    0,    0,    0,    0, 0, 0, 0, /* request */
     10,   0,    0,    0,                /* index */
     0,    0,    0,    0,                /* type */
@@ -36,7 +38,7 @@ static const uint8_t blocks_bytes[SL_WIRE_BLOCKS_BYTES] = {
 
 static void fetches_match_their_bytes(void **state) {
     (void)state;
-    const sl_wire_fetch f = {7, 8 | 1ull << 56, 9, 10, 11, 12, 0}, *got = NULL;
+    const sl_wire_fetch f = {7, {{8 | 1ull << 56, 512}}, 9, 10, 11, 12, 0}, *got = NULL;
     _Alignas(8) uint8_t out[(SL_MAX_FETCHES + 1) * sizeof f] = {0};
     sl_wire_header h = {.kind = SL_MSG_KV_FETCH, .rows = 1};
     sl_err err;
@@ -53,16 +55,16 @@ static void fetches_match_their_bytes(void **state) {
     assert_non_null(strstr(err.msg, "9 fetches, limit 8"));
     h.rows = 1;
     in.len = sizeof f;
-    out[36] = 1; /* reserved */
+    out[44] = 1; /* reserved */
     assert_int_equal(sl_wire_fetches_decode(&h, in, &got, &err), SL_ERR_PROTOCOL);
-    out[36] = 0;
-    memset(out + 8, 0, 8); /* no key */
+    out[44] = 0;
+    memset(out + 8, 0, 16); /* no key */
     assert_int_equal(sl_wire_fetches_decode(&h, in, &got, &err), SL_ERR_PROTOCOL);
 }
 
 static sl_wire_blocks two_blocks(void) {
     return (sl_wire_blocks){.transfer = 7,
-                            .key = 8 | 1ull << 56,
+                            .key = {{8 | 1ull << 56, 512}},
                             .request = 9,
                             .index = 10,
                             .first = 1,
@@ -121,7 +123,7 @@ static void every_field_of_blocks_is_checked(void **state) {
     b.field = (value);                                                                             \
     refused(b, SL_MSG_KV_PAGES, 64 + 1024, why)
     SPOIL(type, SL_KV_TYPES, "type 1");
-    SPOIL(key, 0, "no key");
+    SPOIL(key, (sl_page_key){0}, "no key");
     SPOIL(reserved, 1, "1 reserved");
     SPOIL(n, 0, "0 blocks from 1 on, of 3");
     SPOIL(n, 3, "3 blocks from 1 on, of 3");
@@ -135,53 +137,41 @@ static void every_field_of_blocks_is_checked(void **state) {
 }
 
 static const uint8_t kept_bytes[] = {
-    2, 0, 0, 0, 0, 0, 0, 0, /* pages, 0 */
-    9, 0, 0, 0, 5, 0, 0, 0, /* which */
+    9, 0, 0, 0, 0, 0, 0, 0, /* page, 0 */
+    8, 0, 0, 0, 0, 0, 0, 1, /* key */
+    0, 2, 0, 0, 0, 0, 0, 0, /* and on */
 };
 
-static void kept_texts_match_their_bytes(void **state) {
+static void kept_pages_match_their_bytes(void **state) {
     (void)state;
-    const uint32_t pages[] = {9, 5};
-    uint32_t tokens[2 * SL_KV_PAGE_TOKENS];
-    _Alignas(8) uint8_t out[2 * (8 + 2 * 4 * (1 + SL_KV_PAGE_TOKENS))];
-    const sl_wire_kept t = {.n_pages = 2, .pages = pages, .tokens = tokens};
-    sl_wire_kept got;
+    const sl_wire_kept two[] = {{.page = 9, .key = {{8 | 1ull << 56, 512}}},
+                                {.page = 5, .key = {{0, 1}}}},
+                       *got;
+    _Alignas(8) uint8_t out[sizeof two];
+    sl_wire_header h = {.kind = SL_MSG_KV_KEPT, .rows = 2};
     sl_err err = {0};
-    size_t one = sl_wire_kept_bytes(2), at = 0;
-    for (uint32_t i = 0; i < SL_LEN(tokens); i++) tokens[i] = 100 + i;
-    assert_int_equal(2 * one, sizeof out);
-    sl_wire_kept_encode(&t, out);
-    sl_wire_kept_encode(&t, out + one);
+    sl_wire_kept_encode(two, 2, out);
     assert_memory_equal(out, kept_bytes, sizeof kept_bytes);
-    assert_memory_equal(out + sizeof kept_bytes, tokens, sizeof tokens);
     sl_span in = {out, sizeof out};
-    for (uint32_t i = 1; i <= 2; i++) {
-        assert_int_equal(sl_wire_kept_decode(in, &at, 164, &got, &err), SL_OK);
-        assert_true(got.n_pages == 2 && at == i * one);
-        assert_memory_equal(got.pages, pages, sizeof pages);
-        assert_memory_equal(got.tokens, tokens, sizeof tokens);
-    }
-    assert_int_equal(sl_wire_kept_decode(in, &at, 164, &got, &err), SL_ERR_PROTOCOL); /* behind */
-    size_t none = 0;
-    assert_int_equal(sl_wire_kept_decode((sl_span){0}, &none, 164, &got, &err), SL_ERR_PROTOCOL);
+    assert_int_equal(sl_wire_kept_decode(&h, in, &got, &err), SL_OK);
+    assert_memory_equal(got, two, sizeof two);
     static const struct {
-        size_t len;
-        uint32_t word, value, vocab;
+        size_t len, at, n; /* from at on n bytes are 1, or, without n, 16 are 0 */
+        uint32_t rows;
         const char *why;
-    } bad[] = {{271, 0, 2, 164, "text of 2 pages, 0 reserved, in 271 bytes"},
-               {272, 0, 0, 164, "text of 0 pages"},
-               {272, 0, UINT32_MAX, 164, "text of 4294967295 pages"},
-               {272, 1, 1, 164, "1 reserved"},
-               {272, 2, 9, 163, "token 163, the vocabulary has 163"},
-               {7, 0, 2, 164, "in 7 bytes"}};
+    } bad[] = {{47, 0, 1, 2, "payload of 47 bytes, 48 expected"},
+               {0, 0, 1, 2, "payload of 0 bytes, 48 expected"},
+               {48, 0, 1, 3, "payload of 48 bytes, 72 expected"},
+               {48, 0, 1, 0, "no pages"},
+               {48, 28, 1, 2, "kept page 5 without a key, or with 1 reserved"},
+               {48, 32, 0, 2, "kept page 5 without a key, or with 0 reserved"}};
     for (size_t i = 0; i < SL_LEN(bad); i++) {
-        at = 0;
-        sl_wire_kept_encode(&t, out);
-        memcpy(out + 4 * bad[i].word, &bad[i].value, 4);
+        sl_wire_kept_encode(two, 2, out);
+        memset(out + bad[i].at, bad[i].n > 0, bad[i].n ? bad[i].n : 16);
         in.len = bad[i].len;
-        assert_int_equal(sl_wire_kept_decode(in, &at, bad[i].vocab, &got, &err), SL_ERR_PROTOCOL);
+        h.rows = bad[i].rows;
+        assert_int_equal(sl_wire_kept_decode(&h, in, &got, &err), SL_ERR_PROTOCOL);
         if (!strstr(err.msg, bad[i].why)) fail_msg("'%s', not '%s'", err.msg, bad[i].why);
-        assert_int_equal(at, 0);
     }
 }
 
@@ -190,7 +180,7 @@ int main(void) {
         cmocka_unit_test(fetches_match_their_bytes),
         cmocka_unit_test(blocks_match_their_bytes),
         cmocka_unit_test(every_field_of_blocks_is_checked),
-        cmocka_unit_test(kept_texts_match_their_bytes),
+        cmocka_unit_test(kept_pages_match_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

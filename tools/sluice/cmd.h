@@ -37,6 +37,9 @@ int cmd_devices(const sl_options *o);
 int cmd_drain(const sl_options *o);
 int cmd_join(const sl_options *o);
 int cmd_restart(const sl_options *o);
+int cmd_task(const sl_options *o);
+int cmd_slurm(const sl_options *o);
+int cmd_k8s(const sl_options *o);
 int cmd_manual(const sl_options *o);
 
 /* ---- the table of verbs (main.c) ---- */
@@ -87,8 +90,8 @@ sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *o
  * process and those that it starts. */
 sl_status sl_deploy_kernels(const sl_options *o, char out[SL_KERNELS_SPEC_MAX],
                             sl_err *err) SL_MUST_CHECK;
-/* The secret of --secret-file, which must be its owner's alone, or of SLUICE_SECRET; empty when
- * there is none (cmd_secret.c). */
+/* The secret of --secret-file, which must be its owner's alone (-: standard input), or of
+ * SLUICE_SECRET; empty when there is none (cmd_secret.c). */
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1],
                            sl_err *err) SL_MUST_CHECK;
 /* What a secret's file holds, which must be its owner's alone. */
@@ -104,6 +107,9 @@ const sl_transport_kind *sl_deploy_transport_far(const sl_options *o, sl_err *er
 
 /* "3,17,41" -> ids; each checked against vocab. */
 sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *err) SL_MUST_CHECK;
+
+/* The chat template of the options, or the model's own; as sl_chat_open_with. */
+sl_status sl_deploy_chat(const sl_options *o, sl_chat **out, sl_err *err) SL_MUST_CHECK;
 
 /* Sampling of the options, with the model's defaults where they are silent. */
 sl_generation_spec sl_deploy_generation(const sl_options *o, sl_generation_spec model);

@@ -49,6 +49,7 @@ typedef struct answer {
     char *text;
     size_t len, cap;
     sl_token_times times;
+    uint32_t n_found; /* tokens of the prompt whose rows were there */
     sl_finish finish;
     sl_status status;
     char message[256];
@@ -102,6 +103,7 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     answer *a = ctx;
     pthread_mutex_lock(&a->lock);
     if (ev->n) sl_token_times_add(&a->times, ev);
+    a->n_found = ev->n_found;
     for (uint32_t i = 0; i < ev->n; i++)
         if (sl_answer_push(a->said, ev->tokens[i]) != SL_OK) a->status = SL_ERR_NOMEM;
     if (ev->finish != SL_FINISH_NONE) {
@@ -137,7 +139,9 @@ static void print_end(const answer *a, size_t n_prompt) {
     const char *why = interrupted                     ? "; stopped"
                       : a->finish == SL_FINISH_LENGTH ? "; cut off, see --max-tokens"
                                                       : "";
-    fprintf(stderr, "[%zu prompt tokens; %llu tokens, %.1f per second%s]\n", n_prompt,
+    char found[32] = "";
+    if (a->n_found) snprintf(found, sizeof found, ", %u of them cached", a->n_found);
+    fprintf(stderr, "[%zu prompt tokens%s; %llu tokens, %.1f per second%s]\n", n_prompt, found,
             (unsigned long long)a->times.n, sl_token_times_rate(&a->times), why);
 }
 
@@ -166,6 +170,7 @@ static sl_status make_answer(session *s, char **text, size_t *len, sl_err *err) 
                                      SL_MIN(s->o->max_tokens, context - (uint32_t)ids.len),
                                  .sampling = sl_deploy_sampling(s->o, &s->d->gen),
                                  .ignore_eos = s->o->ignore_eos,
+                                 .shares = true,
                                  .on_event = on_event,
                                  .ctx = &a};
     interrupted = 0;
@@ -394,7 +399,7 @@ sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_
     session s = {.o = o, .d = d, .tok = tok, .tty = isatty(STDIN_FILENO) == 1};
     sl_chat *chat = NULL;
     const struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: reads end */
-    sl_status st = sl_chat_open(o->arg[0], &chat, err);
+    sl_status st = sl_deploy_chat(o, &chat, err);
     if (st != SL_OK) return st;
     s.chat = chat;
     mask_interrupt(SIG_BLOCK); /* threads and children inherit it */

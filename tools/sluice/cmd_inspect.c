@@ -1,5 +1,6 @@
 /* sluice inspect: what a checkpoint holds and what workers need of it. */
 #include "cmd.h"
+#include "job.h"
 
 #include "format/arch.h"
 #include "format/plan_json.h"
@@ -91,16 +92,13 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
 
 static void print_memory(const sl_model_spec *m, const sl_model_info *i, const sl_plan *p) {
     for (uint32_t w = 0; w < p->n_workers; w++) {
-        uint32_t n = 0;
-        for (uint32_t e = 0; e < p->n_experts; e++) n += sl_plan_hosts_any(p, e, w);
-        bool attention = (p->worker[w].roles & 1) != 0;
-        double mb = (double)n * m->n_moe * (double)i->bytes_expert / 1e6;
-        if (attention) mb += (double)i->bytes_attention / 1e6;
+        const uint32_t n = sl_job_experts(p, w);
+        bool attention = (p->worker[w].roles & SL_ROLE_ATTENTION) != 0;
         printf("  worker %-2u     %s%s: %u experts, weights %.1f MB", w,
-               attention ? "attention" : "", n ? (attention ? " + expert" : "expert") : "", n, mb);
+               attention ? "attention" : "", n ? (attention ? " + expert" : "expert") : "", n,
+               (double)sl_job_weights(p, m, i, w) / 1e6);
         if (attention)
-            printf(", KV up to %.1f MB (%u pages)",
-                   (double)p->n_pages * (double)sl_kv_page_bytes(m) / 1e6, p->n_pages);
+            printf(", KV up to %.1f MB (%u pages)", (double)sl_job_kv(p, m, w) / 1e6, p->n_pages);
         printf("\n");
     }
 }

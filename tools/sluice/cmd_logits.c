@@ -80,6 +80,8 @@ int cmd_logits(const sl_options *o) {
     if (text && (o->npy[0] || o->ids[0]))
         st = sl_fail(&err, SL_ERR_ARG, "--perplexity goes without --ids and --npy");
     if (st == SL_OK) st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, 1, &d, &err);
+    if (st == SL_OK && sl_device_is_modelled(&d.opts.plan.device))
+        st = sl_fail(&err, SL_ERR_ARG, "--device: an emulated device computes no logits");
     if (st == SL_OK && text) st = sl_perplexity_run(o, &d, &err);
     if (st == SL_OK && !text) st = sl_ids_parse(o->ids, d.spec.vocab, &ids, &err);
     if (st == SL_OK && !text) st = run(o, &d, &ids, &err);

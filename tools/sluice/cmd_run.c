@@ -76,7 +76,7 @@ static sl_status chat_prompt(const sl_options *o, sl_span text, const sl_tokeniz
     sl_chat *chat = NULL;
     const sl_chat_message user = {.role = {(const uint8_t *)"user", 4}, .content = text};
     const sl_chat_options how = {.add_generation_prompt = true};
-    sl_status st = sl_chat_open(o->arg[0], &chat, err);
+    sl_status st = sl_deploy_chat(o, &chat, err);
     if (st == SL_OK) st = sl_chat_prompt(chat, tok, &user, 1, how, ids, &answer->opened, err);
     if (st == SL_OK) answer->style = sl_chat_style(chat);
     sl_chat_free(chat);

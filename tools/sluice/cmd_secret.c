@@ -5,11 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define READ_MS        60000      /* how long standard input may say nothing */
 #define MAX_KEYS_BYTES (1u << 20) /* of a file of clients' keys */
 
 /* Never replaces a file: whoever holds the old secret could not join any more. */
@@ -51,15 +53,29 @@ static bool is_open_to_others(const struct stat *s) {
     return (s->st_mode & 077) != 0 && !handed_over;
 }
 
-/* At most `most` bytes of a file that is its owner's alone. */
+/* Until its end, or `most` bytes; false: it cannot be read, or says nothing for a minute. */
+static bool read_all(int fd, char *out, size_t most, size_t *n) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    *n = 0;
+    for (ssize_t got = 1; got > 0 && *n < most; *n += (size_t)got) {
+        if (poll(&p, 1, READ_MS) != 1) return false;
+        got = read(fd, out + *n, most - *n);
+        if (got < 0) return false;
+    }
+    return true;
+}
+
+/* At most `most` bytes of a file that is its owner's alone, or of standard input, "-", which may be
+ * a pipe. */
 static sl_status read_private(const char *path, char *out, size_t most, size_t *n, sl_err *err) {
     struct stat s;
-    FILE *f = fopen(path, "rbe");
-    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    bool open_to_others = fstat(fileno(f), &s) != 0 || is_open_to_others(&s);
-    *n = fread(out, 1, most, f);
-    bool failed = ferror(f) != 0;
-    fclose(f);
+    const bool given = strcmp(path, "-") == 0;
+    int fd = given ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    bool open_to_others = fstat(fd, &s) != 0 || (!S_ISFIFO(s.st_mode) && !S_ISSOCK(s.st_mode) &&
+                                                 !S_ISCHR(s.st_mode) && is_open_to_others(&s));
+    bool failed = !read_all(fd, out, most, n);
+    if (!given) close(fd);
     if (open_to_others)
         return sl_fail(err, SL_ERR_ARG, "%s: mode %04o opens the secret to others: chmod 600 %s",
                        path, s.st_mode & 07777u, path);

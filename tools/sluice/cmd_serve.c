@@ -60,15 +60,16 @@ static sigset_t stop_signals(void) {
     return set;
 }
 
-/* Lets running requests finish; a second signal, or the end of the time, leaves the rest. */
-static void drain(sl_server *server, uint32_t timeout_s) {
+/* Lets running requests finish; a second signal, or the end of the time, leaves the rest. A
+ * launcher signals whole jobs, and more than once: supervised, a second signal says nothing. */
+static void drain(sl_server *server, uint32_t timeout_s, bool supervised) {
     const sigset_t set = stop_signals();
     const struct timespec pause = {.tv_nsec = DRAIN_POLL_MS * 1000000};
     uint64_t until_ns = sl_now_ns() + timeout_s * 1000000000ull;
     sl_server_drain(server);
     for (uint32_t n; (n = sl_server_running(server)) > 0;) {
         int sig = sl_now_ns() < until_ns ? sigtimedwait(&set, NULL, &pause) : SIGALRM;
-        if (sig < 0) continue;
+        if (sig < 0 || (supervised && sig != SIGALRM)) continue;
         sl_log(SL_LOG_WARN, "serve", "%s: %u requests are ended unfinished",
                sig == SIGALRM ? "--drain-timeout is over" : "a second signal", n);
         return;
@@ -97,7 +98,7 @@ static void await_end(sl_server *server, const sl_options *o) {
     sl_log(SL_LOG_INFO, "serve", "signal %d: stopping, %u requests run", sig,
            sl_server_running(server));
     sl_notify_stopping();
-    if (sig == SIGTERM) drain(server, o->drain_timeout);
+    if (sig == SIGTERM) drain(server, o->drain_timeout, o->supervised);
 }
 
 static bool signalled(void) {
@@ -172,6 +173,16 @@ static sl_status read_sync(const char *text, sl_sync *out, sl_err *err) {
     return sl_fail(err, SL_ERR_ARG, "--journal-sync: \"%s\" is none of never, second, each", text);
 }
 
+static sl_status read_cache(const char *text, sl_cache *out, sl_err *err) {
+    static const char *const names[] = {
+        [SL_CACHE_OFF] = "off", [SL_CACHE_KEY] = "key", [SL_CACHE_SHARED] = "shared"};
+    for (size_t i = 0; i < SL_LEN(names); i++) {
+        *out = (sl_cache)i;
+        if (!strcmp(text, names[i])) return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_ARG, "--prefix-cache: \"%s\" is none of key, shared, off", text);
+}
+
 /* Before any worker is started: what is wrong with it is said at once. */
 static sl_status open_journal(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
                               sl_journal **out, sl_err *err) {
@@ -189,10 +200,12 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                        const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_err *err) {
     sl_engine *e = NULL;
     sl_server *server = NULL;
+    sl_cache cache;
     char name[256], admin_key[SL_SECRET_MAX + 1] = "", *keys = NULL;
     model_name(o, name, sizeof name);
-    sl_status st = SL_OK;
-    if (o->admin_key_file[0]) st = sl_deploy_read_key(o->admin_key_file, admin_key, err);
+    sl_status st = read_cache(o->prefix_cache, &cache, err);
+    if (st == SL_OK && o->admin_key_file[0])
+        st = sl_deploy_read_key(o->admin_key_file, admin_key, err);
     if (st == SL_OK && o->api_key_file[0]) st = sl_deploy_read_keys(o->api_key_file, &keys, err);
     uint64_t start_ns = sl_now_ns();
     if (st == SL_OK) say_weights(name, d->weights, 0);
@@ -219,6 +232,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .responses_grace_s = o->responses_grace,
                                .journal = journal,
                                .journal_sync = sync,
+                               .cache = cache,
                                .weights = d->weights,
                                .planner = o->no_planner ? NULL : d->program,
                                .model_path = o->arg[0],
@@ -272,8 +286,9 @@ int cmd_serve(const sl_options *o) {
     }
     if (st == SL_OK) st = sl_tokenizer_open(o->arg[0], &tok, &err);
     if (st == SL_OK) {
-        st = sl_chat_open(o->arg[0], &chat, &err);
-        if (st == SL_ERR_NOTFOUND || st == SL_ERR_UNSUPPORTED) { /* completions work without one */
+        st = sl_deploy_chat(o, &chat, &err);
+        bool own = !o->chat_template[0];
+        if (own && (st == SL_ERR_NOTFOUND || st == SL_ERR_UNSUPPORTED)) { /* completions work */
             sl_log(SL_LOG_WARN, "serve", "%s: chat requests will be refused", err.msg);
             st = SL_OK;
         }

@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "format/plan_lab.h"
 #include "engine/worker/worker.h"
+#include "stage/gang.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,9 +30,17 @@ static void show_reading(void *ctx, uint64_t done, uint64_t total) {
         begin_reading(r);
 }
 
+/* What a worker has started as a rank of its own. */
+static int run_rank(const sl_options *o) {
+    sl_err err = {0};
+    sl_kernels_trust(); /* who started it has tried what it says */
+    return sl_gang_run_rank((int)o->rank_fd, &err) == SL_OK ? 0 : sl_cmd_fail("rank", &err);
+}
+
 int cmd_worker(const sl_options *o) {
     sl_err err = {0};
     char secret[SL_SECRET_MAX + 1], who[32] = "worker", kernels[SL_KERNELS_SPEC_MAX];
+    if (o->rank_fd) return run_rank(o);
     if (!o->join[0]) {
         sl_fail(&err, SL_ERR_ARG, "--join ADDRESS is missing");
         return sl_cmd_fail("worker", &err);

@@ -4,6 +4,7 @@
 #include "base/progress.h"
 #include "engine/measure/auto.h"
 #include "engine/measure/place.h"
+#include "format/plan_gpu.h"
 #include "format/plan_json.h"
 #include "format/plan_lab.h"
 #include "kernel/kernel.h"
@@ -103,10 +104,34 @@ static sl_status apply_schedule(const sl_options *o, sl_plan *p, sl_err *err) {
     return st;
 }
 
+/* --device, --attention-device, --expert-device, --gpu-memory, --numerics; exact is decided. */
+static sl_status apply_devices(const sl_options *o, sl_plan *p, sl_err *err) {
+    const struct {
+        const char *option, *text;
+        sl_devices_of whose;
+    } by[] = {{"--device", o->device, SL_DEVICES_OF_ALL},
+              {"--attention-device", o->attention_device, SL_DEVICES_OF_ATTENTION},
+              {"--expert-device", o->expert_device, SL_DEVICES_OF_EXPERTS}};
+    sl_status st = SL_OK;
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(by); i++)
+        if (by[i].text[0]) st = sl_plan_set_devices(by[i].option, by[i].whose, by[i].text, p, err);
+    if (st == SL_OK && (o->gpu_memory[0] || o->numerics[0]) && sl_plan_n_gpu(p) == 0)
+        return sl_fail(err, SL_ERR_ARG, "%s is for workers on GPUs (--device cuda:0)",
+                       o->gpu_memory[0] ? "--gpu-memory" : "--numerics");
+    if (st == SL_OK && o->gpu_memory[0])
+        st = sl_gpu_memory_parse(o->gpu_memory, &p->device.gpu_memory, err);
+    if (st == SL_OK && o->numerics[0])
+        st = sl_numerics_parse(o->numerics, &p->device.numerics, err);
+    else if (o->exact)
+        p->device.numerics = SL_NUMERICS_CPU; /* the only one whose bits hold for every batch */
+    return st;
+}
+
 static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err) {
     sl_status st = SL_OK;
+    p->random_weights = p->random_weights || o->random_weights;
     if (o->route_skew[0]) st = sl_route_skew_parse(o->route_skew, &p->skew, err);
-    if (st == SL_OK && o->device[0]) st = sl_device_parse(o->device, &p->device, err);
+    if (st == SL_OK) st = apply_devices(o, p, err);
     if (st == SL_OK && o->time_scale > 0) {
         if (!sl_device_is_modelled(&p->device))
             return sl_fail(err, SL_ERR_ARG, "--time-scale is for an emulated device (--device)");
@@ -115,14 +140,30 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
     return st == SL_OK && o->pin[0] ? sl_plan_pin(o->pin, p, err) : st;
 }
 
-/* --tp, --attention-tp, --expert-tp. */
-static void apply_ranks(const sl_options *o, sl_plan *p) {
+/* --tp, --attention-tp, --expert-tp, --tp-ranks. */
+static sl_status apply_ranks(const sl_options *o, sl_plan *p, sl_err *err) {
     const uint32_t attention = o->attention_tp ? o->attention_tp : o->tp;
     const uint32_t expert = o->expert_tp ? o->expert_tp : o->tp;
     if (attention) p->attention_tp = attention;
     if (expert) p->expert_tp = expert;
     const bool gangs = p->attention_tp > 1 || p->expert_tp > 1;
     p->segments = p->segments || o->segments || (p->exact && gangs);
+    return o->tp_ranks[0] ? sl_rank_kind_parse(o->tp_ranks, &p->rank_kind, err) : SL_OK;
+}
+
+/* Cores of this machine for each worker that computes there; one on a GPU takes one of its own, to
+ * drive it, unless all are on GPUs. */
+static uint32_t share_of_cores(const sl_plan *p) {
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    const uint32_t cores = online > 0 ? (uint32_t)online : 1;
+    uint32_t workers = 0, driving = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        if (p->worker[i].spare) continue;
+        driving += sl_plan_on_gpu(p, i);
+        workers += !sl_plan_on_gpu(p, i);
+    }
+    if (workers == 0) return SL_MAX(cores / SL_MAX(driving, 1u), 1u);
+    return cores > driving ? SL_MAX((cores - driving) / workers, 1u) : 1;
 }
 
 static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
@@ -136,8 +177,8 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
         st = sl_activations_parse(o->activations, &p->activations, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
-    apply_ranks(o, p);
-    if (o->progress[0]) st = sl_progress_parse(o->progress, &p->pump, err);
+    st = apply_ranks(o, p, err);
+    if (st == SL_OK && o->progress[0]) st = sl_progress_parse(o->progress, &p->pump, err);
     if (st != SL_OK) return st;
     if (o->kv_replicas) p->kv_replicas = o->kv_replicas;
     if (o->max_num_seqs) p->max_num_seqs = o->max_num_seqs;
@@ -145,10 +186,8 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     if (o->max_num_batched_tokens) p->max_num_batched_tokens = o->max_num_batched_tokens;
     if (o->ctx) p->context = o->ctx;
     p->n_pages = pages_for(o, m, p);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t share = cores > 0 ? (uint32_t)cores / sl_plan_n_first(p) : 1;
     if (o->threads) p->threads = o->threads;
-    if (!p->threads) p->threads = SL_MAX(share, 1u);
+    if (!p->threads) p->threads = share_of_cores(p);
     return sl_plan_check(p, m, err);
 }
 
@@ -193,6 +232,9 @@ static sl_status prepare_moves(const sl_options *o, sl_deployment *d, sl_err *er
 static sl_status prepare_adapting(const sl_options *o, uint32_t requests, sl_deployment *d,
                                   sl_err *err) {
     if (!o->adapt) return SL_OK;
+    if (sl_plan_n_gpu(&d->opts.plan))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--adapt: experts do not move to GPUs or from them yet");
     d->adapt = SL_ADAPT_OPTS;
     d->adapt.rest_us = (uint64_t)(1e6 * o->adapt_every);
     d->adapt.window_us = d->adapt.rest_us / 5;
@@ -339,6 +381,10 @@ sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *er
         p = *end ? end + 1 : end;
     }
     return out->len ? SL_OK : sl_fail(err, SL_ERR_ARG, "--ids: no token");
+}
+
+sl_status sl_deploy_chat(const sl_options *o, sl_chat **out, sl_err *err) {
+    return sl_chat_open_with(o->arg[0], o->chat_template[0] ? o->chat_template : NULL, out, err);
 }
 
 sl_generation_spec sl_deploy_generation(const sl_options *o, sl_generation_spec model) {

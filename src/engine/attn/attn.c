@@ -44,6 +44,8 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     memcpy(s->pages, in->pages, in->n_pages * sizeof *s->pages);
     memcpy(s->bias, in->sampling.bias, in->sampling.n_bias * sizeof *s->bias);
     s->request = in->request;
+    s->keys.root = in->root;
+    s->tells = (in->flags & SL_SUBMIT_ROWS) != 0;
     s->n_prompt = in->n_prompt;
     s->want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0;
     s->want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0;
@@ -250,7 +252,7 @@ static sl_status create_buffers(sl_attn *a, sl_err *err) {
     a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_MAX_LOGPROBS), sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
     a->moe = sl_alloc(a->m->n_layers, 1);
-    sl_head_init(&a->head, &a->w->plan, a->m->vocab);
+    sl_head_init(&a->head, &a->w->plan, a->w->id, a->m->vocab);
     if (!a->out || !a->pairs || !a->logits || !a->moe)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
     for (uint32_t l = 0; l < a->m->n_layers; l++) a->moe[l] = a->m->ffn[l] != SL_FFN_DENSE;

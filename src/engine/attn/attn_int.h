@@ -44,7 +44,8 @@ typedef struct sl_slot {
     uint32_t min_tokens;    /* of the generated ones: none of `stop` is drawn before */
     uint32_t *pages;        /* in position order, room for all it may ever need */
     uint32_t first_row;     /* of its rows in the running pass */
-    sl_pages_keys keys;     /* of its full pages, as others asked for them */
+    bool tells;             /* the coordinator is to hear how far its prompt is */
+    sl_pages_keys keys;     /* of its full pages, as they are asked for */
     struct sl_guide *guide; /* what its answer is to be like; NULL: anything */
     uint32_t guide_at;      /* where it is in that (sl_grammar_at) */
     bool shapeless;         /* and ends: its answer cannot go on so... */
@@ -183,7 +184,7 @@ void sl_moves_lose(sl_attn *a, uint32_t worker);
 
 /* ---- KV for the next coordinator (keep.c) ---- */
 
-/* These pages, all of the pool, are given to somebody: whose they were has them no longer. */
+/* These pages, all of the pool, are given to somebody: they are kept no longer. */
 void sl_keep_forget(struct sl_keep *k, const uint32_t *pages, uint32_t n);
 
 /* ---- passes (pass.c) ---- */
@@ -243,6 +244,8 @@ void sl_pass_embed(sl_pass *p);
 /* Attention, and the dense feed-forward or the router; of a model with dense branches the router
  * comes first. */
 void sl_pass_block(sl_pass *p);
+/* Attention and a whole block of experts inside the device, which nobody waits for. */
+void sl_pass_inside(sl_pass *p);
 /* After the router: rows that are not finite end their requests. */
 void sl_pass_break(sl_pass *p);
 /* Rows pack_row of h to pack_at. */

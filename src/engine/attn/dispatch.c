@@ -16,11 +16,11 @@ typedef struct selection {
 } selection;
 
 static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
-    selection s = {.end = lane->pass.n, .group = UINT32_MAX, .lost = UINT32_MAX};
+    selection s = {.end = lane->n_away, .group = UINT32_MAX, .lost = UINT32_MAX};
     if (lane->attn->cut.group)
         s.group = chunk;
     else
-        sl_cut_rows(lane->pass.n, lane->pass.step.n_cut, chunk, &s.first, &s.end);
+        sl_cut_rows(lane->n_away, lane->pass.step.n_cut, chunk, &s.first, &s.end);
     return s;
 }
 
@@ -170,7 +170,7 @@ static sl_status send_chunk(sl_lane *lane) {
 void sl_lane_leave(sl_lane *lane, bool stay) {
     uint32_t n = lane->attn->n_experts;
     memset(lane->covered, 0, lane->pass.n * sizeof *lane->covered);
-    sl_outgoing_assign(&lane->pass);
+    if (lane->n_away) sl_outgoing_assign(&lane->pass);
     if (lane->sent_row) {
         memset(lane->sent_row, 0xFF, (size_t)lane->pass.n * n * sizeof *lane->sent_row);
         memset(lane->n_sent, 0, n * sizeof *lane->n_sent);
@@ -191,7 +191,7 @@ bool sl_lane_left(sl_lane *lane) {
     }
     if (lane->pass.leaving && lane->n_left < lane->attn->n_chunks) return false;
     lane->pass.leaving = false;
-    lane->attn->w->n.rows_created += lane->pass.n;
+    lane->attn->w->n.rows_created += lane->n_away;
     return true;
 }
 
@@ -390,13 +390,14 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     }
     sl_status st = collect_answers(lane, offender, err);
     if (st != SL_OK) return st;
-    for (uint32_t r = 0; r < lane->pass.n; r++) {
+    for (uint32_t r = 0; r < lane->n_away; r++) {
         if (lane->covered[r] != all) {
             *offender = debtor(lane, r, all);
             return sl_fail(err, SL_ERR_PROTOCOL, "row %u came back with positions %llx of %llx", r,
                            (unsigned long long)lane->covered[r], (unsigned long long)all);
         }
     }
+    if (lane->n_away == 0) return SL_OK;
     const sl_stage_call c = sl_pass_call(&lane->pass, SL_OP_MERGE);
     const sl_stage_merge m = {.x = c.rows.x,
                               .shared = sl_pass_shared_rows(&lane->pass),

@@ -210,6 +210,7 @@ static void give_up(void *side) {
     sl_flow *f = side;
     while (f->phase == SL_FLOW_HEAD) { /* it needs no expert, and its requests have advanced */
         sl_device_drain(f->a->w->device);
+        if (sl_worker_has_no_device(f->a->w)) return;
         end_head_piece(f);
     }
     for (uint32_t i = 0; i < f->a->max_slots; i++) {

@@ -110,18 +110,17 @@ static void note_step(sl_pass *p, uint64_t tokens) {
     sl_worker_note_span(p->attn->w, step, p->step_began_ns);
 }
 
-/* Part i goes on, and no token says how far it is. */
+/* Part i goes on, and no token says how far it is, which the coordinator wants to know. */
 static bool is_silent(const sl_pass *p, size_t i) {
-    return sl_step_is_open(&p->step, i) && !p->step.part[i].sample;
+    const sl_step_part *part = &p->step.part[i];
+    return sl_step_is_open(&p->step, i) && !part->sample && p->slot[part->slot].tells;
 }
 
-/* Where KV outlives this worker, or is copied, the coordinator learns how far prompts are. */
 static void tell_rows(const sl_pass *p) {
     sl_worker *w = p->attn->w;
     const sl_step *s = &p->step;
     uint32_t n = 0;
-    bool tells = sl_worker_is_kept(w) || w->plan.kv_replicas;
-    for (size_t i = 0; tells && i < s->n_parts; i++) n += is_silent(p, i);
+    for (size_t i = 0; i < s->n_parts; i++) n += is_silent(p, i);
     sl_buf *b = n ? sl_net_buf_take(w->net, n * sizeof(sl_wire_pair)) : NULL;
     if (!b) return; /* it knows less */
     sl_wire_pair *pair = (sl_wire_pair *)(void *)b->data;

@@ -1,20 +1,18 @@
-/* KV that waits for the next coordinator: kept when one is gone, told to the next one, forgotten as
- * that one gives its pages to somebody. */
+/* KV pages that wait for the next coordinator: kept when one is gone, told to the next one with
+ * their keys, forgotten as that one gives them to somebody. */
 #include "engine/attn/keep.h"
 
 #include "base/log.h"
 #include "base/memfd.h"
 #include "base/rng.h"
 #include "engine/attn/attn_int.h"
-#include "sched/estate.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define TOLD_BYTES ((size_t)16 << 20) /* of a message; what does not fit is computed again */
 
 /* Everything that rows of KV depend on, as far as this worker knows it. Zeroed before it is filled:
  * compared byte by byte. */
@@ -23,14 +21,20 @@ typedef struct stamp {
     uint64_t files;
     uint64_t page_bytes;
     sl_route_skew skew;
-    uint32_t n_pages, exact, wire, activations, segments, ranks;
+    uint32_t n_pages, exact, wire, activations, segments, ranks, numerics;
 } stamp;
+
+/* What is in a page. */
+typedef struct content {
+    sl_page_key key;      /* none: nothing that is kept */
+    uint32_t index, page; /* of its request's pages it is that one; and which one it is here */
+} content;
 
 struct sl_keep {
     int fd; /* 0: none */
     stamp of;
-    sl_estate estate;
-    uint32_t *text_of; /* [of.n_pages] 1 + the text that has the page; 0: none */
+    content *in; /* [of.n_pages] */
+    uint32_t n;  /* pages that are kept */
 };
 
 /* ---- the file ---- */
@@ -40,9 +44,9 @@ sl_keep *sl_keep_create(void) {
 }
 
 static void drop(sl_keep *k) {
-    sl_estate_clear(&k->estate, NULL);
-    sl_free(k->text_of);
-    k->text_of = NULL;
+    sl_free(k->in);
+    k->in = NULL;
+    k->n = 0;
     if (k->fd) close(k->fd);
     k->fd = 0;
 }
@@ -98,25 +102,28 @@ static void fill(stamp *out, uint32_t roles, const sl_plan *p, const sl_model_sp
     out->activations = (uint32_t)p->activations;
     out->segments = p->segments;
     out->ranks = sl_plan_ranks(p, roles);
+    out->numerics = (uint32_t)sl_plan_numerics(p);
 }
 
-int sl_keep_file(sl_keep *k, uint32_t roles, const sl_plan *p, const sl_model_spec *m,
+int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec *m,
                  const char *folder) {
+    const uint32_t roles = p->worker[id].roles;
+    const sl_device_spec device = sl_plan_device_of(p, id);
     stamp of;
     size_t bytes = 0;
     sl_err err;
     fill(&of, roles, p, m, folder);
-    bool needed = (roles & SL_ROLE_ATTENTION) && !sl_device_is_modelled(&p->device);
+    bool needed = (roles & SL_ROLE_ATTENTION) && sl_device_is_cpu(&device);
     if (needed && k->fd && memcmp(&of, &k->of, sizeof of) == 0) return k->fd;
-    if (k->estate.n)
+    if (k->n)
         sl_log(SL_LOG_WARN, "worker",
-               "KV of %u requests is of no use by this plan: another model, other numerics or "
-               "another pool",
-               k->estate.n);
+               "%u KV pages are of no use by this plan: another model, other numerics or another "
+               "pool",
+               k->n);
     drop(k);
     if (!needed || __builtin_mul_overflow(p->n_pages, of.page_bytes, &bytes)) return 0;
-    k->text_of = sl_alloc(p->n_pages, sizeof *k->text_of);
-    if (!k->text_of) return 0;
+    k->in = sl_alloc(p->n_pages, sizeof *k->in);
+    if (!k->in) return 0;
     if (sl_memfd_create(bytes, &k->fd, &err) != SL_OK)
         sl_log(SL_LOG_WARN, "worker", "KV ends with this coordinator: %s", err.msg);
     k->of = of;
@@ -125,53 +132,58 @@ int sl_keep_file(sl_keep *k, uint32_t roles, const sl_plan *p, const sl_model_sp
 
 /* ---- what is kept ---- */
 
-/* The pages of this text are its, or with 0 nobody's. */
-static void index_text(sl_keep *k, uint32_t text, uint32_t is) {
-    const sl_estate_text *t = &k->estate.text[text];
-    for (uint32_t i = 0; i < t->n_pages; i++) k->text_of[t->pages[i]] = is;
+void sl_attn_keep(sl_attn *a) {
+    sl_keep *k = a->keep;
+    uint32_t before = k ? k->n : 0;
+    for (uint32_t i = 0; k && i < a->n_lanes * a->max_slots; i++) {
+        sl_slot *s = &a->slot[i];
+        if (!s->life->used || s->life->ends) continue;
+        for (uint32_t p = 0, n = sl_slot_sure_pages(s); p < n; p++) {
+            content *in = &k->in[s->pages[p]];
+            k->n += sl_page_key_none(in->key);
+            *in = (content){sl_pages_key_of(&s->keys, s->tokens, p), p, s->pages[p]};
+        }
+    }
+    if (k && k->n > before)
+        sl_log(SL_LOG_INFO, "worker", "%u KV pages are kept for the next coordinator",
+               k->n - before);
 }
 
-void sl_attn_keep(sl_attn *a) {
-    uint32_t before = a->keep ? a->keep->estate.n : 0;
-    for (uint32_t i = 0; a->keep && i < a->n_lanes * a->max_slots; i++) {
-        const sl_slot *s = &a->slot[i];
-        if (!s->life->used || s->life->ends) continue;
-        uint32_t n = sl_slot_sure_pages(s);
-        if (n == 0) continue;
-        if (!sl_estate_add(&a->keep->estate, s->tokens, s->pages, n)) break;
-        index_text(a->keep, a->keep->estate.n - 1, a->keep->estate.n);
-    }
-    if (a->keep && a->keep->estate.n > before)
-        sl_log(SL_LOG_INFO, "worker", "KV of %u requests is kept for the next coordinator",
-               a->keep->estate.n - before);
+/* Last pages of requests first, as they are of no use without those before them. */
+static int by_use(const void *a, const void *b) {
+    const content *x = a, *y = b;
+    if (x->index != y->index) return x->index > y->index ? -1 : 1;
+    return (x->page > y->page) - (x->page < y->page);
+}
+
+/* All that are kept, [k->n], those of most use last; NULL: no memory. */
+static content *in_order(const sl_keep *k) {
+    content *c = sl_alloc(k->n, sizeof *c);
+    uint32_t n = 0;
+    for (uint32_t page = 0; c && page < k->of.n_pages; page++)
+        if (!sl_page_key_none(k->in[page].key)) c[n++] = k->in[page];
+    if (c) qsort(c, n, sizeof *c, by_use);
+    return c;
 }
 
 void sl_attn_tell_kept(sl_attn *a) {
-    const sl_estate *e = a->keep ? &a->keep->estate : NULL;
-    size_t bytes = 0, at = 0;
-    uint32_t n = 0;
-    for (; e && n < SL_MIN(e->n, SL_WIRE_MAX_ROWS); n++) {
-        size_t more = sl_wire_kept_bytes(e->text[n].n_pages);
-        if (more > TOLD_BYTES - bytes) break;
-        bytes += more;
+    const sl_keep *k = a->keep;
+    uint32_t n = k ? SL_MIN(k->n, (uint32_t)SL_WIRE_MAX_ROWS) : 0;
+    content *c = n ? in_order(k) : NULL;
+    sl_buf *b = c ? sl_net_buf_take(a->w->net, n * sizeof(sl_wire_kept)) : NULL;
+    for (uint32_t i = 0; b && i < n; i++) {
+        const content *in = &c[k->n - n + i];
+        const sl_wire_kept is = {.page = in->page, .key = in->key};
+        sl_wire_kept_encode(&is, 1, b->data + i * sizeof is);
     }
-    sl_buf *b = n ? sl_net_buf_take(a->w->net, bytes) : NULL;
+    sl_free(c);
     if (!b) return; /* all of it is computed again */
-    for (uint32_t i = 0; i < n; i++) {
-        const sl_estate_text *t = &e->text[i];
-        const sl_wire_kept text = {.n_pages = t->n_pages, .pages = t->pages, .tokens = t->tokens};
-        sl_wire_kept_encode(&text, b->data + at);
-        at += sl_wire_kept_bytes(t->n_pages);
-    }
     sl_worker_send(a->w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_KV_KEPT, .rows = n}, b);
 }
 
 void sl_keep_forget(sl_keep *k, const uint32_t *pages, uint32_t n) {
-    for (uint32_t i = 0; k->estate.n && i < n; i++) {
-        uint32_t text = k->text_of[pages[i]];
-        if (text == 0) continue;
-        index_text(k, text - 1, 0);
-        sl_estate_drop(&k->estate, text - 1, NULL); /* the last one takes its place */
-        if (text <= k->estate.n) index_text(k, text - 1, text);
+    for (uint32_t i = 0; k->n && i < n; i++) {
+        k->n -= !sl_page_key_none(k->in[pages[i]].key);
+        k->in[pages[i]] = (content){0};
     }
 }

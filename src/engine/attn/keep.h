@@ -1,5 +1,5 @@
 /* What an attention worker keeps of its KV while it has no coordinator: the file that the pages lie
- * in, and of which requests there are rows. It outlives the worker's sides and devices, is its
+ * in, and what is in which of them. It outlives the worker's sides and devices, is its
  * process's, and is of use only where the next plan would compute the same rows. Thread: owner of
  * the worker. */
 #ifndef SL_ENGINE_KEEP_H
@@ -15,11 +15,12 @@ typedef struct sl_keep sl_keep;
 sl_keep *sl_keep_create(void) SL_MUST_CHECK;
 void sl_keep_free(sl_keep *k); /* NULL-safe; what is kept goes */
 
-/* The file for the KV of a worker with these roles by this plan, of the model in `folder`: owned by
- * k, as of sl_device_opts.kv_fd. It is the one there was if everything is the same on which rows
+/* The file for the KV of worker `id` by this plan, of the model in `folder`: owned by k, as of
+ * sl_device_opts.kv_fd. It is the one there was if everything is the same on which rows
  * depend here: the checkpoint (its headers, and its files by inode, size and time), numerics, the
- * pool. Else what was kept goes. 0: none is needed, or can be had, which is logged. */
-int sl_keep_file(sl_keep *k, uint32_t roles, const sl_plan *p, const sl_model_spec *m,
+ * pool. Else what was kept goes. 0: none is needed, or can be had, which is logged; KV of a GPU
+ * lies in its memory and ends with the worker. */
+int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec *m,
                  const char *folder);
 
 #endif

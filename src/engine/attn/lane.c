@@ -90,11 +90,11 @@ static void end_round(sl_lane *lane) {
 /* The rows are routed: they leave. */
 static void begin_leaving(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    sl_pass_break(&lane->pass);
+    if (lane->n_away) sl_pass_break(&lane->pass);
     bool last = a->m->moe_index[lane->pass.layer] == a->m->n_moe - 1u;
     bool stay = last && !sl_attn_holds(a) && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
-    sl_pass_begin(&lane->pass, SL_TRACE_DISPATCH, lane->pass.n);
+    sl_pass_begin(&lane->pass, SL_TRACE_DISPATCH, lane->n_away);
     lane->dispatched_ns = sl_now_ns();
     lane->leaves = true;
     sl_lane_leave(lane, stay);
@@ -108,6 +108,31 @@ static bool block_ran(sl_lane *lane) {
     return false;
 }
 
+/* Where this worker hosts all experts and its device computes a block by itself, rows stay: only
+ * the words of the round go. So a step is asked of the device block by block without waiting for
+ * it. The last block with experts goes the long way, which shows rows that are not finite. */
+static bool stays_inside(const sl_lane *lane) {
+    const sl_attn *a = lane->attn;
+    const sl_worker *w = a->w;
+    const uint32_t layer = lane->pass.layer;
+    return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
+           a->n_chunks == 1 && !w->plan.exact && a->m->ffn[layer] == SL_FFN_MOE &&
+           a->m->moe_index[layer] + 1u < a->m->n_moe;
+}
+
+static void begin_block(sl_lane *lane) {
+    lane->n_left = 0;
+    lane->leaves = false;
+    lane->n_away = lane->pass.n;
+    if (lane->pass.n == 0) return;
+    if (stays_inside(lane)) {
+        lane->n_away = 0;
+        sl_pass_inside(&lane->pass);
+    } else {
+        sl_pass_block(&lane->pass);
+    }
+}
+
 static void give_replies(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     for (uint32_t i = 0; i < lane->attn->n_experts * lane->attn->n_chunks; i++) {
@@ -119,7 +144,7 @@ static void give_replies(sl_lane *lane) {
 static void begin_merge(sl_lane *lane) {
     sl_err err;
     uint32_t offender = 0;
-    sl_pass_begin(&lane->pass, SL_TRACE_MERGE, lane->pass.n);
+    sl_pass_begin(&lane->pass, SL_TRACE_MERGE, lane->n_away);
     if (sl_lane_merge(lane, &offender, &err) != SL_OK) refuse_expert(lane, offender, &err);
 }
 
@@ -139,11 +164,11 @@ static void end_merge(sl_lane *lane) {
     give_replies(lane);
     count_answers(lane);
     sl_again_close(&lane->again);
-    w->n.rows_merged += lane->pass.n;
+    w->n.rows_merged += lane->n_away;
     const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
                                    .lane = sl_trace_u16(lane->id),
                                    .layer = sl_trace_u16(lane->pass.layer),
-                                   .rows = lane->pass.n};
+                                   .rows = lane->n_away};
     sl_worker_note_span(w, flight, lane->dispatched_ns);
 }
 
@@ -154,12 +179,10 @@ static void begin_task(sl_lane *lane) {
         begin_step(lane);
         break;
     case SL_TURN_BLOCK:
-        lane->n_left = 0;
-        lane->leaves = false;
-        if (lane->pass.n > 0) sl_pass_block(&lane->pass);
+        begin_block(lane);
         break;
     case SL_TURN_SHARED:
-        if (lane->pass.n > 0) sl_pass_shared(&lane->pass);
+        if (lane->n_away > 0) sl_pass_shared(&lane->pass);
         break;
     case SL_TURN_MERGE:
         begin_merge(lane);
@@ -319,7 +342,7 @@ static void drop_answer(void *ctx, uint32_t call) {
 
 void sl_lane_reset(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
-    if (sl_turns_in_flight(lane->turns, lane->id)) w->n.rows_lost += lane->pass.n;
+    if (sl_turns_in_flight(lane->turns, lane->id)) w->n.rows_lost += lane->n_away;
     if (lane->pass.n > 0) w->n.steps_given_up++;
     give_replies(lane);
     sl_again_reset(&lane->again);

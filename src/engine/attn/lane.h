@@ -33,7 +33,9 @@ typedef struct sl_lane {
      * [max_rows][expert workers] and [expert workers], else NULL */
     uint32_t *sent_row, *n_sent;
     uint64_t dispatched_ns;
-    /* rows that leave: the device packs a chunk, n_left have left */
+    /* rows that leave, of all or, when the block runs inside the device, none: the device packs a
+     * chunk, n_left have left */
+    uint32_t n_away;
     bool leaves, stay; /* leaves: the task has come so far */
     uint32_t n_left;
 

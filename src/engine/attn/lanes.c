@@ -71,6 +71,7 @@ static void end_head(sl_lanes *ls) {
         const sl_turn turn = {.kind = SL_TURN_HEAD, .lane = lane->id, .layer = lane->pass.layer};
         if (!lane->begun) sl_lane_run(lane, &turn);
         sl_device_drain(ls->attn->w->device);
+        if (sl_worker_has_no_device(ls->attn->w)) return;
         sl_lane_go_on(lane);
     }
 }

@@ -130,7 +130,7 @@ static bool ask(sl_attn *a) {
 
 /* Whether these are the blocks that this fetch waits for next. */
 static bool is_next(const fetch *f, const sl_wire_blocks *b, uint32_t from) {
-    return f->is.from == from && f->is.key == b->key && f->is.request == b->request &&
+    return f->is.from == from && sl_page_key_is(f->is.key, b->key) && f->is.request == b->request &&
            f->is.index == b->index && b->first == f->came && f->came + b->n <= f->asked &&
            f->pieces > 0;
 }
@@ -189,7 +189,7 @@ static bool find(sl_attn *a, const sl_wire_blocks *b, uint32_t *page) {
     sl_slot *s = sl_slot_of(a, b->request);
     if (!s || b->index >= sl_slot_sure_pages(s)) return false;
     *page = s->pages[b->index];
-    return sl_pages_key_of(&s->keys, s->tokens, b->index) == b->key;
+    return sl_page_key_is(sl_pages_key_of(&s->keys, s->tokens, b->index), b->key);
 }
 
 static void answer(sl_attn *a) {

@@ -105,6 +105,7 @@ void sl_attn_give_up(sl_attn *a) {
     if (a->given_up) return;
     a->given_up = true;
     sl_device_drain(a->w->device); /* nothing here is in use any more */
+    if (sl_worker_has_no_device(a->w)) return;
     a->ops->give_up(a->side);
     sl_hedge_reset(&a->hedge);
     for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++)

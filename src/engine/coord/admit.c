@@ -21,6 +21,12 @@ static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16
     sl_net_send(e->net, e->worker[worker].conn, h, b);
 }
 
+/* Whether it matters how far its prompt is, before a token says so: others may begin with its
+ * pages, and it may go on with what outlives its worker. */
+static bool wants_rows(const sl_engine *e, const sl_request *r, uint32_t worker) {
+    return r->p.shares || e->worker[worker].keeps || e->plan.kv_replicas;
+}
+
 static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_request *q) {
     sl_span shape = sl_shared_bytes(r->p.shape);
     const sl_wire_submit s = {
@@ -29,10 +35,12 @@ static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_r
         .flags = (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) |
                  (r->p.on_logits ? SL_SUBMIT_LOGITS : 0) |
                  (r->p.logprobs ? SL_SUBMIT_LOGPROBS : 0) |
-                 (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0),
+                 (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0) |
+                 (wants_rows(e, r, q->worker) ? SL_SUBMIT_ROWS : 0),
         .n_prompt = q->prompt,
         .min_tokens = r->p.min_tokens,
         .start = q->sure,
+        .root = r->root,
         .n_top = r->p.n_top,
         .sampling = r->p.sampling,
         .n_tokens = sl_admit_known(q),
@@ -54,6 +62,7 @@ static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_r
 static void start(sl_engine *e, sl_request *r) {
     const sl_admit_request *q = sl_request_books(e, r);
     if (q->starts == 1) r->queued_us = sl_clock_now_us(&e->clock) - q->came_us;
+    if (q->starts == 1) r->n_found = SL_MIN(q->found, q->prompt);
     r->n_before = q->drawn;
     sl_stay_note_start(e, r);
     sl_log_request(SL_LOG_INFO, "engine", r->name,
@@ -64,6 +73,7 @@ static void start(sl_engine *e, sl_request *r) {
         e->stats.prompt_tokens += q->prompt;
         pthread_mutex_unlock(&e->lock);
     }
+    if (q->suspect) sl_sign_ask(e);
     sl_status st = send_submit(e, r, q);
     if (st != SL_OK && st != SL_ERR_PEER_DOWN) /* a lost worker is reported by on_down */
         sl_coord_finish(e, r, SL_FINISH_ERROR, st, sl_status_text(st));

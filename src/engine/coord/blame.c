@@ -3,6 +3,7 @@
 #include "engine/coord/coord_int.h"
 
 #include "base/log.h"
+#include "base/mutate.h"
 
 #include <stdio.h>
 
@@ -10,6 +11,7 @@
 void sl_blame_note(sl_engine *e, uint32_t id, bool served) {
     bool experts = e->roster.worker[id].roles & SL_ROLE_EXPERT;
     sl_suspect_loss loss = {.number = ++e->n_losses, .experts = experts};
+    loss.heard = !e->worker[id].sign || SL_MUTATION(EARLIER_END);
     e->worker[id].loss = loss.number;
     for (uint32_t i = 0; served && i < e->ledger.cap; i++) {
         sl_request *r = e->ledger.at[i];

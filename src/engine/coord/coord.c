@@ -65,7 +65,8 @@ static sl_request_event event_of(const sl_request *r, const sl_wire_token *t,
                               .logprobs = t->n_logprobs ? pairs : NULL,
                               .prompt_position = prompt_position,
                               .made_us = t->made_us,
-                              .queued_us = r->queued_us};
+                              .queued_us = r->queued_us,
+                              .n_found = r->n_found};
 }
 
 static void deliver(sl_engine *e, sl_request *r, sl_request_event ev) {
@@ -84,6 +85,7 @@ static sl_status on_prompt_token(sl_engine *e, sl_request *r, const sl_wire_toke
                        t->token, t->position, (unsigned long long)t->request);
     if (t->position <= r->n_prompt_reported) return SL_OK;
     r->n_prompt_reported = t->position;
+    sl_prefix_note_report(e, r);
     deliver(e, r, event_of(r, t, pairs, t->position));
     return SL_OK;
 }
@@ -174,7 +176,7 @@ static sl_status on_rows(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_
     sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
         sl_request *r = running_at(e, pair[i].request, id);
-        if (!r || !(e->worker[id].keeps || e->plan.kv_replicas)) continue;
+        if (!r) continue;
         if (pair[i].value >= sl_admit_known(sl_request_books(e, r)))
             st = sl_fail(err, SL_ERR_PROTOCOL, "%llu rows of request %llu",
                          (unsigned long long)pair[i].value, (unsigned long long)pair[i].request);
@@ -252,7 +254,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         st = sl_copying_on_here(e, id, h, span, err);
         break;
     case SL_MSG_KV_KEPT:
-        st = sl_inherit_on_kept(e, id, h, span, err);
+        st = sl_prefix_on_kept(e, id, h, span, err);
         break;
     case SL_MSG_LOGITS:
         st = on_logits(e, id, h, span, err);
@@ -261,7 +263,8 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         st = on_stats(e, id, span, err);
         break;
     case SL_MSG_CLOCK:
-        st = sl_collect_on_clock(e, id, h, span, err);
+        st = sl_sign_is(h) ? sl_sign_on_answer(e, id, h, err)
+                           : sl_collect_on_clock(e, id, h, span, err);
         break;
     case SL_MSG_TRACE:
         st = e->worker[id].n_looks ? sl_live_on_trace(e, id, h, span, err)
@@ -288,10 +291,11 @@ static void submit(sl_engine *e, sl_request *r) {
                                    sl_clock_now_us(&e->clock), &place, &err);
     if (st == SL_OK && r->p.again) sl_admit_ran_before(&e->admit, place, r->p.n_drawn);
     if (st == SL_OK) {
-        st = sl_ledger_add(&e->ledger, r, place, &err);
+        r->place = place;
+        st = sl_prefix_know(e, r, &err);
+        if (st == SL_OK) st = sl_ledger_add(&e->ledger, r, place, &err);
         if (st != SL_OK) sl_admit_end(&e->admit, place);
     }
-    if (st == SL_OK && r->p.again) sl_inherit_look(e, r);
     if (st != SL_OK) sl_coord_refuse(e, r, st, err.msg);
 }
 
@@ -328,11 +332,15 @@ static void publish_stats(sl_engine *e) {
     s->pages_total = e->admit.n_pages;
     s->pages_copied = e->admit.copies.n_made;
     s->copies_failed = e->admit.copies.n_failed;
-    s->page_copies = 0;
-    for (uint32_t i = 0; e->plan.kv_replicas && i < e->plan.n_workers; i++)
-        s->page_copies += e->admit.copies.worker[i].n_pages;
-    s->pages_kept = e->admit.n_unused_pages - s->page_copies;
-    s->pages_used = e->admit.n_pages - e->admit.n_free_pages - e->admit.n_unused_pages;
+    s->page_copies = e->admit.n_unused_pages;
+    s->pages_free = e->admit.n_free_pages;
+    s->pages_cached = e->admit.n_cached_pages;
+    s->pages_used = e->admit.n_pages - s->pages_free - s->pages_cached - s->page_copies;
+    s->cached_asked = e->admit.rows_asked;
+    s->cached_found = e->admit.rows_found;
+    s->pages_evicted = 0;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        s->pages_evicted += e->admit.worker[i].pages.n_evicted;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -345,7 +353,6 @@ bool sl_coord_step(sl_engine *e) {
     sl_recover_step(e);
     sl_adapting_step(e);
     sl_drain_step(e);
-    sl_inherit_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (came == 0 || now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;

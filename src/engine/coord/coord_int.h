@@ -40,7 +40,8 @@ typedef struct sl_request {
     uint64_t queued_us;         /* how long it waited for its first start */
     uint64_t started_us;        /* last; 0: a token was drawn since */
     uint32_t n_asked;           /* rows that were to be computed then, before one is drawn */
-    sl_pages_keys keys;         /* of its full pages, as they are copied */
+    sl_page_key root;           /* of keys of its pages */
+    uint32_t n_found;           /* tokens of its prompt whose rows were there at its first start */
     sl_suspect suspect;         /* losses of workers that it ran beside */
     struct sl_request *chain;   /* in the hash */
 } sl_request;
@@ -73,6 +74,7 @@ typedef struct sl_member_worker {
     uint64_t judge_us;         /* one that stands still is not judged before */
     uint32_t cramped;          /* epoch in which others had no room for its experts, as was said */
     uint64_t loss;             /* number of its last one */
+    uint64_t sign;             /* number of the question that it has not answered; 0: none */
     bool keeps;                /* its KV outlives it, at this place */
     uint32_t n_looks;          /* questions of live.c that are not answered */
     sl_worker_stats stats;
@@ -194,8 +196,8 @@ struct sl_engine {
     sl_rehosting rehosting;
     uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */
     sl_drain drain;
-    uint64_t show_us; /* when others see next how workers are */
-    uint64_t n_losses;
+    uint64_t show_us;           /* when others see next how workers are */
+    uint64_t n_losses, n_signs; /* of blame.c and sign.c, so far */
     struct {
         uint64_t n, us;
     } rows;       /* from starts of requests to their first tokens: what a row costs */
@@ -207,8 +209,7 @@ struct sl_engine {
     sl_ledger ledger;
     sl_admit admit; /* books of requests and pages; workers as in the plan */
     uint64_t next_stats_us, next_check_us;
-    uint64_t kept_until_us; /* pages that workers kept wait for their requests; 0: none do */
-    uint32_t seats;         /* requests that all attention workers run at most */
+    uint32_t seats; /* requests that all attention workers run at most */
     uint32_t max_queue;
 
     pthread_t thread;
@@ -304,6 +305,14 @@ void sl_blame_crash(sl_engine *e, uint32_t id);
 /* Another token of a request is known. */
 void sl_blame_token(sl_engine *e, sl_request *r);
 
+/* sign.c: on the engine's thread */
+/* A suspect starts alone: whoever serves is asked for a sign of life (sl_member_worker.sign). */
+void sl_sign_ask(sl_engine *e);
+/* The CLOCK answers such a question; what follows of it. SL_ERR_PROTOCOL: nobody asked that. */
+bool sl_sign_is(const sl_wire_header *h);
+sl_status sl_sign_on_answer(sl_engine *e, uint32_t id, const sl_wire_header *h,
+                            sl_err *err) SL_MUST_CHECK;
+
 /* stay.c: on the engine's thread */
 /* The request is sent to a worker; a token of it has come. */
 void sl_stay_note_start(sl_engine *e, sl_request *r);
@@ -326,13 +335,14 @@ void sl_copying_tell(sl_engine *e, sl_request *r, const sl_admit_decision *d);
 sl_status sl_copying_on_here(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                              sl_err *err) SL_MUST_CHECK;
 
-/* inherit.c: on the engine's thread */
+/* prefix.c: on the engine's thread */
+/* The request has a place in the books: they know its tokens from now on. SL_ERR_NOMEM. */
+sl_status sl_prefix_know(sl_engine *e, sl_request *r, sl_err *err) SL_MUST_CHECK;
+/* More of what it asked about its prompt was reported. */
+void sl_prefix_note_report(sl_engine *e, const sl_request *r);
 /* KV_KEPT of worker `id`. */
-sl_status sl_inherit_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
-                             sl_err *err) SL_MUST_CHECK;
-/* A request that ran before waits: it may have rows at some worker. */
-void sl_inherit_look(sl_engine *e, const sl_request *r);
-void sl_inherit_step(sl_engine *e);
+sl_status sl_prefix_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                            sl_err *err) SL_MUST_CHECK;
 
 /* recover.c: on the engine's thread */
 sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;

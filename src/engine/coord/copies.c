@@ -12,7 +12,7 @@ void sl_copying_pair(sl_engine *e) {
 
 void sl_copying_tell(sl_engine *e, sl_request *r, const sl_admit_decision *d) {
     const sl_wire_fetch f = {.transfer = d->transfer,
-                             .key = sl_pages_key_of(&r->keys, r->tokens, d->index),
+                             .key = sl_prefix_key(&e->admit.request[d->request].text, d->index),
                              .request = r->id,
                              .index = d->index,
                              .page = d->page,

@@ -107,6 +107,7 @@ sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *e
                        e->plan.n_workers, e->roster.n_came, (int)peer->worker);
     sl_member_worker *w = &e->worker[id];
     w->conn = c;
+    w->sign = 0;
     w->n_looks = 0;
     w->link_us = 0;
     w->doubt_us = 0;
@@ -157,6 +158,17 @@ static void start_serving(sl_engine *e) {
     signal_start(e, SL_OK, NULL);
 }
 
+/* Where rows leave behind what is in no page, every request begins at its first row. */
+static void note_resumes(sl_engine *e, uint32_t id, bool resumes) {
+    bool attention = e->roster.worker[id].roles & SL_ROLE_ATTENTION;
+    sl_admit_set_resumes(&e->admit, id, resumes);
+    if (attention && !resumes && !sl_device_is_modelled(&e->plan.device))
+        sl_log(SL_LOG_INFO, "engine",
+               "worker %u: no request begins with pages that another one computed: its device, or "
+               "the model, keeps more of it than KV",
+               id);
+}
+
 sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                            sl_err *err) {
     if (e->roster.worker[id].state != SL_ROSTER_JOINING || payload.len != 32)
@@ -168,8 +180,11 @@ sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, s
         signal_start(e, st, err);
         return st;
     }
+    bool kept = e->worker[id].keeps;
     e->worker[id].keeps = e->spawned[id].kv_fd && (h->flags & SL_WIRE_KEPT);
     if (!e->worker[id].keeps) sl_stay_release(e, id);
+    if (kept && !e->worker[id].keeps) sl_admit_forget(&e->admit, id);
+    note_resumes(e, id, h->flags & SL_WIRE_RESUMES);
     if (e->recover.begun) {
         sl_recover_joined(&e->recover, id, sl_clock_now_us(&e->clock));
         return SL_OK;
@@ -236,6 +251,8 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
         sl_log(SL_LOG_ERROR, "engine", "%s", text);
     if (!left) sl_blame_note(e, id, served);
     sl_admit_lose_copies(&e->admit, id);
+    /* Who left on purpose may come back as another program. */
+    if (left || !e->worker[id].keeps) sl_admit_forget(&e->admit, id);
     sl_stay_requeue(e, id);
     pthread_mutex_lock(&e->lock);
     e->stats.lost_workers += !left;

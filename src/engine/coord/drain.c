@@ -145,7 +145,8 @@ static void show_worker(const sl_engine *e, uint32_t id, sl_worker_stats *s) {
     s->life = life_of(e, id);
     s->running = a->running.n;
     s->pages = a->pages.n_total;
-    s->pages_free = a->pages.n_free + e->admit.copies.worker[id].n_pages;
+    s->pages_free = sl_pages_spare(&a->pages) + e->admit.copies.worker[id].n_pages;
+    s->pages_cached = a->pages.n_cached;
     s->wish = p->n;
     s->wish_done = p->done;
     s->wish_status = p->status;

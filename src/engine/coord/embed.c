@@ -157,6 +157,7 @@ static sl_status submit(sluice_stream *t, const sluice_request *r, uint32_t max_
                                               .top_k = r->top_k,
                                               .repetition_penalty = 1,
                                               .seed = r->seed},
+                                 .shares = true, /* all requests are one caller's */
                                  .on_event = on_event,
                                  .ctx = t};
     if (st == SL_OK) st = sl_engine_submit(t->s->engine, &p, &t->id, err);

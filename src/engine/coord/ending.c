@@ -37,6 +37,7 @@ static void finish(sl_engine *e, sl_request *r, sl_request_event ev) {
         if (ev.finish != SL_FINISH_ERROR) ev.finish = SL_FINISH_STOP;
     }
     ev.request = r->id;
+    ev.n_found = r->n_found;
     ev.queued_us = q->starts ? r->queued_us : sl_clock_now_us(&e->clock) - q->came_us;
     uint32_t tokens = q->drawn;
     sl_admit_end(&e->admit, r->place);

@@ -102,10 +102,13 @@ typedef struct sl_request_event {
     uint32_t prompt_position;
     uint64_t made_us;    /* when the tokens were produced, on their worker's monotonic clock */
     uint64_t queued_us;  /* from submission to its first start, or so far */
+    uint32_t n_found;    /* tokens of the prompt whose rows were there at its first start */
     sl_finish finish;    /* not NONE: the last event of this request */
     sl_status status;    /* with SL_FINISH_ERROR: why */
     const char *message; /* with SL_FINISH_ERROR, else NULL; borrowed for the call */
 } sl_request_event;
+
+#define SL_SALT_BYTES 32u
 
 typedef struct sl_request_params {
     const char *name;       /* for log lines, or NULL; copied, at most 64 bytes */
@@ -123,6 +126,12 @@ typedef struct sl_request_params {
     /* NULL, or what the answer is to be like (sl_grammar_of_shape), held by the request. Neither
      * with ignore_eos nor with min_tokens: where it may end the shape says. */
     sl_shared *shape;
+    /* Rows of full KV pages are computed once for all requests that share, and begin with the same
+     * tokens and have the same salt, which says whose they are. One that does not share has a salt
+     * that no other request has, or nobody else of those who share: of its pages others know
+     * nothing, and it goes on with them alone. */
+    bool shares;
+    uint8_t salt[SL_SALT_BYTES];
     /* It was accepted, and perhaps begun, by a coordinator that is gone: it is never turned away
      * for want of a place or of time, and goes on behind what that one heard of it. */
     bool again;
@@ -188,7 +197,8 @@ typedef struct sl_worker_stats {
     bool alive;
     sl_worker_life life;
     uint32_t running;           /* requests */
-    uint32_t pages, pages_free; /* of KV */
+    uint32_t pages, pages_free; /* of KV, those that are... */
+    uint32_t pages_cached;      /* ...cached among them */
     uint32_t wish;              /* number of the last one; 0: none */
     bool wish_done;             /* it is over, and how: */
     sl_status wish_status;
@@ -229,9 +239,14 @@ typedef struct sl_pause {
 
 typedef struct sl_engine_stats {
     uint32_t running, waiting;
-    uint64_t pages_total, pages_used;     /* by requests; beside these... */
-    uint64_t page_copies;                 /* ...so many are copies, which give way */
-    uint64_t pages_kept;                  /* ...and those of requests that may come again */
+    uint64_t pages_total, pages_used; /* by requests; beside these... */
+    uint64_t page_copies;             /* ...so many are copies, which give way */
+    uint64_t
+        pages_cached; /* ...and in so many is what requests may begin with; the others are... */
+    uint64_t pages_free;
+    uint64_t pages_evicted;              /* so far: cached ones whose page somebody wanted */
+    uint64_t cached_asked, cached_found; /* so far: tokens of requests that looked for cached pages,
+                                            and those of them that they found */
     uint64_t pages_copied, copies_failed; /* so far: that came, and that could not be had */
     uint64_t prompt_tokens, generated_tokens;
     uint64_t finished_stop, finished_length, finished_error, finished_cancelled, preempted;
@@ -247,8 +262,8 @@ typedef struct sl_engine_stats {
     uint32_t n_drained;                       /* that are away on purpose */
     uint64_t moved;           /* times that a request went on elsewhere, its worker being drained */
     uint64_t requeued;        /* times that a request went on elsewhere, its worker being lost */
-    uint64_t rows_kept;       /* of requests that went on with the KV of a lost worker */
-    uint64_t rows_recomputed; /* of requests that started again, wherever */
+    uint64_t rows_kept;       /* of requests that started again, and were there */
+    uint64_t rows_recomputed; /* the same, and were not */
     double longest_pause_s;   /* of all recoveries, as requests notice it */
     sl_adapt_stats adapt;
     sl_schedule schedule; /* of the plan, with what it is made of */

@@ -35,6 +35,9 @@ sl_room sl_rooming_look(sl_engine *e) {
         const sl_worker_stats *s = &e->worker[i].stats;
         r->free[i] = limited(e, s->wall_us ? s->memory_free : UINT64_MAX);
         r->machine[i] = s->machine;
+        if (!sl_plan_on_gpu(&e->plan, i)) continue;
+        r->free[i] = UINT64_MAX; /* a GPU's, of which nobody here knows; its worker will say */
+        r->machine[i] = s->machine ^ (i + 1);
     }
     return (sl_room){e->plan.n_workers, r->free, r->machine};
 }
@@ -59,7 +62,8 @@ static sl_status count_added(sl_engine *e, const sl_plan *home, sl_err *err) {
     return SL_OK;
 }
 
-/* Bytes that requests of workers that leave write elsewhere, where pages were never written to. */
+/* Bytes of this machine's memory that requests of workers that leave write elsewhere, where pages
+ * were never written to. Pages on a GPU are all there from the start. */
 static uint64_t kv_that_moves(sl_engine *e) {
     uint64_t moves = 0, free = 0, written = 0;
     if (sl_device_is_modelled(&e->plan.device)) return 0;
@@ -67,11 +71,12 @@ static uint64_t kv_that_moves(sl_engine *e) {
         const sl_pages *p = &e->admit.worker[i].pages;
         if (!(e->plan.worker[i].roles & SL_ROLE_ATTENTION)) continue;
         if (!e->rooming.there[i]) {
-            moves += p->n_total - p->n_free;
+            moves += p->n_total - sl_pages_spare(p); /* what is cached does not move */
             continue;
         }
-        free += p->n_free;
-        written += p->n_free - (p->n_total - p->n_touched);
+        if (sl_plan_on_gpu(&e->plan, i)) continue;
+        free += sl_pages_spare(p);
+        written += sl_pages_spare(p) - (p->n_total - p->n_touched);
     }
     moves = SL_MIN(moves, free); /* what finds no page waits */
     return moves > written ? (moves - written) * sl_kv_page_bytes(&e->spec) : 0;
@@ -123,7 +128,8 @@ sl_status sl_rooming_come(sl_engine *e, const sl_plan *home, uint32_t id, sl_err
     if (st != SL_OK) return st;
     memset(r->added, 0, e->plan.n_workers * sizeof *r->added);
     r->added[id] = gets;
-    r->free[id] = limited(e, e->recover.place[id].can_start ? sl_memory_free() : UINT64_MAX);
+    const bool here = e->recover.place[id].can_start && !sl_plan_on_gpu(&e->plan, id);
+    r->free[id] = limited(e, here ? sl_memory_free() : UINT64_MAX);
     return ask(e, &room, 0, "cannot come", id, err);
 }
 

@@ -3,6 +3,7 @@
 #include "engine/coord/coord_int.h"
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/memfd.h"
 #include "base/mutate.h"
@@ -104,13 +105,14 @@ static int spawn_closed(pid_t *pid, const char *program, char *const argv[], cha
     return rc;
 }
 
-/* KV of attention outlives its process, where it is computed at all. */
+/* KV of attention outlives its process, where it is computed at all and not on a GPU. */
 static void keep_kv(sl_engine *e, uint32_t id) {
     sl_spawned *s = &e->spawned[id];
+    const sl_device_spec device = sl_plan_device_of(&e->plan, id);
     size_t bytes;
     sl_err err;
     if (s->kv_fd || !(e->roster.worker[id].roles & SL_ROLE_ATTENTION) ||
-        sl_device_is_modelled(&e->plan.device) ||
+        !sl_device_is_cpu(&device) ||
         __builtin_mul_overflow(e->plan.n_pages, sl_kv_page_bytes(&e->spec), &bytes))
         return;
     if (sl_memfd_create(bytes, &s->kv_fd, &err) != SL_OK)
@@ -192,11 +194,6 @@ static bool is_there(const sl_engine *e, uint32_t id) {
     return s->pid > 0 || s->has_thread || caller_has(e, id);
 }
 
-/* What a program does to itself; whatever else kills it comes from outside. */
-static bool is_own_fault(int sig) {
-    return sig == SIGSEGV || sig == SIGBUS || sig == SIGILL || sig == SIGFPE || sig == SIGABRT;
-}
-
 static bool reap(sl_spawned *s, int flags) {
     int status = 0;
     pid_t got = s->pid > 0 ? waitpid(s->pid, &status, flags) : 0;
@@ -205,7 +202,7 @@ static bool reap(sl_spawned *s, int flags) {
     if (got <= 0 && !unseen) return false;
     if (s->pidfd >= 0) close(s->pidfd);
     s->pid = 0;
-    s->crashed = !unseen && WIFSIGNALED(status) && is_own_fault(WTERMSIG(status));
+    s->crashed = !unseen && WIFSIGNALED(status) && sl_is_own_fault(WTERMSIG(status));
     s->status = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? SL_OK : SL_ERR_WORKER_LOST;
     if (unseen)
         s->status = sl_fail(&s->err, SL_ERR_WORKER_LOST, "its process ended");

@@ -292,6 +292,7 @@ bool sl_expert_queues_are_empty(const void *side) {
 static void finish(queues *x) {
     while (x->begun) {
         sl_device_drain(x->w->device);
+        if (sl_worker_has_no_device(x->w)) return;
         go_on(x);
     }
 }

@@ -11,7 +11,8 @@ sl_status sl_counts_create(const sl_model_spec *m, sl_counts *out, sl_err *err) 
     *out = (sl_counts){.n_layers = m->n_layers, .n_moe = m->n_moe, .n_experts = m->n_experts};
     out->layer = sl_alloc(m->n_layers, sizeof *out->layer);
     out->expert = sl_alloc(n_pairs(out), sizeof *out->expert);
-    if (out->layer && out->expert) return SL_OK;
+    out->seen = sl_alloc(m->n_experts, sizeof *out->seen);
+    if (out->layer && out->expert && out->seen) return SL_OK;
     sl_counts_free(out);
     return sl_fail(err, SL_ERR_NOMEM, "counters of %u layers and %u experts", m->n_layers,
                    m->n_experts);
@@ -20,6 +21,7 @@ sl_status sl_counts_create(const sl_model_spec *m, sl_counts *out, sl_err *err) 
 void sl_counts_free(sl_counts *c) {
     sl_free(c->layer);
     sl_free(c->expert);
+    sl_free(c->seen);
     *c = (sl_counts){0};
 }
 
@@ -50,17 +52,31 @@ void sl_counts_task(sl_counts *c, const sl_trace_event *e) {
     }
 }
 
+/* A call of `rows` rows, of block < n_moe. */
+static void one_call(sl_counts *c, uint32_t block, uint32_t expert, uint32_t rows) {
+    uint32_t b = 0;
+    if (expert >= c->n_experts || rows == 0) return;
+    sl_expert_stats *of = c->expert + (size_t)block * c->n_experts + expert;
+    of->rows += rows;
+    of->calls++;
+    while (b < SL_BATCH_BUCKETS - 1 && rows > 1u << b) b++;
+    c->batch[b]++;
+}
+
 void sl_counts_experts(sl_counts *c, uint32_t block, const uint32_t *expert, const uint32_t *first,
                        uint32_t n) {
-    sl_expert_stats *of_block = c->expert + (size_t)block * c->n_experts;
     if (block >= c->n_moe) return;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t rows = first[i + 1] - first[i], b = 0;
-        if (expert[i] >= c->n_experts || rows == 0) continue;
-        of_block[expert[i]].rows += rows;
-        of_block[expert[i]].calls++;
-        while (b < SL_BATCH_BUCKETS - 1 && rows > 1u << b) b++;
-        c->batch[b]++;
+    for (uint32_t i = 0; i < n; i++) one_call(c, block, expert[i], first[i + 1] - first[i]);
+}
+
+void sl_counts_routed(sl_counts *c, uint32_t block, const uint32_t *expert, size_t n) {
+    if (block >= c->n_moe) return;
+    for (size_t i = 0; i < n; i++)
+        if (expert[i] < c->n_experts) c->seen[expert[i]]++;
+    for (size_t i = 0; i < n; i++) {
+        if (expert[i] >= c->n_experts) continue;
+        one_call(c, block, expert[i], c->seen[expert[i]]);
+        c->seen[expert[i]] = 0;
     }
 }
 

@@ -17,6 +17,7 @@ typedef struct sl_counts {
     sl_layer_stats *layer;
     sl_expert_stats *expert; /* [n_moe][n_experts] */
     uint64_t batch[SL_BATCH_BUCKETS];
+    uint32_t *seen; /* [n_experts], all 0 */
 } sl_counts;
 
 sl_status sl_counts_create(const sl_model_spec *m, sl_counts *out, sl_err *err) SL_MUST_CHECK;
@@ -26,6 +27,8 @@ void sl_counts_task(sl_counts *c, const sl_trace_event *e);
 /* Rows of a call of MoE block `block` by expert: group i has first[i+1] - first[i]. */
 void sl_counts_experts(sl_counts *c, uint32_t block, const uint32_t *expert, const uint32_t *first,
                        uint32_t n);
+/* The same of rows whose experts, n of them, are named one after another. */
+void sl_counts_routed(sl_counts *c, uint32_t block, const uint32_t *expert, size_t n);
 size_t sl_counts_bytes(const sl_counts *c);
 void sl_counts_encode(const sl_counts *c, sl_wr *w);
 /* Reads the rest of a message into counts made for the same model; they stay as they are when it is

@@ -141,6 +141,14 @@ static inline void sl_worker_stop(sl_worker *w, sl_status why) {
     w->stop_status = why;
 }
 
+/* The device has failed: the loop ends with its reason, and what it owes is no result. */
+static inline bool sl_worker_has_no_device(sl_worker *w) {
+    if (!w->device || w->device->failed == SL_OK) return false;
+    w->stop_err = w->device->failure;
+    sl_worker_stop(w, w->device->failed);
+    return true;
+}
+
 /* ---- what the thread does, and since when (account.c) ---- */
 
 /* From now on the thread does `what` (times are filled in); books the time until now to what it did
@@ -212,6 +220,8 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
 
 /* What a device without computations does meanwhile. */
 void sl_worker_wait_until(void *worker, uint64_t deadline_ns);
+/* Whether that is sl_topology_pick's choice. */
+bool sl_worker_picks_cpus(const sl_worker *w, int32_t wanted);
 /* Pins this thread, and so those it starts: to CPU wanted - 1; 0: as the plan says; -1: as
  * sl_topology_pick says for so many threads. */
 sl_status sl_worker_pin(const sl_worker *w, int32_t wanted, uint32_t threads,

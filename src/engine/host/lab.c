@@ -45,12 +45,15 @@ static sl_status choose_cpus(const sl_worker *w, uint32_t threads, cpu_set_t *se
     return st;
 }
 
+bool sl_worker_picks_cpus(const sl_worker *w, int32_t wanted) {
+    return wanted < 0 || (wanted == 0 && w->plan.pin_auto && w->plan.worker[w->id].cpu < 0);
+}
+
 sl_status sl_worker_pin(const sl_worker *w, int32_t wanted, uint32_t threads, sl_err *err) {
     int32_t cpu = wanted > 0 ? wanted - 1 : w->plan.worker[w->id].cpu;
-    bool automatic = wanted < 0 || (w->plan.pin_auto && cpu < 0);
     cpu_set_t set;
     CPU_ZERO(&set);
-    if (automatic) {
+    if (sl_worker_picks_cpus(w, wanted)) {
         sl_status st = choose_cpus(w, threads, &set, err);
         if (st != SL_OK) return st;
     } else if (cpu >= 0) {

@@ -97,7 +97,8 @@ sl_status sl_plan_expert_cost(const sl_auto_opts *o, const sl_plan *p, sl_stage_
     sl_costs c = p->costs;
     bool modelled = sl_device_is_modelled(&p->device);
     *out = (sl_stage_cost){0};
-    if (!p->has_costs && !modelled && (!o->here || o->m->weightless)) return SL_OK;
+    if (!p->has_costs && !modelled && (!o->here || o->m->weightless || sl_plan_n_gpu(p)))
+        return SL_OK;
     sl_choose_describe(p, o->m, sl_wire_row_bytes((sl_wire_format)p->wire, o->m->d_model),
                        o->requests, &l);
     sl_status st = p->has_costs ? SL_OK : measure_stages(o, p, &l, &c, err);
@@ -194,6 +195,14 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     }
     if (!o->here) {
         not_measured(out, p, "the workers are elsewhere, their times are not known");
+        return SL_OK;
+    }
+    if (p->random_weights) {
+        not_measured(out, p, "weights are random");
+        return SL_OK;
+    }
+    if (sl_plan_n_gpu(p)) {
+        not_measured(out, p, "stages on GPUs are not measured yet");
         return SL_OK;
     }
     uint64_t began_ns = sl_now_ns();

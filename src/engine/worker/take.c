@@ -133,6 +133,10 @@ static void adopt(sl_worker *w) {
 /* The sides begin anew: what they still have was given up, or is of somebody who is gone. */
 static sl_status take(sl_worker *w, sl_err *err) {
     sl_device_drain(w->device);
+    if (w->device->failed != SL_OK) {
+        *err = w->device->failure;
+        return w->device->failed;
+    }
     if (w->attn) sl_attn_close_side(w->attn);
     if (w->expert) w->expert_ops->free(w->expert);
     w->expert = NULL;

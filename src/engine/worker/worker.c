@@ -82,6 +82,14 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
 
 /* ---- the plan ---- */
 
+/* Rows of a block that ran inside the device. */
+static void on_routed(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert) {
+    sl_worker *w = ctx;
+    const sl_model_spec *m = w->device->spec;
+    w->n.expert_rows += (uint64_t)rows * m->top_k;
+    sl_counts_routed(&w->counts, m->moe_index[layer], expert, (size_t)rows * m->top_k);
+}
+
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
                              sl_err *err) {
     const sl_plan *p = &w->plan;
@@ -89,18 +97,22 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
     if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
     sl_placement_mark(p, m->n_moe, w->id, hosted);
     const bool attention = w->roles & SL_ROLE_ATTENTION, experts = w->roles & SL_ROLE_EXPERT;
-    const int kv_fd = w->keep ? sl_keep_file(w->keep, w->roles, p, m, folder) : w->opts->kv_fd;
+    const sl_device_spec device = sl_plan_device_of(p, w->id);
+    const int kv_fd = w->keep ? sl_keep_file(w->keep, w->id, p, m, folder) : w->opts->kv_fd;
     const sl_device_opts o = {.folder = folder,
                               .hosts = {.attention = attention,
                                         .experts = experts,
                                         .hosted = hosted,
                                         .skew = p->skew,
+                                        .random = p->random_weights,
                                         .segmented = p->segments},
-                              .device = &p->device,
+                              .device = &device,
                               .isa = w->opts->isa,
                               .threads =
                                   w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
                               .ranks = sl_plan_ranks(p, w->roles),
+                              .rank_kind = p->rank_kind,
+                              .apart = sl_worker_picks_cpus(w, w->opts->cpu),
                               .activations = p->activations,
                               .exact = p->exact,
                               .max_rows = attention ? sl_lane_max_rows(p) : 0,
@@ -112,10 +124,11 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .ctx = w,
                               .tick_us = TICK_US,
                               .quiet_ms = w->spare && !w->virtual_time ? QUIET_MS : 0,
+                              .routed = on_routed,
                               .progress = w->opts->progress,
                               .progress_ctx = w->opts->progress_ctx};
-    sl_status st = sl_worker_pin(
-        w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : SL_MAX(o.threads, o.ranks), err);
+    const uint32_t cores = sl_device_is_cpu(&device) ? SL_MAX(o.threads, o.ranks) : 1;
+    sl_status st = sl_worker_pin(w, w->opts->cpu, cores, err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
     const sl_device_maker *by = &w->opts->device;
     if (st == SL_OK)
@@ -244,7 +257,8 @@ static void report_ready(sl_worker *w) {
     memcpy(b->data, w->hello.model_hash, 32);
     if (w->attn && first) sl_attn_tell_kept(w->attn);
     const sl_wire_header h = {.kind = SL_MSG_READY,
-                              .flags = sl_worker_is_kept(w) ? SL_WIRE_KEPT : 0,
+                              .flags = (sl_worker_is_kept(w) ? SL_WIRE_KEPT : 0) |
+                                       (w->device->resumes ? SL_WIRE_RESUMES : 0),
                               .epoch = first ? w->plan.epoch : w->taker.next};
     w->owes_ready = false;
     sl_worker_send(w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */
@@ -432,6 +446,7 @@ bool sl_worker_step(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_POLL);
     uint32_t came = sl_net_progress(w->net);
     bool computes = w->device && sl_device_poll(w->device);
+    if (sl_worker_has_no_device(w)) return true;
     drain_inbox(w);
     if (w->attn) sl_attn_look(w->attn); /* before work that takes its time: answers wait for it */
     sl_peers_call_again(w);

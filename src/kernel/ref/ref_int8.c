@@ -6,25 +6,17 @@
 #include "quant/act.h"
 #include "quant/codes.h"
 
-/* Nearest even for |v| < 2^22. */
-static int32_t round_even(float v) {
-    return (int32_t)(sl_f32_bits(v + 0x1.8p23f) - sl_f32_bits(0x1.8p23f));
-}
-
 /* x: the block that begins at value b of a row of k. */
 static void quantise_block(const float *x, uint32_t b, uint32_t k, sl_act_kind kind, uint8_t *row) {
     uint32_t block = sl_act_block(kind), part = sl_act_sum_of(kind);
     int8_t *code = (int8_t *)row + b;
     float *scale = (float *)(row + k);
     int16_t *sum = (int16_t *)(scale + k / block) + b / part;
-    uint32_t most = 0; /* magnitudes compare as their bits; NaN lies above infinity */
+    uint32_t most = 0;
     for (uint32_t i = 0; i < block; i++) most = SL_MAX(most, sl_f32_bits(x[i]) & 0x7fffffffu);
-    float a = sl_f32_of_bits(most);
-    bool zero = a < SL_ACT_TINY, finite = most < 0x7f800000u;
-    scale[b / block] = !finite ? NAN : zero ? 0 : a / 127.0f;
-    float to_code = !finite || zero ? 0 : 127.0f / a;
-    for (uint32_t i = 0; i < block; i++)
-        code[i] = (int8_t)(finite ? round_even(x[i] * to_code) : 0);
+    float to_code = sl_act_to_code(most);
+    scale[b / block] = sl_act_scale_of(most);
+    for (uint32_t i = 0; i < block; i++) code[i] = sl_act_code(x[i], most, to_code);
     for (uint32_t s = 0; s < block / part; s++) {
         int32_t v = 0;
         for (uint32_t i = 0; i < part; i++) v += code[s * part + i];

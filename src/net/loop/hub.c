@@ -243,6 +243,12 @@ sl_port *sl_port_open(sl_loop_hub *h) {
     return NULL;
 }
 
+void sl_port_shut(sl_port *p) {
+    pthread_mutex_lock(&p->lock);
+    p->closed = true;
+    pthread_mutex_unlock(&p->lock);
+}
+
 void sl_port_close(sl_port *p, sl_block_pool *leftovers) {
     pthread_mutex_lock(&p->lock);
     p->closed = true;

@@ -109,8 +109,27 @@ static bool post_gone(loop_transport *t, loop_link *l, const char *text) {
 
 /* ---- transport calls ---- */
 
+/* A call that nobody has answered, and nobody will. */
+static void refuse(loop_transport *t, const sl_block *b) {
+    sl_cur cur = sl_cur_of((sl_span){b->buf.data, b->buf.len});
+    sl_port *peer = b->event == SL_LOOP_CALL ? sl_port_find(t->hub, sl_cur_u64(&cur)) : NULL;
+    loop_link *l = peer ? add_link(t, b->key, peer) : NULL;
+    if (!l) return;
+    (void)post_gone(t, l, "nobody listens any more");
+    remove_link(t, l);
+}
+
+/* Whoever called, and was not heard yet, would wait for ever: it is not on another machine. */
+static void refuse_calls(loop_transport *t) {
+    sl_port_shut(t->port);
+    sl_port_steal(t->port, &t->fresh);
+    for (const sl_block *b = t->fresh.head; b; b = b->next) refuse(t, b);
+    for (size_t i = 0; i < t->n_heap; i++) refuse(t, t->heap[i]);
+}
+
 static void loop_destroy(sl_transport *base) {
     loop_transport *t = (loop_transport *)base;
+    if (t->port) refuse_calls(t);
     while (t->n_links) {
         (void)post_gone(t, t->links[0], "the peer is gone");
         remove_link(t, t->links[0]);

@@ -18,6 +18,8 @@ typedef enum sl_loop_event {
 
 /* Lives until the hub is freed, so that late senders find a closed port rather than none. */
 sl_port *sl_port_open(sl_loop_hub *h); /* NULL: out of memory */
+/* It takes no mail any more; what has come can be stolen still. */
+void sl_port_shut(sl_port *p);
 void sl_port_close(sl_port *p, sl_block_pool *leftovers);
 uint64_t sl_port_number(const sl_port *p);
 sl_port *sl_port_find(sl_loop_hub *h, uint64_t number); /* NULL: none */

@@ -41,10 +41,6 @@ static sl_rowset own_rows(const cpu *d, const sl_rowset *r) {
     return own;
 }
 
-static sl_rows rows_of(const cpu *d, const sl_rowset *r) {
-    return (sl_rows){.n = r->n, .id = r->id, .pos = r->pos, .kv = d->kv, .pages = r->pages};
-}
-
 static void head(cpu *d, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
     if (h->first == 0 && d->rank.index == 0)
@@ -53,40 +49,6 @@ static void head(cpu *d, const sl_stage_call *c) {
     if (h->first == 0 && d->gang) d->gang->meet(d->gang->ctx);
     sl_model_head_part(d->model, &d->exec, sl_mem_ptr(h->h), h->n, h->first, h->count, h->logits,
                        &d->scratch);
-}
-
-/* Where results go, by pair. */
-static float **places_of(cpu *d, const sl_stage_experts *e, uint32_t pairs) {
-    size_t row = d->base.spec->d_model, n = 0, at = 0;
-    for (uint32_t i = 0; i < e->n_parts; i++) n += e->part[i].n;
-    float **to = sl_arena_take(&d->scratch, pairs, sizeof *to);
-    float **place = sl_arena_take(&d->scratch, n, sizeof *place);
-    SL_ASSERT(to && place);
-    for (uint32_t i = 0; i < e->n_parts; i++) {
-        float *rows = sl_mem_ptr(e->part[i].rows);
-        for (uint32_t j = 0; j < e->part[i].n; j++) place[at++] = rows + j * row;
-    }
-    for (uint32_t p = 0; p < pairs; p++) to[p] = place[e->to[p]];
-    return to;
-}
-
-static void experts(cpu *d, const sl_stage_call *c) {
-    const sl_stage_experts *e = &c->experts;
-    size_t level = d->scratch.used;
-    sl_expert_batch b = {.n_groups = e->n_groups,
-                         .expert = e->expert,
-                         .first = e->first,
-                         .row = e->row,
-                         .x = sl_mem_ptr(e->x),
-                         .gate = e->gate,
-                         .n_rows = e->n_rows,
-                         .adds = e->adds};
-    if (e->to)
-        b.to = places_of(d, e, e->first[e->n_groups]);
-    else
-        b.y = sl_mem_ptr(e->part[0].rows);
-    sl_block_experts(d->model, &d->exec, c->layer, &b, &d->scratch);
-    d->scratch.used = level;
 }
 
 static void rows_only(cpu *d, const sl_stage_call *c) {
@@ -109,45 +71,22 @@ static void enlarge(cpu *d, const sl_rowset *r) {
     d->kv_large = sl_memfd_enlarge(d->kv.base, d->kv_large, to) ? to : SIZE_MAX;
 }
 
-static void route(cpu *d, uint32_t layer, const sl_rowset *r) {
-    const sl_rows rows = rows_of(d, r);
-    sl_block_route(d->model, &d->exec, layer, &rows, sl_mem_ptr(r->x), sl_mem_ptr(r->h), r->expert,
-                   r->gate, &d->scratch);
-    sl_stage_zero_broken(d->base.spec, r);
+/* Of a rank, those that need no sum over ranks: the rows that it does for all. */
+static void run_model(cpu *d, const sl_stage_call *c) {
+    const sl_stage_model s = {
+        .model = d->model, .exec = &d->exec, .scratch = &d->scratch, .kv = d->kv};
+    sl_stage_call own = *c;
+    if (c->op == SL_OP_EMBED || c->op == SL_OP_ROUTE) own.rows = own_rows(d, &c->rows);
+    if (!sl_stage_run_model(&s, &own)) rows_only(d, c);
 }
 
 static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     cpu *d = (cpu *)base;
-    const sl_rowset *r = &c->rows;
-    const sl_rows rows = rows_of(d, r);
-    const sl_rowset own = own_rows(d, r);
-    switch (c->op) {
-    case SL_OP_EMBED:
-        sl_model_embed(d->model, &d->exec, own.id, own.n, sl_mem_ptr(own.x));
-        break;
-    case SL_OP_ATTEND:
-        if (base->kept && d->kv_large != SIZE_MAX) enlarge(d, r);
-        sl_block_attention(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), &d->scratch);
-        break;
-    case SL_OP_DENSE:
-        sl_block_dense(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), &d->scratch);
-        break;
-    case SL_OP_ROUTE:
-        route(d, c->layer, &own);
-        break;
-    case SL_OP_SHARED:
-        sl_block_shared(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
-                        &d->scratch);
-        break;
-    case SL_OP_EXPERTS:
-        experts(d, c);
-        break;
-    case SL_OP_HEAD:
+    if (c->op == SL_OP_ATTEND && base->kept && d->kv_large != SIZE_MAX) enlarge(d, &c->rows);
+    if (c->op == SL_OP_HEAD)
         head(d, c);
-        break;
-    default:
-        rows_only(d, c);
-    }
+    else
+        run_model(d, c);
     sl_device_ran(base, c->queue);
 }
 

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Logits of every fixture on a GPU beside the CPU's: the same bits with numerics cpu, how far with fast.
+
+    fixtures.py --sluice FILE --golden FOLDER [--device cuda:0] [--only TEXT]
+
+A line each; exit status 1: bits of numerics cpu differ, or a run failed. Greedy ids with fast are compared, too."""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy
+
+MOST_OFF = 2e-2  # of the largest logit: models of random weights have nothing but noise in their logits
+IDS = ",".join(str((7 * i * i + 3 * i) % 90 + 5) for i in range(48))
+
+
+def models(golden):
+    """Folders with weights, and files of GGUF."""
+    folders = [p for p in sorted(golden.iterdir()) if (p / "config.json").exists() and list(p.glob("*.safetensors"))]
+    return folders + sorted(golden.glob("*.gguf")) + sorted((golden / "gguf").glob("*.gguf"))
+
+
+class Failed(Exception):
+    pass
+
+
+def call(*words):
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise Failed(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}")
+    return done.stdout
+
+
+def compare(o, model, folder):
+    """(same bits, how far fast is off or None, what to print)"""
+    def logits(*extra):
+        path = folder / f"{model.name}.npy"
+        call(o.sluice, "logits", model, "--ids", IDS, "--npy", path, "--threads", 1, *extra)
+        return numpy.load(path)
+
+    def ids(*extra):
+        return json.loads(call(o.sluice, "run", model, "--ids", "3,17,41,5,29", "-n", 16, "--ignore-eos", "--temp", 0, "--json", *extra))["ids"]
+
+    ways = [["--exact"], []] + ([["--activations", "f32"]] if model.suffix == ".gguf" else [])
+    for how in ways:
+        cpu, gpu = logits(*how), logits(*how, "--device", o.device, "--numerics", "cpu")
+        if not numpy.array_equal(cpu.view(numpy.uint32), gpu.view(numpy.uint32)):
+            at = numpy.argwhere(cpu != gpu)
+            return False, None, (f"FAILED: {' '.join(how) or 'plain'}: {len(at)} of {cpu.size} logits differ, first at {at[0].tolist() if len(at) else 'NaN'}, "
+                                 f"by {numpy.nanmax(abs(cpu - gpu)):.3g} of {numpy.nanmax(abs(cpu)):.3g}")
+    cpu, fast = logits(), logits("--device", o.device, "--numerics", "fast")
+    # rows in bf16 choose other experts where two are nearly as good: nine positions in ten have to be near
+    off = float(numpy.quantile(numpy.max(abs(fast - cpu), axis=1), 0.9) / numpy.max(abs(cpu)))
+    greedy = ids() == ids("--device", o.device, "--numerics", "fast")
+    return True, off, f"numerics cpu the same bits; fast within {off:.2e} of the largest in nine positions of ten, greedy ids {'the same' if greedy else 'differ'}"
+
+
+def guarded(o, model, folder):
+    try:
+        return compare(o, model, folder)
+    except (Failed, subprocess.TimeoutExpired) as e:
+        return False, None, f"FAILED: {e}"
+
+
+def main():
+    args = argparse.ArgumentParser()
+    args.add_argument("--sluice", required=True)
+    args.add_argument("--golden", type=pathlib.Path, required=True)
+    args.add_argument("--device", default="cuda:0")
+    args.add_argument("--only", default="")
+    args.add_argument("--at-once", type=int, default=4)
+    o = args.parse_args()
+    chosen = [m for m in models(o.golden) if o.only in m.name]
+    same, bad, worst = 0, [], 0.0
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(o.at_once) as pool:
+        done = pool.map(lambda model: guarded(o, model, pathlib.Path(folder)), chosen)
+        for model, (bits, off, text) in zip(chosen, done):
+            print(f"{model.name}: {text}", flush=True)
+            same += bits
+            if not bits or not off <= MOST_OFF:
+                bad.append(model.name)
+            if off is not None:
+                worst = max(worst, off) if off == off else float("nan")
+    print(f"figure: {same} of {len(chosen)} fixtures have the CPU's bits, fast within {worst:.2e}")
+    if bad:
+        print(f"figure: FAILED {', '.join(bad)}")
+    return bool(bad) or not chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+/* The kernels in the program: fatbins that nvcc made. */
+#define IMAGE(name, path)                                                                          \
+    .globl name;                                                                                   \
+    .balign 64;                                                                                    \
+    name:                                                                                          \
+    .incbin path;                                                                                  \
+    .quad 0
+    .section .rodata
+    IMAGE(bench_image_bench, IMAGE_BENCH_GPU)
+    IMAGE(bench_image_experts, IMAGE_FAST_EXPERTS)
+    IMAGE(bench_image_tiles, IMAGE_FAST_TILES)
+    IMAGE(bench_image_small, IMAGE_FAST_SMALL)
+    IMAGE(bench_image_big, IMAGE_FAST_BIG)
+    IMAGE(bench_image_sort, IMAGE_FAST_SORT)
+    .section .note.GNU-stack,"",@progbits

@@ -1,0 +1,208 @@
+#!/bin/bash
+# What only a GPU can tell, on a machine that is lent for minutes: bare but for driver, nvcc and a python3 with torch, no
+# network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
+#
+#   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
+#   steps: smoke fixtures units law moe decode mixed ceilings sanitizer
+#
+# $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
+# its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
+# after SECONDS is left. Nothing here changes the card's settings.
+#
+# SLUICE_CUDA_DRIVER set: a rehearsal on another driver, without what needs a GPU.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+out=${OUT:-$PWD/out}
+work=${LEASE_WORK:-/tmp/sluice-lease}
+golden=$PWD/tests/golden
+device=${LEASE_DEVICE:-cuda:0}
+rehearsal=${SLUICE_CUDA_DRIVER:+yes}
+steps_known="smoke fixtures units law moe decode mixed ceilings sanitizer"
+
+# Seconds that a step may take.
+limit_of() {
+    case $1 in
+    smoke) echo 60 ;;
+    fixtures) echo 150 ;;
+    units) echo 150 ;;
+    law) echo 120 ;;
+    moe) echo 120 ;;
+    decode) echo 240 ;;
+    mixed) echo 150 ;;
+    ceilings) echo 60 ;;
+    sanitizer) echo 180 ;;
+    *) return 1 ;;
+    esac
+}
+
+figure() { printf 'figure: %s\n' "$*"; } # what the table shall have
+
+unpack() {
+    [ -f "$work/ready" ] && cmp -s "$here/pack.tar.xz" "$work/pack.tar.xz" && return
+    mkdir -p "$work/done"
+    rm -rf "$work/pack" "$work/ready"
+    cp "$here/pack.tar.xz" "$work/pack.tar.xz"
+    python3 -c "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter='data')" "$work/pack.tar.xz" "$work/pack" || exit 1
+    # tests know the tree by the path where they were built
+    local source
+    source=$(cat "$work/pack/source")
+    if [ ! -e "$source" ]; then
+        mkdir -p "$(dirname "$source")" && ln -s "$PWD" "$source"
+    fi
+    touch "$work/ready"
+}
+
+sluice() { "$work/pack/bin/sluice" "$@"; }
+py() { python3 "$work/pack/gpu/$1" "${@:2}"; }
+
+# ---- steps: what they say goes to the log, exit status 0 is passed ----
+
+ids_of() { # MODEL OPTION...
+    sluice run "$1" --ids 3,17,41,5,29 -n 24 --ignore-eos --temp 0 --json "${@:2}" | python3 -c '
+import json, sys
+print(json.load(sys.stdin)["ids"])'
+}
+
+step_smoke() {
+    date -u +%FT%TZ
+    cat "$work/pack/commit"
+    uname -r
+    nproc
+    ldd --version | head -1
+    [ -n "$rehearsal" ] || nvidia-smi --query-gpu=name,memory.total,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
+    sluice devices --kernel-cache off || return 1
+    local cpu gpu fast
+    cpu=$(ids_of "$golden/qwen3moe-tiny") || return 1
+    gpu=$(ids_of "$golden/qwen3moe-tiny" --device "$device" --numerics cpu) || return 1
+    fast=$(ids_of "$golden/qwen3moe-tiny" --device "$device" --numerics fast)
+    echo "cpu  $cpu"
+    echo "cuda $gpu"
+    echo "fast $fast"
+    figure "ids of numerics cpu $([ "$cpu" = "$gpu" ] && echo same || echo DIFFERENT), of fast $([ "$cpu" = "$fast" ] && echo same || echo different)"
+    [ "$cpu" = "$gpu" ]
+}
+
+step_fixtures() {
+    py fixtures.py --sluice "$work/pack/bin/sluice" --golden "$golden" --device "$device"
+}
+
+step_units() {
+    local bad=0 n=0 t
+    for t in "$work"/pack/bin/cuda_*; do
+        [ -x "$t" ] || continue
+        n=$((n + 1))
+        echo "== $(basename "$t")"
+        timeout 60 "$t" 2>&1 | tail -40
+        [ "${PIPESTATUS[0]}" = 0 ] || { bad=$((bad + 1)); figure "$(basename "$t") FAILED"; }
+    done
+    figure "$((n - bad)) of $n programs passed"
+    [ "$n" -gt 0 ] && [ "$bad" = 0 ]
+}
+
+step_law() {
+    "$work/pack/bin/test_law" loop "$work/pack/bin/sluice" "$golden" 1 "${LEASE_LAW:-8}" cuda | tail -40
+    local rc=${PIPESTATUS[0]}
+    figure "law: exit status $rc"
+    return "$rc"
+}
+
+# Built with the tree, or by hand beside the pack. It writes $OUT/moe.jsonl.
+step_moe() {
+    local bench=$here/bench_moe
+    [ -x "$bench" ] || bench=$work/pack/bin/bench_moe
+    timeout 110 "$bench" --ways all --json "$out/moe.jsonl" >"$work/moe.txt" || return 1
+    cat "$work/moe.txt"
+    figure "$(awk '$2 == "auto" { printf "%s rows %s us %s; ", $1, $3, $6 }' "$work/moe.txt")"
+}
+
+# Qwen3-30B-A3B's shape with random weights; figures: tokens a second.
+bench() { # NAME OPTION...
+    local name=$1
+    shift
+    mkdir -p "$work/model"
+    cp "${LEASE_MODEL:-$golden/configs/qwen3-30b-a3b.json}" "$work/model/config.json"
+    echo "== $name: sluice bench $*"
+    timeout 110 "$work/pack/bin/sluice" bench "$work/model" --random-weights --json "$@" >"$work/bench.json" || { figure "$name FAILED"; return 1; }
+    cat "$work/bench.json"
+    figure "$name: $(python3 -c '
+import json, sys
+for r in json.load(open(sys.argv[1])):
+    what = "tg%d batch %d depth %d" % (r["n_gen"], r["n_batch"], r["n_depth"]) if r["n_gen"] else "pp%d" % r["n_prompt"]
+    print(what, "%.1f tokens/s;" % r["median_ts"], end=" ")' "$work/bench.json")"
+}
+
+step_decode() {
+    local rc=0
+    bench one --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
+    bench batch64 --device "$device" --reps 2 --n-prompt 512 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
+    bench batch16 --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+    return $rc
+}
+
+step_mixed() {
+    local rc=0
+    bench attention-gpu --attention 1 --experts 1 --attention-device "$device" --schedule dep --threads 15 --reps 2 --n-prompt 512 --n-gen 16 --ctx 2048 || rc=1
+    bench pingpong --attention 1 --experts 1 --attention-device "$device" --schedule pingpong --threads 15 --reps 2 --n-prompt 0 --n-gen 16 --batch 16 --ctx 2048 || rc=1
+    return $rc
+}
+
+step_ceilings() { py ceilings.py; }
+
+step_sanitizer() {
+    local tool t rc=0
+    for tool in memcheck racecheck; do
+        for t in "$work"/pack/bin/cuda_*; do
+            [ -x "$t" ] || return 1
+            echo "== $tool $(basename "$t")"
+            timeout 80 compute-sanitizer --tool $tool --error-exitcode 99 --print-limit 20 "$t" 2>&1 | tail -30
+            local st=${PIPESTATUS[0]}
+            figure "$tool $(basename "$t"): exit status $st"
+            [ "$st" = 0 ] || rc=1
+        done
+    done
+    return $rc
+}
+
+# ---- the run ----
+
+if [ "${1:-}" = --step ]; then # one step, in a process of its own so that it can be stopped
+    export LD_LIBRARY_PATH=$work/pack/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    "step_$2"
+    exit
+fi
+
+most=570
+if [ "${1:-}" = --for ]; then
+    most=$2
+    shift 2
+fi
+mkdir -p "$out"
+for step in "$@"; do
+    limit_of "$step" >/dev/null || { echo "no step '$step'; there are: $steps_known" >&2; exit 2; }
+done
+unpack
+log=$out/log.txt table=$out/table.txt
+: >"$log"
+: >"$table"
+for step in "$@"; do
+    if [ -e "$work/done/$step" ] || [ -e "$here/done/$step" ]; then
+        printf '%s\tskipped\t0\tpassed before\n' "$step" >>"$table"
+        continue
+    fi
+    left=$((most - SECONDS))
+    if [ "$left" -lt 10 ]; then
+        printf '%s\tleft\t0\tno time\n' "$step" >>"$table"
+        continue
+    fi
+    limit=$(limit_of "$step")
+    [ "$limit" -le "$left" ] || limit=$left
+    began=$SECONDS
+    printf '\n==== %s (at most %s s) ====\n' "$step" "$limit" >>"$log"
+    LEASE_WORK=$work OUT=$out timeout -k 5 "$limit" bash "$here/lease.sh" --step "$step" 2>&1 | tee -a "$log" >"$work/$step.log"
+    rc=${PIPESTATUS[0]}
+    [ "$rc" = 0 ] && touch "$work/done/$step"
+    printf '%s\t%s\t%s\t%s\n' "$step" "$rc" $((SECONDS - began)) "$(sed -n 's/^figure: //p' "$work/$step.log" | paste -sd'|')" >>"$table"
+    [ "$rc" = 0 ] || { echo "---- $step: exit status $rc, its last lines:"; tail -15 "$work/$step.log"; }
+done
+echo
+column -t -s$'\t' "$table" 2>/dev/null || cat "$table"

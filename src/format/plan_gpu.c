@@ -1,0 +1,203 @@
+/* GPUs of a plan's workers: words, JSON, and what they exclude. */
+#include "format/plan_gpu.h"
+
+#include "format/plan_lab.h"
+#include "format/quantity.h"
+#include "spec/schedules.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_GPU_BYTES (1ull << 53) /* whole numbers that any reader of JSON keeps */
+#define GPU_TEXT      24
+
+static const char cuda[] = "cuda:", emulated[] = "emulated:";
+static const char *const numerics_names[SL_NUMERICS_COUNT] = {"cpu", "fast", "exact"};
+
+/* ---- words ---- */
+
+sl_status sl_numerics_parse(const char *name, sl_numerics *out, sl_err *err) {
+    size_t i;
+    if (strcmp(name, numerics_names[SL_NUMERICS_EXACT]) == 0)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "numerics exact: one arithmetic of a kind of GPU is not built yet; cpu has "
+                       "the same bits for every batch");
+    sl_status st = sl_name_parse("numerics", numerics_names, SL_NUMERICS_EXACT, name, &i, err);
+    if (st == SL_OK) *out = (sl_numerics)i;
+    return st;
+}
+
+const char *sl_numerics_name(sl_numerics n) {
+    return numerics_names[n];
+}
+
+sl_status sl_gpu_memory_parse(const char *text, uint64_t *out, sl_err *err) {
+    double bytes;
+    size_t digits = strspn(text, "0123456789");
+    sl_status st =
+        sl_quantity_parse(text, text[digits] ? SL_UNIT_BYTES : SL_UNIT_NONE, &bytes, err);
+    if (st == SL_OK && !(bytes >= 1 && bytes <= (double)MAX_GPU_BYTES))
+        st = sl_fail(err, SL_ERR_ARG, "memory of a GPU: '%.40s' is not between 1 and 2^53 bytes",
+                     text);
+    if (st == SL_OK) *out = (uint64_t)bytes;
+    return st;
+}
+
+/* What is before the comma or the end, `n` bytes: the CPU, or a GPU. False: neither. */
+static bool one_device(const char *text, size_t n, bool *on_gpu, uint32_t *gpu) {
+    const size_t prefix = sizeof cuda - 1;
+    uint32_t index = 0;
+    *on_gpu = false;
+    if (n == 3 && memcmp(text, "cpu", 3) == 0) return true;
+    if (n <= prefix || n > prefix + 4 || memcmp(text, cuda, prefix) != 0) return false;
+    for (size_t i = prefix; i < n; i++) {
+        if (text[i] < '0' || text[i] > '9') return false;
+        index = index * 10 + (uint32_t)(text[i] - '0');
+    }
+    *on_gpu = index <= SL_MAX_GPU;
+    *gpu = index;
+    return *on_gpu;
+}
+
+/* ---- options ---- */
+
+static bool is_of(const sl_plan *p, uint32_t id, sl_devices_of whose) {
+    const bool attention = p->worker[id].roles & SL_ROLE_ATTENTION;
+    if (whose == SL_DEVICES_OF_ALL) return true;
+    return attention == (whose == SL_DEVICES_OF_ATTENTION);
+}
+
+static uint32_t count(const sl_plan *p, sl_devices_of whose) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) n += is_of(p, i, whose);
+    return n;
+}
+
+/* Worker number k of those, in the order of the list. */
+static sl_plan_worker *nth(const sl_plan *p, sl_devices_of whose, uint32_t k) {
+    for (int experts = 0; experts < 2; experts++)
+        for (uint32_t i = 0; i < p->n_workers; i++) {
+            const bool attention = p->worker[i].roles & SL_ROLE_ATTENTION;
+            if (attention == (experts == 0) && is_of(p, i, whose) && k-- == 0) return &p->worker[i];
+        }
+    return NULL;
+}
+
+static sl_status set_emulated(const char *text, sl_plan *p, sl_err *err) {
+    const sl_device_spec was = p->device;
+    sl_status st = sl_device_parse(text, &p->device, err);
+    p->device.gpu_memory = was.gpu_memory;
+    p->device.numerics = was.numerics;
+    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++) p->worker[i].on_gpu = false;
+    return st;
+}
+
+sl_status sl_plan_set_devices(const char *option, sl_devices_of whose, const char *text, sl_plan *p,
+                              sl_err *err) {
+    static const char *const what[] = {"workers", "workers that have attention",
+                                       "workers that have experts alone"};
+    const uint32_t workers = count(p, whose);
+    uint32_t listed = 1;
+    if (strncmp(text, emulated, sizeof emulated - 1) == 0) {
+        if (whose == SL_DEVICES_OF_ALL) return set_emulated(text, p, err);
+        return sl_fail(err, SL_ERR_ARG, "%s: emulated devices are of all workers (--device)",
+                       option);
+    }
+    if (workers == 0)
+        return sl_fail(err, SL_ERR_ARG, "%s: the plan has no %s", option, what[whose]);
+    for (const char *c = text; *c; c++) listed += *c == ',';
+    if (listed != 1 && listed != workers)
+        return sl_fail(err, SL_ERR_ARG, "%s: %u devices for %u %s: one for all, or one for each",
+                       option, listed, workers, what[whose]);
+    const char *at = text;
+    for (uint32_t k = 0; k < workers; k++) {
+        const size_t n = strcspn(at, ",");
+        sl_plan_worker *w = nth(p, whose, k);
+        if (!one_device(at, n, &w->on_gpu, &w->gpu))
+            return sl_fail(err, SL_ERR_ARG,
+                           "%s: device '%.*s' is unknown: cpu, cuda:N with N from 0 to %u%s",
+                           option, (int)SL_MIN(n, (size_t)60), at, SL_MAX_GPU,
+                           whose == SL_DEVICES_OF_ALL ? ", or emulated:FILE" : "");
+        if (listed > 1) at += n + 1;
+    }
+    /* who is named is named: a plan's emulated device goes */
+    if (whose == SL_DEVICES_OF_ALL) p->device.kind = SL_DEVICE_CPU;
+    return SL_OK;
+}
+
+/* ---- JSON ---- */
+
+sl_status sl_gpu_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
+    const char *text = "cpu";
+    sl_status st = sl_json_string(row, "device", SL_JSON_OPTIONAL, &text, err);
+    if (st == SL_OK && !one_device(text, strlen(text), &w->on_gpu, &w->gpu))
+        st = sl_json_fail(row, "device", err, SL_ERR_ARG,
+                          "\"%.40s\" is neither \"cpu\" nor \"cuda:N\" with N from 0 to %u", text,
+                          SL_MAX_GPU);
+    return st;
+}
+
+sl_status sl_gpus_from_json(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const keys[] = {"memory", "numerics"};
+    const char *numerics = numerics_names[p->exact ? SL_NUMERICS_CPU : SL_NUMERICS_FAST];
+    sl_json gpu = {0};
+    sl_status st = sl_json_object(v, "gpu", SL_JSON_OPTIONAL, &gpu, err);
+    if (st == SL_OK && gpu.value) st = sl_json_only(gpu, keys, SL_LEN(keys), err);
+    if (st == SL_OK && gpu.value)
+        st = sl_json_u64(gpu, "memory", SL_JSON_OPTIONAL, 0, MAX_GPU_BYTES, &p->device.gpu_memory,
+                         err);
+    if (st == SL_OK && gpu.value)
+        st = sl_json_string(gpu, "numerics", SL_JSON_OPTIONAL, &numerics, err);
+    return st == SL_OK ? sl_numerics_parse(numerics, &p->device.numerics, err) : st;
+}
+
+void sl_gpu_print_worker(const sl_plan *p, uint32_t id, json_t *row) {
+    char text[GPU_TEXT];
+    if (!sl_plan_on_gpu(p, id)) return;
+    snprintf(text, sizeof text, "%s%u", cuda, sl_plan_device_of(p, id).index);
+    json_object_set_new(row, "device", json_string(text));
+}
+
+json_t *sl_gpus_json(const sl_plan *p) {
+    return json_pack("{s:I, s:s}", "memory", (json_int_t)p->device.gpu_memory, "numerics",
+                     sl_numerics_name(p->device.numerics));
+}
+
+/* ---- what excludes what ---- */
+
+static sl_status check_worker(const sl_plan *p, uint32_t id, sl_err *err) {
+    const uint32_t ranks = sl_plan_ranks(p, p->worker[id].roles);
+    const uint32_t index = sl_plan_device_of(p, id).index;
+    if (ranks > 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: worker %u is %u ranks (--tp), on cuda:%u it can only be one", id,
+                       ranks, index);
+    return SL_OK;
+}
+
+sl_status sl_gpus_check(const sl_plan *p, sl_err *err) {
+    sl_status st = SL_OK;
+    if (sl_plan_n_gpu(p) == 0) return SL_OK;
+    if (sl_device_is_modelled(&p->device))
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: an emulated device is of all workers, and %u of %u are on GPUs",
+                       sl_plan_n_gpu(p), p->n_workers);
+    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++)
+        if (sl_plan_on_gpu(p, i)) st = check_worker(p, i, err);
+    if (st != SL_OK) return st;
+    if (p->segments)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: sums in segments (--segments) are not possible on GPUs yet");
+    if (p->activations == SL_ACTIVATIONS_BF16)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: activations bf16 (--activations) are the CPU's alone, with a GPU "
+                       "they are int8 or f32");
+    if (p->exact && p->device.numerics != SL_NUMERICS_CPU)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: exact with numerics %s: their bits depend on the batch; exact wants "
+                       "numerics cpu (--numerics)",
+                       sl_numerics_name(p->device.numerics));
+    return SL_OK;
+}

@@ -1,0 +1,75 @@
+/* What a context is made of, for the files that make it: launch.c, memory.c, lists.c,
+ * context.c, each of which calls those before it. */
+#ifndef SL_STAGE_CUDA_CONTEXT_H
+#define SL_STAGE_CUDA_CONTEXT_H
+
+#include "stage/cuda/cuda_int.h"
+#include "stage/cuda/driver.h"
+
+#define SL_CUDA_IMAGES 64u /* modules at most */
+
+/* Memory that lists lie in. */
+typedef enum sl_cuda_part_state {
+    SL_CUDA_PART_FREE,
+    SL_CUDA_PART_USED,  /* since the last fence, or open */
+    SL_CUDA_PART_FENCED /* `read` says when it is free */
+} sl_cuda_part_state;
+
+typedef struct sl_cuda_part {
+    uint8_t *host;
+    uint64_t address;
+    size_t bytes, used;
+    sl_cuda_part_state state;
+    uint64_t number; /* of its fence */
+    sl_cu_event read;
+} sl_cuda_part;
+
+typedef struct sl_cuda_lists {
+    sl_cuda_part *parts;
+    uint32_t n, open; /* open: that lists are put into */
+    uint32_t fenced;  /* the one that was open at the last fence */
+    uint64_t fences;
+    uint8_t *junk; /* what is written after a failure */
+    size_t junk_bytes;
+} sl_cuda_lists;
+
+struct sl_cuda {
+    const sl_cu_driver *d;
+    sl_cu_device device;
+    sl_cu_context context;
+    sl_cu_stream stream;
+    sl_numerics numerics;
+    sl_cuda_info info;
+    sl_cu_module modules[SL_CUDA_IMAGES];
+    uint32_t n_modules;
+    sl_cu_function kernels[SL_CUDA_KERNEL_COUNT];
+    uint32_t dynamic[SL_CUDA_KERNEL_COUNT]; /* bytes that are allowed to each so far */
+    sl_cuda_lists lists;
+    uint64_t scratch;
+    size_t scratch_bytes;
+    uint64_t parts; /* memory for sums in parts (exec_fast_products.c), or 0 */
+    bool failed;
+    sl_err failure;
+};
+
+struct sl_cuda_event {
+    sl_cu_event handle;
+    bool put;
+};
+
+/* For what returns no error: keeps the first. False: there is one. */
+bool sl_cuda_did(sl_cuda *c, const char *call, sl_cu_result r);
+#define SL_CUDA_DO(c, call, ...) sl_cuda_did(c, #call, (c)->d->call(__VA_ARGS__))
+
+const char *sl_cuda_kernel_name(uint32_t k);
+
+/* Makes the context that of the calling thread. */
+sl_status sl_cuda_enter(const sl_cuda *c, sl_err *err) SL_MUST_CHECK;
+
+sl_status sl_cuda_lists_create(sl_cuda *c, sl_err *err) SL_MUST_CHECK;
+void sl_cuda_lists_free(sl_cuda *c); /* nothing reads them any more */
+
+/* The program's images of kernels (image.c), each of one file; NULL past the last. */
+const void *sl_cuda_image(uint32_t i);
+
+#endif

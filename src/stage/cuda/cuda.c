@@ -1,0 +1,545 @@
+/* The CUDA device: src/model's stages by the kernels of a GPU, in whose memory weights, KV pages,
+ * rows and scratch lie. A call is launched when it is submitted and is through when the GPU says
+ * so; calls run one after another, whatever their queues. What a call writes to the host's memory
+ * (ids and gates of routers, rows that leave, logits) comes by way of pinned memory, and is put
+ * where it belongs when the call is through. */
+#include "stage/cuda/exec_rows.h"
+#include "stage/cuda/experts.h"
+#include "stage/cuda/slabs.h"
+#include "stage/cuda/ops.h"
+#include "stage/stage_int.h"
+
+#include <string.h>
+
+/* Calls in flight: two a block of a step that stays inside, for some lanes. With more the next one
+ * waits for the oldest. */
+#define MOST_CALLS 1024u
+#define RESULTS    ((size_t)4 << 20) /* bytes of pinned memory to begin with */
+#define LISTS_MORE 65536u
+
+/* A call that was launched. */
+typedef struct launched {
+    sl_stage_call call;
+    sl_cuda_event *event;
+    const uint8_t *result; /* in the ring; NULL: it has none */
+    uint64_t end;          /* of results up to this call's, counted from the first ever */
+} launched;
+
+typedef struct cuda {
+    sl_device base;
+    sl_cuda *c;
+    sl_cuda_slabs memory;
+    sl_model *model;
+    sl_cuda_experts fast; /* c NULL: experts go by the operations of `exec` */
+    sl_exec exec;
+    sl_arena rows;  /* scratch of the GPU: base is an address there */
+    sl_arena lists; /* of the host */
+    sl_kv_pool kv;
+    uint32_t kv_pages, max_rows;
+    launched call[MOST_CALLS]; /* ring */
+    uint64_t n_launched, n_done;
+    uint8_t *results; /* ring of pinned memory, at this address for kernels: */
+    uint64_t results_at;
+    size_t results_cap;
+    uint64_t results_used, results_done; /* bytes ever */
+    sl_cuda_piece logits;                /* f32, of the GPU */
+    void (*tick)(void *ctx);
+    void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
+    void *tick_ctx; /* of both */
+} cuda;
+
+/* The first failure ends the device. */
+static void fails(cuda *d, sl_status st, const sl_err *err) {
+    if (d->base.failed != SL_OK) return;
+    d->base.failed = st;
+    d->base.failure = *err;
+}
+
+/* ---- results ---- */
+
+static void scatter(const sl_stage_pack *p, size_t row, const uint8_t *from) {
+    for (uint32_t i = 0; i < p->n; i++) memcpy(p->at[i], from + i * row, row);
+}
+
+/* A call's results, where it wants them. */
+static void deliver(const cuda *d, const launched *l) {
+    const sl_model_spec *m = d->base.spec;
+    const sl_stage_call *c = &l->call;
+    const size_t k = (size_t)c->rows.n * m->top_k;
+    if (!l->result) return;
+    if (c->op == SL_OP_ROUTE) {
+        memcpy(c->rows.expert, l->result, k * sizeof *c->rows.expert);
+        memcpy(c->rows.gate, l->result + k * sizeof *c->rows.expert, k * sizeof *c->rows.gate);
+    } else if (c->op == SL_OP_INSIDE) {
+        d->routed(d->tick_ctx, c->layer, c->rows.n, (const uint32_t *)(const void *)l->result);
+    } else if (c->op == SL_OP_PACK) {
+        scatter(&c->pack, sl_wire_row_bytes(c->pack.wire, m->d_model), l->result);
+    } else if (c->op == SL_OP_HEAD) {
+        memcpy(c->head.logits, l->result, (size_t)c->head.n * m->vocab * sizeof(float));
+    }
+}
+
+static void cuda_poll(sl_device *base) {
+    cuda *d = (cuda *)base;
+    sl_err err;
+    if (base->failed != SL_OK) return;
+    sl_status st = sl_cuda_failed(d->c, &err);
+    while (st == SL_OK && d->n_done < d->n_launched) {
+        launched *l = &d->call[d->n_done % MOST_CALLS];
+        if (!sl_cuda_event_is_done(d->c, l->event)) break;
+        st = sl_cuda_failed(d->c, &err);
+        if (st != SL_OK) break;
+        deliver(d, l);
+        d->results_done = l->end;
+        d->n_done++;
+        sl_device_ran(base, l->call.queue);
+    }
+    if (st != SL_OK) fails(d, st, &err);
+}
+
+/* Waits until the oldest call is through. */
+static void wait_for_one(cuda *d) {
+    if (d->n_done == d->n_launched) return;
+    sl_cuda_event_wait(d->c, d->call[d->n_done % MOST_CALLS].event);
+    cuda_poll(&d->base);
+}
+
+static void all_done(cuda *d) {
+    while (d->n_done < d->n_launched && d->base.failed == SL_OK) wait_for_one(d);
+}
+
+/* Room for that many bytes more, at once. */
+static sl_status grow_results(cuda *d, size_t bytes, sl_err *err) {
+    size_t cap = SL_MAX(d->results_cap, RESULTS);
+    while (cap < bytes) cap *= 2;
+    if (cap == d->results_cap) return SL_OK;
+    all_done(d);
+    if (d->base.failed != SL_OK) {
+        *err = d->base.failure;
+        return d->base.failed;
+    }
+    sl_cuda_unpin(d->c, d->results);
+    d->results = NULL;
+    d->results_cap = 0;
+    void *p = NULL;
+    sl_status st = sl_cuda_pin(d->c, cap, &p, &d->results_at, err);
+    if (st != SL_OK) return st;
+    d->results = p;
+    d->results_cap = cap;
+    d->results_used = d->results_done = 0;
+    return SL_OK;
+}
+
+/* Pinned memory for a call's results, at *at for kernels; NULL: the device has failed. */
+static uint8_t *take_result(cuda *d, size_t bytes, uint64_t *at) {
+    sl_err err;
+    bytes = (bytes + 63) / 64 * 64;
+    sl_status st = grow_results(d, bytes, &err);
+    if (st != SL_OK) {
+        fails(d, st, &err);
+        return NULL;
+    }
+    size_t skip = d->results_used % d->results_cap;
+    uint64_t used = d->results_used;
+    if (bytes > d->results_cap - skip) used += d->results_cap - skip; /* the end is left out */
+    while (used + bytes - d->results_done > d->results_cap && d->n_done < d->n_launched) {
+        wait_for_one(d);
+        if (d->base.failed != SL_OK) return NULL;
+    }
+    if (d->n_done == d->n_launched) d->results_done = used;
+    d->results_used = used + bytes;
+    *at = d->results_at + used % d->results_cap;
+    return d->results + used % d->results_cap;
+}
+
+/* ---- stages ---- */
+
+static void route(cuda *d, const sl_stage_model *s, launched *l) {
+    sl_stage_call c = l->call;
+    const size_t k = (size_t)c.rows.n * d->base.spec->top_k;
+    uint64_t at = 0;
+    if (c.rows.n == 0) return;
+    const bool drawn = sl_model_draws(d->model); /* on the host, into the call's own */
+    l->result = drawn ? NULL : take_result(d, k * (sizeof(uint32_t) + sizeof(float)), &at);
+    if (!drawn) {
+        if (!l->result) return;
+        c.rows.expert = (uint32_t *)(uintptr_t)at;
+        c.rows.gate = (float *)(uintptr_t)(at + k * sizeof(uint32_t));
+    }
+    (void)sl_stage_run_model(s, &c);
+}
+
+/* Router, experts and shared expert of a block, and what they make of x, with nothing that the host
+ * has to know first. */
+static void inside(cuda *d, const sl_stage_model *s, launched *l) {
+    const sl_model_spec *m = d->base.spec;
+    const uint32_t n = l->call.rows.n;
+    const size_t values = (size_t)n * m->d_model;
+    float *x = sl_mem_at(l->call.rows.x), *h = sl_mem_at(l->call.rows.h);
+    float *y = (float *)(uintptr_t)d->fast.rows.at, *shared = (float *)(uintptr_t)d->fast.shared.at;
+    sl_stage_call c = l->call;
+    uint64_t heard = 0;
+    if (n == 0) return;
+    if (d->routed) {
+        l->result = take_result(d, (size_t)n * m->top_k * sizeof(uint32_t), &heard);
+        if (!l->result) return;
+    }
+    c.op = SL_OP_ROUTE;
+    c.rows.expert = (uint32_t *)(uintptr_t)d->fast.expert.at;
+    c.rows.gate = (float *)(uintptr_t)d->fast.gate.at;
+    (void)sl_stage_run_model(s, &c);
+    sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard);
+    if (m->d_ff_shared) {
+        sl_cuda_copy(d->c, d->fast.shared.at, c.rows.h.at, values * sizeof(float));
+        c.op = SL_OP_SHARED;
+        c.rows.h = (sl_mem){SL_SPACE_CUDA, d->fast.shared.at, values * sizeof(float)};
+        (void)sl_stage_run_model(s, &c);
+        sl_cuda_vec_add(d->c, y, shared, values);
+    }
+    sl_cuda_vec_add(d->c, x, y, values);
+}
+
+/* Places of n rows, `row` bytes each, one after another from `at` on. */
+static uint8_t **places(cuda *d, uint64_t at, uint32_t n, size_t row) {
+    uint8_t **to = sl_arena_take(&d->lists, n, sizeof *to);
+    SL_ASSERT(to != NULL);
+    for (uint32_t i = 0; i < n; i++) to[i] = (uint8_t *)(uintptr_t)(at + i * row);
+    return to;
+}
+
+static void pack(cuda *d, launched *l) {
+    const sl_stage_pack *p = &l->call.pack;
+    const uint32_t width = d->base.spec->d_model;
+    const size_t row = sl_wire_row_bytes(p->wire, width);
+    uint64_t at = 0;
+    if (p->n == 0) return;
+    l->result = take_result(d, p->n * row, &at);
+    if (l->result)
+        sl_cuda_pack(d->c, p->wire, sl_mem_at(p->rows), p->row, p->n, width,
+                     places(d, at, p->n, row));
+}
+
+/* Rows as they came, where kernels read them; NULL stays. */
+static const uint8_t *const *bring(cuda *d, const uint8_t *const *from, uint32_t n, size_t row) {
+    const void *at = NULL;
+    const uint8_t **to = sl_arena_take(&d->lists, n, sizeof *to);
+    uint32_t there = 0;
+    SL_ASSERT(to != NULL);
+    for (uint32_t i = 0; i < n; i++) there += from[i] != NULL;
+    uint8_t *room = there ? sl_cuda_list_room(d->c, there * row, &at) : NULL;
+    for (uint32_t i = 0, j = 0; i < n; i++) {
+        to[i] = NULL;
+        if (!from[i]) continue;
+        memcpy(room + j * row, from[i], row);
+        to[i] = (const uint8_t *)at + j++ * row;
+    }
+    return to;
+}
+
+static void unpack(cuda *d, const sl_stage_pack *p) {
+    const uint32_t width = d->base.spec->d_model;
+    if (p->n == 0) return;
+    const uint8_t *const *from = (const uint8_t *const *)p->at;
+    sl_cuda_unpack(d->c, p->wire, sl_mem_at(p->rows), p->row, p->n, width,
+                   bring(d, from, p->n, sl_wire_row_bytes(p->wire, width)));
+}
+
+static void move(cuda *d, const sl_stage_move *m) {
+    if (m->n)
+        sl_cuda_move_rows(d->c, sl_mem_at(m->from), m->from_row, m->n, d->base.spec->d_model,
+                          sl_mem_at(m->to), m->to_row);
+}
+
+static void merge(cuda *d, const sl_stage_call *c) {
+    const sl_stage_merge *m = &c->merge;
+    const sl_model_spec *s = d->base.spec;
+    if (c->rows.n == 0) return;
+    const size_t row = sl_wire_row_bytes(m->wire, s->d_model);
+    sl_cuda_merge(d->c,
+                  &(sl_cuda_merge_rows){.to = sl_mem_at(c->rows.x),
+                                        .x = sl_mem_at(m->x),
+                                        .shared = sl_mem_at(m->shared),
+                                        .from = m->from,
+                                        .piece = bring(d, m->piece, c->rows.n * s->top_k, row),
+                                        .wire = m->wire,
+                                        .n = c->rows.n,
+                                        .d = s->d_model,
+                                        .k = s->top_k});
+}
+
+static bool make_logits(cuda *d, size_t bytes) {
+    sl_err err;
+    if (bytes <= d->logits.bytes) return true;
+    all_done(d);
+    sl_cuda_slabs_return(&d->memory, d->logits.at, d->logits.bytes); /* first: room for more */
+    d->logits = (sl_cuda_piece){0};
+    sl_status st = sl_cuda_slabs_grow(&d->memory, bytes, "logits", &d->logits, &err);
+    if (st != SL_OK) fails(d, st, &err);
+    return st == SL_OK;
+}
+
+/* All columns with the last ones: there is no hurry in between that a GPU would gain by. */
+static void head(cuda *d, launched *l) {
+    const sl_stage_head *h = &l->call.head;
+    const uint32_t vocab = d->base.spec->vocab;
+    const size_t bytes = (size_t)h->n * vocab * sizeof(float);
+    float *rows = sl_mem_at(h->h);
+    uint64_t at = 0;
+    if (h->n == 0) return;
+    if (h->first == 0)
+        sl_model_head_rows(d->model, &d->exec, sl_mem_at(l->call.rows.x), h->row, h->n, rows);
+    if (h->first + h->count < vocab || !make_logits(d, bytes)) return;
+    l->result = take_result(d, bytes, &at);
+    if (!l->result) return;
+    sl_model_head_part(d->model, &d->exec, rows, h->n, 0, vocab, (float *)(uintptr_t)d->logits.at,
+                       &d->rows);
+    sl_cuda_copy_out_later(d->c, (void *)(uintptr_t)l->result, d->logits.at, bytes);
+}
+
+static void run(cuda *d, launched *l) {
+    const sl_stage_model s = {
+        .model = d->model, .exec = &d->exec, .scratch = &d->rows, .kv = d->kv};
+    switch (l->call.op) {
+    case SL_OP_ROUTE:
+        route(d, &s, l);
+        break;
+    case SL_OP_INSIDE:
+        inside(d, &s, l);
+        break;
+    case SL_OP_PACK:
+        pack(d, l);
+        break;
+    case SL_OP_UNPACK:
+        unpack(d, &l->call.pack);
+        break;
+    case SL_OP_MOVE:
+        move(d, &l->call.move);
+        break;
+    case SL_OP_MERGE:
+        merge(d, &l->call);
+        break;
+    case SL_OP_HEAD:
+        head(d, l);
+        break;
+    case SL_OP_EXPERTS:
+        if (d->fast.c && sl_cuda_experts_run(&d->fast, &l->call, &d->lists)) break;
+        /* fall through */
+    default:
+        if (!sl_stage_run_model(&s, &l->call)) SL_ASSERT(false);
+    }
+}
+
+static void cuda_submit(sl_device *base, const sl_stage_call *c) {
+    cuda *d = (cuda *)base;
+    while (d->n_launched - d->n_done == MOST_CALLS && base->failed == SL_OK) wait_for_one(d);
+    if (base->failed != SL_OK) return; /* never through */
+    launched *l = &d->call[d->n_launched % MOST_CALLS];
+    l->call = *c;
+    l->result = NULL;
+    sl_arena_reset(&d->rows);
+    sl_arena_reset(&d->lists);
+    run(d, l);
+    l->end = d->results_used;
+    sl_cuda_fence(d->c);
+    sl_cuda_event_record(d->c, l->event);
+    d->n_launched++;
+}
+
+/* ---- memory ---- */
+
+static sl_status cuda_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
+    cuda *d = (cuda *)base;
+    uint64_t at = 0;
+    sl_status st = sl_cuda_slabs_take(&d->memory, bytes, "rows", &at, err);
+    if (st != SL_OK) return st;
+    sl_cuda_fill(d->c, at, 0, bytes);
+    *out = (sl_mem){.space = SL_SPACE_CUDA, .at = at, .bytes = bytes};
+    return SL_OK;
+}
+
+static void cuda_give(sl_device *base, sl_mem m) {
+    sl_cuda_slabs_return(&((cuda *)base)->memory, m.at, m.bytes);
+}
+
+static uint64_t block_at(const cuda *d, uint32_t page, uint32_t first, uint32_t n) {
+    const sl_model_spec *m = d->base.spec;
+    SL_ASSERT(page < d->kv_pages && n > 0 && n <= m->n_layers && first <= m->n_layers - n);
+    return (uint64_t)(uintptr_t)(sl_kv_page(&d->kv, page)) + first * sl_kv_block_bytes(m);
+}
+
+static void cuda_read_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n, void *to) {
+    cuda *d = (cuda *)base;
+    sl_err err;
+    sl_status st = sl_cuda_copy_out(d->c, to, block_at(d, page, first, n),
+                                    n * sl_kv_block_bytes(base->spec), &err);
+    if (st != SL_OK) fails(d, st, &err);
+}
+
+static void cuda_write_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
+                            const void *from) {
+    cuda *d = (cuda *)base;
+    sl_err err;
+    sl_status st = sl_cuda_copy_in(d->c, block_at(d, page, first, n), from,
+                                   n * sl_kv_block_bytes(base->spec), &err);
+    if (st != SL_OK) fails(d, st, &err);
+}
+
+/* ---- experts that come and go ---- */
+
+static sl_status home_put(void *ctx, const void *data, size_t bytes, const void **out,
+                          sl_err *err) {
+    cuda *d = ctx;
+    uint64_t at = 0;
+    if (d->tick) d->tick(d->tick_ctx);
+    sl_status st = sl_cuda_slabs_cut(&d->memory, bytes, &at, err);
+    if (st != SL_OK) return st;
+    st = sl_cuda_copy_in(d->c, at, data, bytes, err);
+    if (st != SL_OK)
+        sl_cuda_slabs_drop(&d->memory, at, bytes);
+    else
+        *out = (const void *)(uintptr_t)at;
+    return st;
+}
+
+static void home_drop(void *ctx, const void *at, size_t bytes) {
+    sl_cuda_slabs_drop(&((cuda *)ctx)->memory, (uint64_t)(uintptr_t)at, bytes);
+}
+
+static size_t list_bytes(const sl_model_spec *m, size_t rows, size_t pairs) {
+    const size_t each = 4 * sizeof(sl_gemm_job) + 12 * sizeof(void *);
+    return (pairs + m->n_heads) * each + rows * (m->top_k * 16u + 16u) + LISTS_MORE;
+}
+
+/* At least what calls of so many pairs need. */
+static sl_status make_scratch(cuda *d, uint32_t max_pairs, sl_err *err) {
+    const sl_model_spec *m = d->base.spec;
+    size_t rows = d->max_rows ? sl_model_scratch_bytes(m, d->max_rows) : 0;
+    size_t cap = SL_MAX(rows, max_pairs ? sl_experts_scratch_bytes(m, max_pairs) : 0);
+    size_t lists = list_bytes(m, d->max_rows, max_pairs);
+    sl_cuda_piece scratch = {(uint64_t)(uintptr_t)d->rows.base, d->rows.cap};
+    sl_arena more;
+    sl_status st = SL_OK;
+    if (lists > d->lists.cap) {
+        st = sl_arena_create(lists, &more, err);
+        if (st != SL_OK) return st;
+        sl_arena_free(&d->lists);
+        d->lists = more;
+    }
+    if (d->fast.c && max_pairs) st = sl_cuda_experts_reserve(&d->fast, max_pairs, err);
+    if (st == SL_OK) st = sl_cuda_slabs_grow(&d->memory, cap, "scratch", &scratch, err);
+    d->rows = (sl_arena){.base = (uint8_t *)(uintptr_t)scratch.at, .cap = scratch.bytes};
+    return st;
+}
+
+static sl_status cuda_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs, bool patient,
+                           sl_hosting *left, sl_err *err) {
+    cuda *d = (cuda *)base;
+    all_done(d); /* memory of experts that go is given to others */
+    sl_status st = make_scratch(d, max_pairs, err);
+    if (st == SL_OK) st = sl_model_host(d->model, hosted, patient, left, err);
+    if (st != SL_OK || !base->inside || *left != SL_HOSTING_DONE) return st;
+    return sl_cuda_experts_table(&d->fast, d->max_rows, err);
+}
+
+/* ---- its life ---- */
+
+static void cuda_close(sl_device *base) {
+    cuda *d = (cuda *)base;
+    if (d->c) sl_cuda_drain(d->c);
+    sl_model_free(d->model);
+    for (uint32_t i = 0; d->c && i < MOST_CALLS; i++) sl_cuda_event_free(d->c, d->call[i].event);
+    if (d->c) {
+        sl_cuda_experts_free(&d->fast);
+        sl_cuda_unpin(d->c, d->results);
+        sl_cuda_free(d->c, d->logits.at);
+        sl_cuda_free(d->c, (uint64_t)(uintptr_t)d->rows.base);
+        sl_cuda_free(d->c, (uint64_t)(uintptr_t)d->kv.base);
+        sl_cuda_slabs_free(&d->memory);
+    }
+    sl_arena_free(&d->lists);
+    sl_cuda_close(d->c);
+    sl_free(d);
+}
+
+/* What this device does not do, by the names that a user knows. */
+static sl_status check(const sl_device_opts *o, sl_err *err) {
+    const char *what = o->gang || o->ranks > 1                    ? "--tp above 1"
+                       : o->hosts.segmented                       ? "--segments"
+                       : o->activations == SL_ACTIVATIONS_BF16    ? "--activations bf16"
+                       : o->device->numerics == SL_NUMERICS_EXACT ? "--numerics exact"
+                       : o->exact && o->device->numerics != SL_NUMERICS_CPU
+                           ? "--exact with --numerics fast"
+                           : NULL;
+    if (!what) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda:%u: %s is not supported on a GPU",
+                   o->device->index, what);
+}
+
+static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
+    size_t page = sl_kv_page_bytes(d->base.spec), bytes;
+    uint64_t at = 0;
+    if (n == 0) return SL_OK;
+    if (__builtin_mul_overflow(n, page, &bytes))
+        return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
+    sl_status st = sl_cuda_slabs_take(&d->memory, bytes, "KV pages", &at, err);
+    if (st != SL_OK) return st;
+    sl_cuda_fill(d->c, at, 0, bytes);
+    d->kv = sl_kv_pool_of(d->base.spec, (float *)(uintptr_t)at);
+    d->kv_pages = n;
+    return SL_OK;
+}
+
+static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
+    const sl_home home = {.put = home_put, .drop = home_drop, .ctx = d};
+    sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
+    if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
+    if (st != SL_OK) return st;
+    d->base.spec = sl_model_stored_of(d->model);
+    d->exec.ops = &sl_cuda_ops;
+    d->exec.ops_ctx = d->c;
+    d->exec.lists = &d->lists;
+    d->exec.activations = o->activations;
+    st = sl_model_settle(d->model, &home, o->progress, o->progress_ctx, err);
+    if (st != SL_OK || o->device->numerics != SL_NUMERICS_FAST || !sl_cuda_experts_can(d->model))
+        return st;
+    st = sl_cuda_experts_create(d->c, d->model, &d->memory, &d->fast, err);
+    const sl_model_spec *m = d->base.spec;
+    d->base.inside = st == SL_OK && o->max_rows && o->max_pairs && !m->dense_branch &&
+                     !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
+    return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
+}
+
+sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
+    static const sl_device_ops ops = {.close = cuda_close,
+                                      .submit = cuda_submit,
+                                      .poll = cuda_poll,
+                                      .take = cuda_take,
+                                      .give = cuda_give,
+                                      .host = cuda_host,
+                                      .read_page = cuda_read_page,
+                                      .write_page = cuda_write_page};
+    sl_status st = check(o, err);
+    if (st != SL_OK) return st;
+    cuda *d = sl_alloc(1, sizeof *d);
+    if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
+    d->base = (sl_device){.ops = &ops, .resumes = true};
+    d->max_rows = o->max_rows;
+    d->tick = o->tick;
+    d->routed = o->routed;
+    d->tick_ctx = o->ctx;
+    st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
+    d->memory =
+        (sl_cuda_slabs){.c = d->c, .index = o->device->index, .limit = o->device->gpu_memory};
+    for (uint32_t i = 0; st == SL_OK && i < MOST_CALLS; i++)
+        st = sl_cuda_event_create(d->c, &d->call[i].event, err);
+    if (st == SL_OK) st = open_model(d, o, err);
+    if (st == SL_OK) st = make_scratch(d, o->max_pairs, err);
+    if (st == SL_OK) st = make_pages(d, o->kv_pages, err);
+    if (st == SL_OK) sl_cuda_drain(d->c); /* pages are zero before any is written */
+    if (st == SL_OK) st = sl_cuda_failed(d->c, err);
+    if (st == SL_OK)
+        *out = &d->base;
+    else
+        cuda_close(&d->base);
+    return st;
+}

@@ -1,0 +1,118 @@
+/* NVIDIA's driver API: the calls that Sluice makes, looked up in libcuda.so.1 when a GPU is first
+ * asked for. The declarations are Sluice's own, so that a program that can drive GPUs builds and
+ * starts without any of NVIDIA's files. Thread: any. */
+#ifndef SL_STAGE_CUDA_DRIVER_H
+#define SL_STAGE_CUDA_DRIVER_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int sl_cu_result;
+typedef int sl_cu_device;
+typedef uint64_t sl_cu_address;
+typedef struct CUctx_st *sl_cu_context;
+typedef struct CUmod_st *sl_cu_module;
+typedef struct CUfunc_st *sl_cu_function;
+typedef struct CUstream_st *sl_cu_stream;
+typedef struct CUevent_st *sl_cu_event;
+
+/* Numbers of the API. */
+enum {
+    SL_CU_OK = 0,
+    SL_CU_INVALID_VALUE = 1,
+    SL_CU_OUT_OF_MEMORY = 2,
+    SL_CU_STUB_LIBRARY = 34,
+    SL_CU_NO_DEVICE = 100,
+    SL_CU_INVALID_DEVICE = 101,
+    SL_CU_INVALID_IMAGE = 200,
+    SL_CU_INVALID_CONTEXT = 201,
+    SL_CU_NO_BINARY = 209,
+    SL_CU_INVALID_HANDLE = 400,
+    SL_CU_NOT_FOUND = 500,
+    SL_CU_NOT_READY = 600,
+    SL_CU_ILLEGAL_ADDRESS = 700,
+
+    SL_CU_ATTRIBUTE_SMS = 16,
+    SL_CU_ATTRIBUTE_MAJOR = 75,
+    SL_CU_ATTRIBUTE_MINOR = 76,
+    SL_CU_ATTRIBUTE_SHARED_BYTES = 97, /* most of a block, when asked for */
+    SL_CU_FUNCTION_DYNAMIC_SHARED = 8,
+    SL_CU_STREAM_NON_BLOCKING = 1,
+    SL_CU_EVENT_UNTIMED = 2,
+    SL_CU_HOST_PORTABLE = 1,
+    SL_CU_HOST_MAPPED = 2,
+
+    SL_CU_MAP_BF16 = 9, /* of tensor maps: type, swizzle, what is fetched at once */
+    SL_CU_MAP_SWIZZLE_128 = 3,
+    SL_CU_MAP_FETCH_256 = 3
+};
+
+/* X(name, parameters) */
+#define SL_CU_CALLS(X)                                                                             \
+    X(cuInit, (unsigned flags))                                                                    \
+    X(cuDriverGetVersion, (int *version))                                                          \
+    X(cuGetErrorName, (sl_cu_result r, const char **out))                                          \
+    X(cuGetErrorString, (sl_cu_result r, const char **out))                                        \
+    X(cuDeviceGetCount, (int *n))                                                                  \
+    X(cuDeviceGet, (sl_cu_device * out, int index))                                                \
+    X(cuDeviceGetName, (char *out, int cap, sl_cu_device d))                                       \
+    X(cuDeviceGetAttribute, (int *out, int attribute, sl_cu_device d))                             \
+    X(cuDeviceTotalMem_v2, (size_t * bytes, sl_cu_device d))                                       \
+    X(cuDevicePrimaryCtxRetain, (sl_cu_context * out, sl_cu_device d))                             \
+    X(cuDevicePrimaryCtxRelease_v2, (sl_cu_device d))                                              \
+    X(cuCtxSetCurrent, (sl_cu_context c))                                                          \
+    X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * all))                                        \
+    X(cuMemAlloc_v2, (sl_cu_address * out, size_t bytes))                                          \
+    X(cuMemFree_v2, (sl_cu_address p))                                                             \
+    X(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags))                                  \
+    X(cuMemHostGetDevicePointer_v2, (sl_cu_address * out, void *p, unsigned flags))                \
+    X(cuMemFreeHost, (void *p))                                                                    \
+    X(cuMemcpyHtoD_v2, (sl_cu_address to, const void *from, size_t bytes))                         \
+    X(cuMemcpyDtoH_v2, (void *to, sl_cu_address from, size_t bytes))                               \
+    X(cuMemcpyHtoDAsync_v2, (sl_cu_address to, const void *from, size_t bytes, sl_cu_stream s))    \
+    X(cuMemcpyDtoHAsync_v2, (void *to, sl_cu_address from, size_t bytes, sl_cu_stream s))          \
+    X(cuMemcpyDtoDAsync_v2, (sl_cu_address to, sl_cu_address from, size_t bytes, sl_cu_stream s))  \
+    X(cuMemsetD8Async, (sl_cu_address to, unsigned char byte, size_t bytes, sl_cu_stream s))       \
+    X(cuStreamCreate, (sl_cu_stream * out, unsigned flags))                                        \
+    X(cuStreamSynchronize, (sl_cu_stream s))                                                       \
+    X(cuStreamDestroy_v2, (sl_cu_stream s))                                                        \
+    X(cuEventCreate, (sl_cu_event * out, unsigned flags))                                          \
+    X(cuEventRecord, (sl_cu_event e, sl_cu_stream s))                                              \
+    X(cuEventQuery, (sl_cu_event e))                                                               \
+    X(cuEventSynchronize, (sl_cu_event e))                                                         \
+    X(cuEventElapsedTime, (float *ms, sl_cu_event from, sl_cu_event to))                           \
+    X(cuEventDestroy_v2, (sl_cu_event e))                                                          \
+    X(cuModuleLoadData, (sl_cu_module * out, const void *image))                                   \
+    X(cuModuleGetFunction, (sl_cu_function * out, sl_cu_module m, const char *name))               \
+    X(cuModuleUnload, (sl_cu_module m))                                                            \
+    X(cuFuncSetAttribute, (sl_cu_function f, int attribute, int value))                            \
+    X(cuLaunchKernel, (sl_cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z,        \
+                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,      \
+                       sl_cu_stream s, void **args, void **extra))
+
+typedef struct sl_cu_driver {
+#define SL_CU_CALL(name, parameters) sl_cu_result(*name) parameters;
+    SL_CU_CALLS(SL_CU_CALL)
+#undef SL_CU_CALL
+    /* Since CUDA 12, for GPUs since sm_90; NULL: it has none. The address is the GPU's. */
+    sl_cu_result (*cuTensorMapEncodeTiled)(void *out, int type, uint32_t rank, uint64_t address,
+                                           const uint64_t *dim, const uint64_t *stride,
+                                           const uint32_t *box, const uint32_t *step,
+                                           int interleave, int swizzle, int fetch, int fill);
+    /* A driver that has kernels of its own, as that of the tests, exports sluice_cuda_image: it is
+     * loaded instead of the program's. NULL: any other. */
+    const void *image;
+} sl_cu_driver;
+
+/* The driver, with cuInit done; it stays until the process ends. SL_ERR_UNSUPPORTED says which file
+ * cannot be opened, which call it lacks, or what cuInit said. */
+sl_status sl_cu_load(const sl_cu_driver **out, sl_err *err) SL_MUST_CHECK;
+
+/* SL_OK, or a failure that names the call and CUDA's error. */
+sl_status sl_cu_check(const sl_cu_driver *d, const char *call, sl_cu_result r,
+                      sl_err *err) SL_MUST_CHECK;
+#define SL_CU_DO(d, err, call, ...) sl_cu_check(d, #call, (d)->call(__VA_ARGS__), err)
+
+#endif

@@ -1,0 +1,138 @@
+/* Attention in numerics fast: which rows go to which kernel, and how positions are split. */
+#include "stage/cuda/exec_rows.h"
+
+#include "stage/cuda/kernels/args_fast_attention.h"
+
+#include <math.h>
+
+#define PROMPT_ROWS 16u /* of one request, from which on they walk its pages together */
+#define LEAST_PAGES 2u  /* of a part */
+#define BLOCKS      4u  /* of a multiprocessor, that a launch should have */
+#define COUNTERS    65536u
+#define LOG2E       1.4426950408889634
+
+static uint32_t row_pages(const sl_attn_args *a, uint32_t r) {
+    const uint32_t low = sl_sight_first(a->m, a->layer, a->pos[r]);
+    return a->pos[r] / SL_KV_PAGE_TOKENS - low / SL_KV_PAGE_TOKENS + 1;
+}
+
+static bool can(const sl_attn_args *a) {
+    const sl_model_spec *m = a->m;
+    const bool aligned = ((uintptr_t)a->q | (uintptr_t)a->o | (uintptr_t)a->kv.base) % 16 == 0;
+    return !m->kv_lora && (m->head_dim == 64 || m->head_dim == 128) && aligned &&
+           a->q_stride % 4 == 0 && a->o_stride % 4 == 0 && a->kv.page % 4 == 0;
+}
+
+/* Rows r .. r + n - 1 alone. */
+static sl_attn_args part_of(const sl_attn_args *a, uint32_t r, uint32_t n) {
+    sl_attn_args part = *a;
+    part.n_rows = n;
+    part.q += (size_t)r * a->q_stride;
+    part.o += (size_t)r * a->o_stride;
+    part.pos += r;
+    part.pages += r;
+    return part;
+}
+
+/* Pages of a part: as few as make enough blocks, but a row has no more parts than are merged. */
+static uint32_t pages_of_part(const sl_cuda *c, const sl_attn_args *a, uint32_t columns) {
+    uint64_t all = 0;
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < a->n_rows; r++) {
+        const uint32_t n = row_pages(a, r);
+        all += (uint64_t)n * columns;
+        most = SL_MAX(most, n);
+    }
+    const uint64_t blocks = (uint64_t)BLOCKS * sl_cuda_info_of(c)->sms;
+    const uint32_t fair = (uint32_t)SL_MIN((all + blocks - 1) / blocks, (uint64_t)UINT32_MAX);
+    return SL_MAX(SL_MAX(fair, LEAST_PAGES),
+                  (most + SL_FAST_ATTN_SPLITS - 1) / SL_FAST_ATTN_SPLITS);
+}
+
+/* Rows and numbers of their pages. */
+static void fill_rows(sl_cuda *c, const sl_attn_args *a, sl_fast_attn_args *k) {
+    const void *list;
+    size_t n = 0;
+    uint32_t at = 0;
+    for (uint32_t r = 0; r < a->n_rows; r++) n += row_pages(a, r);
+    uint32_t *page = sl_cuda_list_room(c, n * sizeof *page, &list);
+    k->page = list;
+    k->n_rows = a->n_rows;
+    for (uint32_t r = 0; r < a->n_rows; r++) {
+        const uint32_t low = sl_sight_first(a->m, a->layer, a->pos[r]), pages = row_pages(a, r);
+        k->row[r] = (sl_fast_attn_row){
+            .first_block = k->blocks, .row = r, .low = low, .pos = a->pos[r], .pages = at};
+        for (uint32_t i = 0; i < pages; i++) page[at++] = a->pages[r][low / SL_KV_PAGE_TOKENS + i];
+        k->blocks += (pages + k->per - 1) / k->per;
+    }
+}
+
+/* Of at most SL_FAST_ATTN_ROWS rows. */
+static void split_rows(sl_cuda *c, const sl_attn_args *a) {
+    const sl_model_spec *m = a->m;
+    const uint32_t group = sl_attn_group(a),
+                   slices = (group + SL_FAST_ATTN_HEADS - 1) / SL_FAST_ATTN_HEADS;
+    const uint32_t columns = m->n_kv_heads * slices;
+    sl_fast_attn_args k = {.q = a->q,
+                           .o = a->o,
+                           .sink = a->sink,
+                           .k = a->kv.base + sl_kv_tile_offset(m, a->layer, 0, 0),
+                           .v = a->kv.base + sl_kv_tile_offset(m, a->layer, 1, 0),
+                           .page_floats = a->kv.page,
+                           .head_floats = sl_kv_tile_floats(m),
+                           .q_stride = a->q_stride,
+                           .o_stride = a->o_stride,
+                           .per = pages_of_part(c, a, columns),
+                           .group = group,
+                           .skip = a->skip,
+                           .n_heads = m->n_heads,
+                           .heads = (group + slices - 1) / slices,
+                           .slices = slices,
+                           .scale = (float)((double)a->scale * LOG2E)};
+    fill_rows(c, a, &k);
+    const size_t vectors = (size_t)k.blocks * columns * SL_FAST_ATTN_HEADS;
+    const size_t counters = COUNTERS * sizeof(uint32_t),
+                 part = vectors * m->head_dim * sizeof(float);
+    const uint64_t at = sl_cuda_scratch(c, counters + part + vectors * 2 * sizeof(float));
+    if (!at) return;
+    k.done = (uint32_t *)(uintptr_t)at;
+    k.part = (float *)(uintptr_t)(at + counters);
+    k.state = (float *)(uintptr_t)(at + counters + part);
+    sl_cuda_launch(c, m->head_dim == 64 ? SL_CUDA_sl_k_fast_attn_64 : SL_CUDA_sl_k_fast_attn_128,
+                   columns, k.blocks, 1, SL_FAST_ATTN_WARPS * 32, 0, &k);
+    sl_cuda_fence(c);
+}
+
+/* Consecutive rows of one request from r on. */
+static uint32_t run_of(const sl_attn_args *a, uint32_t r) {
+    uint32_t end = r + 1;
+    while (end < a->n_rows && a->pages[end] == a->pages[r]) end++;
+    return end - r;
+}
+
+bool sl_cuda_fast_attention(sl_cuda *c, const sl_attn_args *a) {
+    const uint32_t columns =
+        a->m->n_kv_heads * ((sl_attn_group(a) + SL_FAST_ATTN_HEADS - 1) / SL_FAST_ATTN_HEADS);
+    const uint32_t most = SL_MIN(SL_FAST_ATTN_ROWS, COUNTERS / SL_MAX(columns, 1u));
+    if (!can(a) || most == 0) return false;
+    for (uint32_t r = 0; r < a->n_rows;) {
+        uint32_t n = run_of(a, r);
+        if (n >= PROMPT_ROWS) {
+            const sl_attn_args part = part_of(a, r, n);
+            sl_cuda_fast_prompt(c, &part);
+            r += n;
+            continue;
+        }
+        for (n = 0; r + n < a->n_rows && n < most; n++)
+            if (run_of(a, r + n) >= PROMPT_ROWS) break;
+        const sl_attn_args part = part_of(a, r, n);
+        split_rows(c, &part);
+        r += n;
+    }
+    return true;
+}
+
+void sl_cuda_attention(sl_cuda *c, const sl_attn_args *a) {
+    if (sl_cuda_numerics_of(c) == SL_NUMERICS_FAST && sl_cuda_fast_attention(c, a)) return;
+    sl_cuda_attention_as(c, a, SL_CUDA_ATTN_FORMS, 0);
+}

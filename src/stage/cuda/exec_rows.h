@@ -1,0 +1,110 @@
+/* What the CUDA device does with rows besides products: the operations of kernel/ops.h with these
+ * names, and those of stages that move rows. Data pointers are device addresses, lists are the
+ * host's, read before a call returns. Bits are those of docs/numbers.md in both numerics. Errors
+ * are kept by the context. Thread: the context's owner. */
+#ifndef SL_STAGE_CUDA_EXEC_ROWS_H
+#define SL_STAGE_CUDA_EXEC_ROWS_H
+
+#include "kernel/ops.h"
+#include "quant/wire_rows.h"
+#include "stage/cuda/cuda_int.h"
+
+/* Whether this address and so many floats are multiples of 16 bytes: what four values at a time
+ * want. */
+static inline bool sl_cuda_is_wide(const void *p, uint64_t floats) {
+    return (uintptr_t)p % 16 == 0 && floats % 4 == 0;
+}
+
+/* ---- exec_rows.c ---- */
+
+void sl_cuda_norm(sl_cuda *c, const float *x, const sl_mat *w, float eps, bool centred,
+                  uint32_t n_rows, uint32_t n, const sl_norm_out *out);
+void sl_cuda_bias_add(sl_cuda *c, float *y, const sl_mat *b, uint32_t n_rows);
+void sl_cuda_gate_rows(sl_cuda *c, float *y, const float *gate, uint32_t n_rows, uint32_t n);
+void sl_cuda_vec_add(sl_cuda *c, float *y, const float *x, size_t n);
+void sl_cuda_vec_clip(sl_cuda *c, float *y, float limit, size_t n);
+void sl_cuda_swiglu_clamped(sl_cuda *c, float *gate, const float *up, float limit, size_t n);
+void sl_cuda_rope(sl_cuda *c, float *x, const uint32_t *pos, const double *freq, uint32_t n_rows,
+                  const sl_rope_shape *shape);
+void sl_cuda_split_pairs(sl_cuda *c, float *x, uint32_t n, uint32_t dim, size_t stride);
+void sl_cuda_put_kv(sl_cuda *c, const sl_kv_put *p);
+void sl_cuda_copy_rows(sl_cuda *c, const float *x, size_t x_stride, uint32_t n_rows, uint32_t width,
+                       float *y, size_t y_stride);
+void sl_cuda_pick_rows(sl_cuda *c, const float *x, const uint32_t *row, const float *factor,
+                       uint32_t n_rows, uint32_t width, float *y);
+void sl_cuda_scale_part(sl_cuda *c, float *x, size_t stride, uint32_t n, uint32_t width, float a);
+void sl_cuda_sum_pairs(sl_cuda *c, const sl_pair_sum *s);
+
+/* Row to_row[i] of `to` becomes row from_row[i] of `from`, n rows of d values; a list that is NULL
+ * is i itself. The two do not overlap. */
+void sl_cuda_move_rows(sl_cuda *c, const float *from, const uint32_t *from_row, uint32_t n,
+                       uint32_t d, float *to, const uint32_t *to_row);
+
+/* ---- exec_place.c ---- */
+
+/* False, and nothing is done, where a model's heads are not what the kernel takes: then the
+ * operations one after another do it. */
+bool sl_cuda_place_qkv(sl_cuda *c, const sl_qkv_place *p);
+
+/* ---- exec_wire.c ---- */
+
+/* Rows row[i] (NULL: i) of `rows`, n of d values each, to at[i] in a format of the wire, or from
+ * there. `at` are addresses that the GPU reads and writes, multiples of 4, or of 2 for bf16. */
+void sl_cuda_pack(sl_cuda *c, sl_wire_format wire, const float *rows, const uint32_t *row,
+                  uint32_t n, uint32_t d, uint8_t *const *at);
+void sl_cuda_unpack(sl_cuda *c, sl_wire_format wire, float *rows, const uint32_t *row, uint32_t n,
+                    uint32_t d, const uint8_t *const *at);
+
+/* Row i of `to` becomes row from[i] of x plus the sum of, in this order, its pieces that there are
+ * and row from[i] of `shared`. Of n rows of d values. */
+typedef struct sl_cuda_merge_rows {
+    float *to;                   /* may be x where `from` is NULL */
+    const float *x, *shared;     /* shared NULL: nothing */
+    const uint32_t *from;        /* list [n]; NULL: i itself */
+    const uint8_t *const *piece; /* list [n][k] of addresses that the GPU reads, or NULL */
+    sl_wire_format wire;
+    uint32_t n, d, k;
+} sl_cuda_merge_rows;
+void sl_cuda_merge(sl_cuda *c, const sl_cuda_merge_rows *m);
+
+/* ---- exec_attention.c ---- */
+
+/* How pages are walked: with very few queries of a block, so that there are enough of them, with
+ * few or many, with wide heads, or with any. */
+typedef enum sl_cuda_attn_form {
+    SL_CUDA_ATTN_FAR,
+    SL_CUDA_ATTN_FEW,
+    SL_CUDA_ATTN_MANY,
+    SL_CUDA_ATTN_WIDE,
+    SL_CUDA_ATTN_ANY,
+    SL_CUDA_ATTN_FORMS
+} sl_cuda_attn_form;
+
+/* Whether a form can do keys and values of these widths on this GPU; apart: values are not what
+ * leads the keys. */
+bool sl_cuda_attn_can(const sl_cuda *c, sl_cuda_attn_form form, uint32_t dim, uint32_t v_dim,
+                      bool apart);
+/* The form is chosen unless it is less than SL_CUDA_ATTN_FORMS, and how many query heads of a kv
+ * head a block has unless `heads` says it. All give the same bits. */
+void sl_cuda_attention_as(sl_cuda *c, const sl_attn_args *a, sl_cuda_attn_form form,
+                          uint32_t heads);
+void sl_cuda_attention_span(sl_cuda *c, const sl_attn_span *a);
+
+/* ---- exec_fast_attention.c ---- */
+
+/* Numerics fast, by tensor cores in bf16: rows that see pages of one request, heads as of
+ * sl_cuda_fast_attention (exec_attention.c). */
+void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a);
+/* Numerics fast: runs of rows of a request so, single rows by tensor cores, their positions split
+ * over the GPU; f32 pages are rounded to tf32 on the way. False, and nothing is done, where heads
+ * are not what the kernels take. */
+bool sl_cuda_fast_attention(sl_cuda *c, const sl_attn_args *a);
+/* As the context's numerics say. */
+void sl_cuda_attention(sl_cuda *c, const sl_attn_args *a);
+
+/* ---- exec_route.c ---- */
+
+/* expert and gate: where the GPU writes. `rank` is not used. */
+void sl_cuda_route(sl_cuda *c, const sl_route_args *a);
+
+#endif

@@ -1,0 +1,242 @@
+/* Batches of routed experts for the fast kernels. */
+#include "stage/cuda/experts.h"
+
+#include "base/mem.h"
+#include "stage/cuda/exec_rows.h"
+#include "stage/cuda/fast_experts.h"
+
+#include <string.h>
+
+bool sl_cuda_experts_can(const sl_model *m) {
+    const sl_model_spec *s = sl_model_spec_of(m);
+    sl_expert_mats e;
+    bool any = false;
+    if (s->gate_input || s->d_model % 8 || s->d_ff_expert % 8 || s->n_moe == 0 ||
+        s->n_experts > SL_FAST_EXPERTS)
+        return false;
+    for (uint32_t b = 0; b < s->n_moe; b++)
+        for (uint32_t i = 0; i < s->n_experts; i++) {
+            if (!sl_model_expert(m, s->moe_layer[b], i, &e)) continue;
+            any = true;
+            if (e.biased || e.gate->dtype != SL_BF16 || e.up->dtype != SL_BF16 ||
+                e.down->dtype != SL_BF16 || e.gate->stride || e.up->stride || e.down->stride)
+                return false;
+        }
+    return any;
+}
+
+sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_slabs *memory,
+                                 sl_cuda_experts *out, sl_err *err) {
+    const sl_model_spec *s = sl_model_spec_of(m);
+    const size_t n = (size_t)s->n_moe * s->n_experts;
+    *out = (sl_cuda_experts){.c = c, .model = m, .memory = memory};
+    out->arrays = sl_alloc_arrays(SL_ARRAY(out->known, n), SL_ARRAY(out->gate_at, n));
+    if (!out->arrays) return sl_fail(err, SL_ERR_NOMEM, "tables of %zu experts", n);
+    sl_status st = sl_cuda_slabs_grow(memory, n * sizeof(sl_fast_expert), "table of experts",
+                                      &out->table, err);
+    if (st != SL_OK || sl_cuda_info_of(c)->major != 9) return st;
+    return sl_cuda_slabs_grow(memory, n * SL_FAST_MAPS_BYTES, "tensor maps", &out->maps, err);
+}
+
+void sl_cuda_experts_free(sl_cuda_experts *x) {
+    const sl_cuda_piece all[] = {x->table,  x->maps, x->scratch, x->rows,
+                                 x->expert, x->gate, x->shared};
+    if (!x->c) return;
+    for (size_t i = 0; i < SL_LEN(all); i++)
+        sl_cuda_slabs_return(x->memory, all[i].at, all[i].bytes);
+    sl_free(x->arrays);
+    *x = (sl_cuda_experts){0};
+}
+
+static sl_status take(sl_cuda_experts *x, size_t bytes, sl_cuda_piece *p, sl_err *err) {
+    return sl_cuda_slabs_grow(x->memory, bytes, "scratch of experts", p, err);
+}
+
+sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs, sl_err *err) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const size_t scratch =
+        sl_fast_scratch_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
+    const uint64_t had = x->scratch.bytes;
+    sl_status st = take(x, scratch, &x->scratch, err);
+    if (st == SL_OK && x->scratch.bytes != had)
+        sl_cuda_fill(x->c, x->scratch.at, 0, SL_FAST_ZEROED);
+    if (st != SL_OK) return st;
+    return take(x, (size_t)max_pairs * s->d_model * sizeof(float), &x->rows, err);
+}
+
+/* The table's word on an expert, written anew when its matrices have come to another place. */
+static sl_status put_expert(sl_cuda_experts *x, uint32_t block, uint32_t expert,
+                            const sl_expert_mats *e, sl_err *err) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const size_t i = (size_t)block * s->n_experts + expert;
+    const uint64_t maps = x->maps.at ? x->maps.at + i * SL_FAST_MAPS_BYTES : 0;
+    sl_fast_expert row;
+    if (x->known[i] && x->gate_at[i] == e->gate->data) return SL_OK; /* it came with the others */
+    sl_status st = sl_cuda_fast_expert(x->c, e->gate->data, e->up->data, e->down->data, s->d_model,
+                                       s->d_ff_expert, maps, &row, err);
+    if (st == SL_OK)
+        st = sl_cuda_copy_in(x->c, x->table.at + i * sizeof row, &row, sizeof row, err);
+    if (st != SL_OK) return st;
+    x->known[i] = 1;
+    x->gate_at[i] = e->gate->data;
+    return SL_OK;
+}
+
+static const sl_fast_expert *table_of(const sl_cuda_experts *x, uint32_t layer) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const sl_fast_expert *table = (const sl_fast_expert *)(uintptr_t)x->table.at;
+    return table + (size_t)s->moe_index[layer] * s->n_experts;
+}
+
+/* Which result a row of x becomes, if each becomes one: place[row]; UINT32_MAX: none. */
+static bool find_places(const sl_stage_experts *e, uint32_t n_rows, uint32_t *place) {
+    memset(place, 0xFF, n_rows * sizeof *place);
+    for (uint32_t p = 0; p < e->first[e->n_groups]; p++) {
+        uint32_t *at = &place[e->row[p]];
+        if (*at == UINT32_MAX) *at = e->to[p];
+        if (*at != e->to[p]) return false;
+    }
+    return true;
+}
+
+static bool same_places(const sl_stage_experts *e, uint32_t n_rows, const uint32_t *place) {
+    if (e->n_parts != 1 || e->part[0].n != n_rows) return false;
+    for (uint32_t r = 0; r < n_rows; r++)
+        if (place[r] != r) return false;
+    return true;
+}
+
+static uint32_t rows_of(const sl_stage_experts *e) {
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < e->first[e->n_groups]; p++) n = SL_MAX(n, e->row[p] + 1);
+    return n;
+}
+
+/* Rows of results to the parts that they are for. */
+static void hand_out(sl_cuda_experts *x, const sl_stage_experts *e, uint32_t n_rows,
+                     const uint32_t *place, uint32_t *list) {
+    const uint32_t d = sl_model_spec_of(x->model)->d_model;
+    const float *rows = (const float *)(uintptr_t)x->rows.at;
+    for (uint32_t i = 0, begin = 0; i < e->n_parts; begin += e->part[i++].n) {
+        uint32_t *from = list, *to = list + n_rows, n = 0;
+        for (uint32_t r = 0; r < n_rows; r++) {
+            if (place[r] < begin || place[r] - begin >= e->part[i].n) continue;
+            from[n] = r;
+            to[n++] = place[r] - begin;
+        }
+        if (n) sl_cuda_move_rows(x->c, rows, from, n, d, sl_mem_at(e->part[i].rows), to);
+    }
+}
+
+static bool put_experts(sl_cuda_experts *x, const sl_stage_call *c) {
+    const sl_stage_experts *e = &c->experts;
+    const uint32_t block = sl_model_spec_of(x->model)->moe_index[c->layer];
+    sl_expert_mats m;
+    sl_err err;
+    for (uint32_t g = 0; g < e->n_groups; g++) {
+        if (e->first[g] == e->first[g + 1]) continue;
+        bool here = sl_model_expert(x->model, c->layer, e->expert[g], &m);
+        SL_ASSERT(here);
+        if (put_expert(x, block, e->expert[g], &m, &err) == SL_OK) continue;
+        sl_cuda_fail(x->c, err.code, "%s", err.msg);
+        return false;
+    }
+    return true;
+}
+
+/* Pairs in the order of rows, as lists that the GPU reads; next: room for a word a row. */
+static void list_pairs(sl_cuda_experts *x, const sl_stage_experts *e, uint32_t n_rows,
+                       uint32_t *next, sl_fast_moe *b) {
+    const uint32_t pairs = e->first[e->n_groups], wide = (pairs + 3) / 4 * 4;
+    const void *at;
+    uint32_t *id = sl_cuda_list_room(x->c, ((size_t)3 * wide + n_rows + 1) * 4, &at);
+    uint32_t *gate = id + wide, *row = gate + wide, *first = row + wide;
+    memset(first, 0, ((size_t)n_rows + 1) * 4);
+    for (uint32_t p = 0; p < pairs; p++) first[e->row[p] + 1]++;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        next[r] = first[r];
+        first[r + 1] += first[r];
+    }
+    for (uint32_t g = 0; g < e->n_groups; g++) {
+        for (uint32_t p = e->first[g]; p < e->first[g + 1]; p++) {
+            const uint32_t to = next[e->row[p]]++;
+            id[to] = e->expert[g];
+            memcpy(&gate[to], &e->gate[p], sizeof *gate);
+            row[to] = e->row[p];
+        }
+    }
+    b->id = at;
+    b->gate = (const float *)(b->id + wide);
+    b->pair_row = b->id + 2 * (size_t)wide;
+    b->row_first = b->id + 3 * (size_t)wide;
+    b->n_rows = n_rows;
+    b->n_pairs = pairs;
+}
+
+bool sl_cuda_experts_run(sl_cuda_experts *x, const sl_stage_call *c, sl_arena *lists) {
+    const sl_stage_experts *e = &c->experts;
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const uint32_t pairs = e->first[e->n_groups], n_rows = rows_of(e);
+    if (!e->to || pairs == 0) return pairs == 0;
+    if (n_rows > UINT16_MAX) return false; /* blocks of a grid */
+    uint32_t *place = sl_arena_take(lists, 3 * (size_t)n_rows, sizeof *place);
+    SL_ASSERT(place);
+    if (!find_places(e, n_rows, place)) return false;
+    const bool direct = same_places(e, n_rows, place);
+    sl_fast_moe b = {.d_model = s->d_model,
+                     .d_ff = s->d_ff_expert,
+                     .n_experts = s->n_experts,
+                     .expert = table_of(x, c->layer),
+                     .limit = s->glu_limit,
+                     .x = sl_mem_at(e->x),
+                     .y = direct ? sl_mem_at(e->part[0].rows) : (float *)(uintptr_t)x->rows.at,
+                     .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+    list_pairs(x, e, n_rows, place + n_rows, &b);
+    if (put_experts(x, c)) sl_cuda_fast_moe(x->c, &b);
+    sl_cuda_fence(x->c);
+    if (!direct) hand_out(x, e, n_rows, place, place + n_rows);
+    return true;
+}
+
+/* ---- rows that stay inside ---- */
+
+static sl_status fill_table(sl_cuda_experts *x, sl_err *err) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    sl_expert_mats m;
+    sl_status st = SL_OK;
+    for (uint32_t b = 0; st == SL_OK && b < s->n_moe; b++)
+        for (uint32_t e = 0; st == SL_OK && e < s->n_experts; e++)
+            if (sl_model_expert(x->model, s->moe_layer[b], e, &m))
+                st = put_expert(x, b, e, &m, err);
+    return st;
+}
+
+sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *err) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const size_t pairs = (size_t)max_rows * s->top_k, wide = (size_t)s->d_model * sizeof(float);
+    sl_status st = sl_cuda_experts_reserve(x, (uint32_t)pairs, err);
+    if (st == SL_OK) st = take(x, pairs * sizeof(uint32_t), &x->expert, err);
+    if (st == SL_OK) st = take(x, pairs * sizeof(float), &x->gate, err);
+    if (st == SL_OK && s->d_ff_shared) st = take(x, max_rows * wide, &x->shared, err);
+    return st == SL_OK ? fill_table(x, err) : st;
+}
+
+void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
+                            uint64_t heard) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const sl_fast_moe b = {.d_model = s->d_model,
+                           .d_ff = s->d_ff_expert,
+                           .n_experts = s->n_experts,
+                           .n_rows = n,
+                           .n_pairs = n * s->top_k,
+                           .top_k = s->top_k,
+                           .expert = table_of(x, layer),
+                           .id = (const uint32_t *)(uintptr_t)x->expert.at,
+                           .gate = (const float *)(uintptr_t)x->gate.at,
+                           .heard = (uint32_t *)(uintptr_t)heard,
+                           .limit = s->glu_limit,
+                           .x = h,
+                           .y = (float *)(uintptr_t)x->rows.at,
+                           .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+    sl_cuda_fast_moe(x->c, &b);
+}

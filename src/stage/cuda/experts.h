@@ -1,0 +1,41 @@
+/* Routed experts of a model by the fast kernels (fast_experts.h): which models have them, where
+ * their matrices lie, and calls of EXPERTS and INSIDE as batches. Thread: owner of the context. */
+#ifndef SL_STAGE_CUDA_EXPERTS_H
+#define SL_STAGE_CUDA_EXPERTS_H
+
+#include "stage/cuda/cuda_int.h"
+#include "stage/cuda/slabs.h"
+#include "stage/stage_int.h"
+
+typedef struct sl_cuda_experts {
+    sl_cuda *c;
+    const sl_model *model;
+    sl_cuda_slabs *memory;
+    uint8_t *known;       /* [n_moe * n_experts]: maps are of the matrices that are there */
+    const void **gate_at; /* [n_moe * n_experts]: whose they are */
+    void *arrays;
+    sl_cuda_piece table;                /* [n_moe][n_experts] of sl_fast_expert */
+    sl_cuda_piece maps;                 /* [n_moe][n_experts][3] tensor maps; the GPU has none: 0 */
+    sl_cuda_piece scratch, rows;        /* of the kernels; results that go elsewhere */
+    sl_cuda_piece expert, gate, shared; /* [rows][top_k] twice, [rows][d_model] */
+} sl_cuda_experts;
+
+/* Whether the kernels compute these experts: bf16, no biases, gates after the product. */
+bool sl_cuda_experts_can(const sl_model *m);
+sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_slabs *memory,
+                                 sl_cuda_experts *out, sl_err *err) SL_MUST_CHECK;
+void sl_cuda_experts_free(sl_cuda_experts *x);
+/* Room for calls of so many pairs. */
+sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs,
+                                  sl_err *err) SL_MUST_CHECK;
+/* INSIDE for up to so many rows. Anew when experts have come or gone. */
+sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *err) SL_MUST_CHECK;
+/* The routed experts of n rows h whose ids and weights lie at x->expert and x->gate, added up in
+ * x->rows. heard: where the GPU writes a copy of the ids. */
+void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
+                            uint64_t heard);
+/* EXPERTS; false: this call's results are not a row of each row of x, and nothing was done. lists:
+ * room for a few words a pair. */
+bool sl_cuda_experts_run(sl_cuda_experts *x, const sl_stage_call *c, sl_arena *lists);
+
+#endif

@@ -1,0 +1,94 @@
+/* Routed experts of one layer on a GPU in numerics fast: which kernels, and their launches.
+ *
+ * Ids and weights of experts lie on the GPU, where the router leaves them: lists of who multiplies
+ * what are made there, and nothing is asked of the host or waits for it. A batch is planned without
+ * a GPU: sl_fast_plan_make chooses kernels by how many rows an expert has on average and writes
+ * down the launches. sl_cuda_fast_moe runs them; benches time them. */
+#ifndef SL_STAGE_CUDA_FAST_EXPERTS_H
+#define SL_STAGE_CUDA_FAST_EXPERTS_H
+
+#include "stage/cuda/cuda_int.h"
+#include "stage/cuda/kernels/args_fast.h"
+
+#define SL_FAST_LAUNCHES 6
+
+/* y[r] (+)= sum over the row's pairs of gate * down(swiglu(gate x[r], up x[r])) of expert id, in
+ * f32, in the order of the pairs where more than SL_FAST_SMALL_ROWS rows are asked for. The experts
+ * of a row differ, the pairs of a row follow one another. Pointers are device addresses; x and y
+ * are rows of d_model values, one behind another. d_model and d_ff are multiples of 8, n_experts at
+ * most SL_FAST_EXPERTS. */
+typedef struct sl_fast_moe {
+    uint32_t d_model, d_ff, n_experts, n_rows, n_pairs;
+    uint32_t top_k; /* n_pairs / n_rows, where every row has as many; else row_first says */
+    const sl_fast_expert *expert;         /* [n_experts], of sl_cuda_fast_expert */
+    const uint32_t *id;                   /* [n_pairs], 16-byte aligned; n_experts or more: none */
+    const float *gate;                    /* [n_pairs], 16-byte aligned */
+    const uint32_t *row_first, *pair_row; /* [n_rows + 1], [n_pairs]; NULL with top_k */
+    uint32_t *heard;                      /* a copy of the ids goes there; NULL: nowhere */
+    float limit;                          /* of gpt-oss's SwiGLU; 0: the plain one */
+    bool add;                             /* y += instead of y = */
+    const float *x;
+    float *y;
+    /* sl_fast_scratch_bytes of device memory, 256-byte aligned, whose first SL_FAST_ZEROED bytes
+     * were zeroed once, before the first batch that uses it. */
+    uint8_t *scratch;
+    uint32_t sms; /* multiprocessors of a GPU of sm_90, all free for this; 0: another GPU */
+    /* So many blocks run at the same time, and in clusters: not so in the emulator. */
+    bool together;
+    bool maps; /* all experts have them */
+    uint32_t
+        shared; /* bytes of shared memory that fast_small.cu may take; 0: as many as it likes */
+} sl_fast_moe;
+
+#define SL_FAST_ZEROED 32768u
+
+/* Which kernels may be taken; AUTO chooses. */
+typedef enum sl_fast_way {
+    SL_FAST_AUTO,
+    SL_FAST_STREAM, /* few rows of an expert: weights into registers */
+    SL_FAST_TILES,  /* more: tiles in shared memory */
+    SL_FAST_SMALL,  /* sm_90, at most SL_FAST_SMALL_ROWS rows: one launch */
+    SL_FAST_BIG,    /* sm_90a, many rows: warp groups' tensor cores */
+    SL_FAST_WAYS
+} sl_fast_way;
+
+typedef struct sl_fast_launch {
+    sl_cuda_kernel_id kernel;
+    uint32_t grid_x, grid_y, threads, shared;
+    union {
+        sl_fast_sort_args sort;
+        sl_fast_round_args round;
+        sl_fast_up_args up;
+        sl_fast_down_args down;
+        sl_fast_sum_args sum;
+        sl_fast_small_args small;
+        sl_fast_big_args big;
+    } args;
+} sl_fast_launch;
+
+typedef struct sl_fast_plan {
+    uint32_t n;
+    sl_fast_launch launch[SL_FAST_LAUNCHES];
+} sl_fast_plan;
+
+/* Whether the batch can be computed in that way. */
+bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way);
+/* For batches of at most n_rows rows and n_pairs pairs, by any way. */
+size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                             uint32_t n_pairs);
+/* A way that cannot be taken is chosen anew. */
+void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
+
+/* A batch on c's stream; sms and together are filled in. Thread: owner. */
+void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m);
+void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way);
+
+/* What a table of experts says of one, with matrices at gate, up and down: device addresses of bf16
+ * that outlive it. maps: SL_FAST_MAPS_BYTES of device memory for what the copy engine is told of
+ * them, 128-byte aligned; 0, or a GPU that has no use for it: nothing. Waits. */
+#define SL_FAST_MAPS_BYTES 384u
+sl_status sl_cuda_fast_expert(sl_cuda *c, const void *gate, const void *up, const void *down,
+                              uint32_t d_model, uint32_t d_ff, uint64_t maps, sl_fast_expert *out,
+                              sl_err *err) SL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,340 @@
+/* Plans of routed experts in numerics fast (fast_experts.h). */
+#include "stage/cuda/fast_experts.h"
+
+#include <string.h>
+
+#define ALIGN 256
+
+static size_t aligned(size_t n) {
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* Most groups of at most cap pairs, and pieces of fast_big.cu. */
+static size_t most_groups(size_t pairs, uint32_t n_experts, uint32_t cap) {
+    return least(pairs, n_experts + pairs / cap);
+}
+
+static size_t most_pieces(size_t pairs, uint32_t n_experts) {
+    return 2 * least(pairs, n_experts + pairs / (2 * SL_FAST_BIG_WIDTH));
+}
+
+/* Scratch: counters; how long lists are; lists; rows of x in bf16; of each pair a row of d_ff in
+ * bf16, and one of d_model in bf16, or in f32 where few rows are streamed. */
+#define STREAM_PAIRS 512u /* most pairs that are */
+typedef struct fast_room {
+    size_t counts, group, piece, x_row, weight, place, x16, mid, part, end;
+} fast_room;
+
+static fast_room room_of(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                         size_t pairs) {
+    fast_room r;
+    r.counts = SL_FAST_ZEROED;
+    r.group = r.counts + aligned(sizeof(sl_fast_counts));
+    r.piece = r.group + aligned(most_groups(pairs, n_experts, 8) * sizeof(sl_fast_group));
+    r.x_row = r.piece + aligned(most_pieces(pairs, n_experts) * sizeof(sl_fast_piece));
+    r.weight = r.x_row + aligned(pairs * 4);
+    r.place = r.weight + aligned(pairs * 4);
+    r.x16 = r.place + aligned(pairs * 4);
+    r.mid = r.x16 + aligned((size_t)n_rows * d_model * 2);
+    r.part = r.mid + aligned(pairs * d_ff * 2);
+    r.end = r.part + aligned(pairs * d_model * 2 + least(pairs, STREAM_PAIRS) * d_model * 2);
+    return r;
+}
+
+size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                             uint32_t n_pairs) {
+    return room_of(d_model, d_ff, n_experts, n_rows, n_pairs).end;
+}
+
+/* Rows that an expert has on average. */
+static uint32_t mean_of(const sl_fast_moe *m) {
+    return (m->n_pairs + m->n_experts - 1) / m->n_experts;
+}
+
+/* What the functions below share. */
+typedef struct planner {
+    const sl_fast_moe *m;
+    fast_room room;
+    sl_fast_plan *p;
+} planner;
+
+static void *at(const planner *f, size_t offset) {
+    return f->m->scratch + offset;
+}
+
+static sl_fast_launch *next(const planner *f, sl_cuda_kernel_id kernel, uint32_t grid_x,
+                            uint32_t grid_y, uint32_t threads, uint32_t shared) {
+    sl_fast_launch *l = &f->p->launch[f->p->n++];
+    memset(l, 0, sizeof *l);
+    l->kernel = kernel;
+    l->grid_x = grid_x;
+    l->grid_y = grid_y;
+    l->threads = threads;
+    l->shared = shared;
+    return l;
+}
+
+#define SHARED_BYTES (226u << 10) /* of a block, at most */
+
+/* As fast_sort.cu has it. */
+#define SORT_THREADS 1024
+
+static void plan_sort(const planner *f, uint32_t cap, uint32_t cluster) {
+    const sl_fast_moe *m = f->m;
+    sl_fast_sort_args *a = &next(f, SL_CUDA_sl_k_fast_sort, 1, 1, SORT_THREADS, 0)->args.sort;
+    a->expert = m->expert;
+    a->id = m->id;
+    a->gate = m->gate;
+    a->pair_row = m->pair_row;
+    a->heard = m->heard;
+    a->n_pairs = m->n_pairs;
+    a->top_k = m->top_k;
+    a->n_experts = m->n_experts;
+    a->cap = cap;
+    a->pair = cluster;
+    a->stage_room = SHARED_BYTES - SL_FAST_BIG_ROOM - 1024;
+    a->group = at(f, f->room.group);
+    a->piece = at(f, f->room.piece);
+    a->x_row = at(f, f->room.x_row);
+    a->weight = at(f, f->room.weight);
+    a->place = at(f, f->room.place);
+    a->counts = at(f, f->room.counts);
+}
+
+static void plan_round(const planner *f) {
+    const uint64_t n = (uint64_t)f->m->n_rows * f->m->d_model;
+    sl_fast_launch *l =
+        next(f, SL_CUDA_sl_k_fast_round, (uint32_t)((n / 8 + 255) / 256), 1, 256, 0);
+    l->args.round.x = f->m->x;
+    l->args.round.y = at(f, f->room.x16);
+    l->args.round.n = n;
+}
+
+static void plan_sum(const planner *f, bool wide) {
+    const sl_fast_moe *m = f->m;
+    sl_fast_launch *l =
+        next(f, SL_CUDA_sl_k_fast_sum, (m->d_model + 1023) / 1024, m->n_rows, 128, 0);
+    l->args.sum.part = wide ? at(f, f->room.part) : NULL;
+    l->args.sum.part16 = at(f, f->room.part);
+    l->args.sum.place = at(f, f->room.place);
+    l->args.sum.row_first = m->row_first;
+    l->args.sum.y = m->y;
+    l->args.sum.d_model = m->d_model;
+    l->args.sum.top_k = m->top_k;
+    l->args.sum.add = m->add;
+}
+
+static void plan_up(const planner *f, sl_fast_launch *l) {
+    sl_fast_up_args *a = &l->args.up;
+    a->group = at(f, f->room.group);
+    a->counts = at(f, f->room.counts);
+    a->x_row = at(f, f->room.x_row);
+    a->x = f->m->x;
+    a->x16 = at(f, f->room.x16);
+    a->mid = at(f, f->room.mid);
+    a->d_model = f->m->d_model;
+    a->d_ff = f->m->d_ff;
+    a->limit = f->m->limit;
+}
+
+static void plan_down(const planner *f, sl_fast_launch *l) {
+    sl_fast_down_args *a = &l->args.down;
+    a->group = at(f, f->room.group);
+    a->counts = at(f, f->room.counts);
+    a->mid = at(f, f->room.mid);
+    a->weight = at(f, f->room.weight);
+    a->part = at(f, f->room.part);
+    a->part16 = at(f, f->room.part);
+    a->d_model = f->m->d_model;
+    a->d_ff = f->m->d_ff;
+}
+
+/* As fast_experts.cu has it: SL_STREAM_THREADS, sl_stream_stride, SL_DOWN_COLS. */
+#define STREAM_THREADS   256
+#define STREAM_DOWN_COLS 64
+
+static uint32_t stream_shared(uint32_t rows, uint32_t k) {
+    return rows * (((k + 63) / 64 * 64 + 32) * 2 + STREAM_THREADS * 2); /* rows, sums */
+}
+
+static void plan_stream(const planner *f) {
+    const sl_fast_moe *m = f->m;
+    const uint32_t mean = mean_of(m), i = m->n_rows <= 8 || mean <= 2 ? 0 : mean <= 6 ? 1 : 2;
+    const uint32_t cap = 8u << i, groups = (uint32_t)most_groups(m->n_pairs, m->n_experts, cap);
+    static const sl_cuda_kernel_id up[] = {SL_CUDA_sl_k_fast_up_8, SL_CUDA_sl_k_fast_up_16,
+                                           SL_CUDA_sl_k_fast_up_32};
+    static const sl_cuda_kernel_id down[] = {SL_CUDA_sl_k_fast_down_8, SL_CUDA_sl_k_fast_down_16,
+                                             SL_CUDA_sl_k_fast_down_32};
+    plan_sort(f, cap, 0);
+    plan_up(f, next(f, up[i], (m->d_ff + 15) / 16, groups, STREAM_THREADS,
+                    stream_shared(cap, m->d_model)));
+    plan_down(f, next(f, down[i], (m->d_model + STREAM_DOWN_COLS - 1) / STREAM_DOWN_COLS, groups,
+                      STREAM_THREADS, stream_shared(cap, m->d_ff)));
+    plan_sum(f, true);
+}
+
+/* As fast_tiles.cu has it. */
+#define TILE_THREADS 256
+#define TILE_ROWS    128
+#define TILE_K       64
+
+static void plan_tiles(const planner *f) {
+    const sl_fast_moe *m = f->m;
+    const uint32_t mean = mean_of(m), i = m->n_rows <= 32 || mean <= 16 ? 0 : mean <= 48 ? 1 : 2;
+    const uint32_t cap = 32u << i, groups = (uint32_t)most_groups(m->n_pairs, m->n_experts, cap);
+    const uint32_t shared = (i == 2 ? 3 : 4) * (TILE_ROWS + cap) * TILE_K * 2;
+    static const sl_cuda_kernel_id up[] = {
+        SL_CUDA_sl_k_fast_tile_up_32, SL_CUDA_sl_k_fast_tile_up_64, SL_CUDA_sl_k_fast_tile_up_128};
+    static const sl_cuda_kernel_id down[] = {SL_CUDA_sl_k_fast_tile_down_32,
+                                             SL_CUDA_sl_k_fast_tile_down_64,
+                                             SL_CUDA_sl_k_fast_tile_down_128};
+    plan_sort(f, cap, 0);
+    plan_round(f);
+    plan_up(f, next(f, up[i], (m->d_ff + 63) / 64, groups, TILE_THREADS, shared));
+    plan_down(f, next(f, down[i], (m->d_model + TILE_ROWS - 1) / TILE_ROWS, groups, TILE_THREADS,
+                      shared));
+    plan_sum(f, false);
+}
+
+/* As fast_small.cu has it. */
+#define SMALL_THREADS 320
+#define SMALL_SLOTS   16
+#define SMALL_STAGE   512 /* most values of k in a stage */
+#define SMALL_TABLE   384 /* most experts whose table is copied to shared memory */
+
+/* Values of k in a stage: all of k in as few equal parts as fit; 0: it cannot be cut so. */
+static uint32_t small_stage(uint32_t k) {
+    const uint32_t parts = (k + SMALL_STAGE - 1) / SMALL_STAGE;
+    return parts && k % (parts * 64) == 0 ? k / parts : 0;
+}
+
+static bool small_args(const sl_fast_moe *m, sl_fast_small_args *a) {
+    const uint32_t limit = m->shared ? m->shared : SHARED_BYTES;
+    memset(a, 0, sizeof *a);
+    a->up_k = small_stage(m->d_model);
+    a->down_k = small_stage(m->d_ff);
+    if (!m->sms || !a->up_k || !a->down_k || m->n_rows > SL_FAST_SMALL_ROWS) return false;
+    if (m->n_pairs > SL_FAST_SMALL_PAIRS) return false;
+    const uint32_t up = 16 * (a->up_k * 2 + SL_FAST_SMALL_PAD);
+    const uint32_t down = (16 + m->n_rows) * (a->down_k * 2 + SL_FAST_SMALL_PAD);
+    const uint32_t table = (uint32_t)(m->n_experts * sizeof(sl_fast_expert));
+    a->slot_bytes = up > down ? up : down;
+    a->x_at = SL_FAST_SMALL_ROOM;
+    a->table_at = a->x_at + m->n_rows * (m->d_model * 2 + SL_FAST_SMALL_PAD);
+    a->stage_at = (uint32_t)aligned(a->table_at + (m->n_experts <= SMALL_TABLE ? table : 0));
+    if (m->n_experts > SMALL_TABLE) a->table_at = 0;
+    if (a->stage_at > limit) return false;
+    a->slots = (limit - a->stage_at) / a->slot_bytes;
+    if (a->slots > SMALL_SLOTS) a->slots = SMALL_SLOTS;
+    return a->slots >= 2;
+}
+
+/* Both products in one launch (3), or one each (1, then 2). */
+static uint32_t first_phase(const sl_fast_moe *m) {
+    return m->together ? 3 : 1;
+}
+
+static uint32_t last_phase(const sl_fast_moe *m) {
+    return m->together ? 3 : 2;
+}
+
+static void plan_small(const planner *f) {
+    const sl_fast_moe *m = f->m;
+    sl_fast_small_args a;
+    if (!small_args(m, &a)) return;
+    a.expert = m->expert;
+    a.id = m->id;
+    a.gate = m->gate;
+    a.pair_row = m->pair_row;
+    a.heard = m->heard;
+    a.x = m->x;
+    a.mid = at(f, f->room.mid);
+    a.y = m->y;
+    a.ready = at(f, 0);
+    a.n_rows = m->n_rows;
+    a.n_pairs = m->n_pairs;
+    a.top_k = m->top_k;
+    a.n_experts = m->n_experts;
+    a.d_model = m->d_model;
+    a.d_ff = m->d_ff;
+    a.add = m->add;
+    a.limit = m->limit;
+    for (uint32_t phase = first_phase(m); phase <= last_phase(m); phase++) {
+        a.phases = phase;
+        next(f, SL_CUDA_sl_k_fast_small, m->sms, 1, SMALL_THREADS,
+             a.stage_at + a.slots * a.slot_bytes)
+            ->args.small = a;
+    }
+}
+
+/* As fast_big.cu has it. */
+#define BIG_THREADS 384
+#define BIG_PIECES  (SL_FAST_ZEROED / 4 - 64) /* that have counters */
+
+/* Two pieces of one expert at once pay when one alone is wide: the tensor cores' time then is more
+ * than the memory's. */
+static uint32_t big_cluster(const sl_fast_moe *m) {
+    return m->together && mean_of(m) >= 160 ? 2 : 1;
+}
+
+static bool can_big(const sl_fast_moe *m) {
+    return m->sms && m->maps && most_pieces(m->n_pairs, m->n_experts) <= BIG_PIECES;
+}
+
+static void plan_big(const planner *f) {
+    const sl_fast_moe *m = f->m;
+    const uint32_t cluster = big_cluster(m);
+    const sl_cuda_kernel_id kernel =
+        cluster == 2 ? SL_CUDA_sl_k_fast_big_pair : SL_CUDA_sl_k_fast_big;
+    sl_fast_big_args a;
+    memset(&a, 0, sizeof a);
+    a.piece = at(f, f->room.piece);
+    a.counts = at(f, f->room.counts);
+    a.x_row = at(f, f->room.x_row);
+    a.weight = at(f, f->room.weight);
+    a.x16 = at(f, f->room.x16);
+    a.mid = at(f, f->room.mid);
+    a.part16 = at(f, f->room.part);
+    a.done = at(f, 0);
+    a.ready = a.done + 64;
+    a.d_model = m->d_model;
+    a.d_ff = m->d_ff;
+    a.limit = m->limit;
+    plan_sort(f, 0, cluster);
+    plan_round(f);
+    for (uint32_t phase = first_phase(m); phase <= last_phase(m); phase++) {
+        a.phases = phase;
+        next(f, kernel, m->sms / cluster * cluster, 1, BIG_THREADS, SHARED_BYTES)->args.big = a;
+    }
+    plan_sum(f, false);
+}
+
+bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
+    sl_fast_small_args a;
+    if (way == SL_FAST_STREAM) return m->n_pairs <= STREAM_PAIRS;
+    if (way == SL_FAST_SMALL) return small_args(m, &a);
+    return way != SL_FAST_BIG || can_big(m);
+}
+
+static sl_fast_way choose(const sl_fast_moe *m) {
+    if (mean_of(m) > 64 && sl_fast_can(m, SL_FAST_BIG)) return SL_FAST_BIG;
+    return m->n_rows <= 8 && m->n_pairs <= STREAM_PAIRS ? SL_FAST_STREAM : SL_FAST_TILES;
+}
+
+void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out) {
+    const planner f = {m, room_of(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs), out};
+    if (way == SL_FAST_AUTO || !sl_fast_can(m, way)) way = choose(m);
+    out->n = 0;
+    if (way == SL_FAST_SMALL)
+        plan_small(&f);
+    else if (way == SL_FAST_STREAM)
+        plan_stream(&f);
+    else if (way == SL_FAST_BIG)
+        plan_big(&f);
+    else
+        plan_tiles(&f);
+}

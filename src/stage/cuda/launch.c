@@ -1,0 +1,77 @@
+/* What is asked of a GPU that is open: launches, waiting for all, and the first failure. */
+#include "stage/cuda/context.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const char *const names[] = {
+#define SL_CUDA_KERNEL(name, args) #name,
+#include "stage/cuda/kernels/kernels.def"
+#undef SL_CUDA_KERNEL
+};
+
+const char *sl_cuda_kernel_name(uint32_t k) {
+    return names[k];
+}
+
+sl_status sl_cuda_enter(const sl_cuda *c, sl_err *err) {
+    return SL_CU_DO(c->d, err, cuCtxSetCurrent, c->context);
+}
+
+void sl_cuda_adopt(sl_cuda *c) {
+    SL_CUDA_DO(c, cuCtxSetCurrent, c->context);
+}
+
+/* The first failure. */
+
+sl_status sl_cuda_failed(const sl_cuda *c, sl_err *err) {
+    return c->failed ? sl_fail(err, c->failure.code, "%s", c->failure.msg) : SL_OK;
+}
+
+void sl_cuda_fail(sl_cuda *c, sl_status code, const char *fmt, ...) {
+    char text[400];
+    va_list args;
+    if (c->failed) return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    c->failed = sl_fail(&c->failure, code, "%s", text) != SL_OK;
+}
+
+bool sl_cuda_did(sl_cuda *c, const char *call, sl_cu_result r) {
+    if (r == SL_CU_OK) return true;
+    if (!c->failed) c->failed = sl_cu_check(c->d, call, r, &c->failure) != SL_OK;
+    return false;
+}
+
+/* Launches. */
+
+/* More dynamic shared memory than this kernel had so far: what it may have by itself depends on how
+ * much is static, so it is asked for every time. */
+static bool allow_shared(sl_cuda *c, uint32_t k, uint32_t bytes) {
+    if (bytes <= c->dynamic[k]) return true;
+    if (bytes > c->info.shared_bytes) {
+        sl_cuda_fail(c, SL_ERR_LIMIT, "kernel %s wants %u bytes of shared memory, a block has %u",
+                     names[k], bytes, c->info.shared_bytes);
+        return false;
+    }
+    c->dynamic[k] = bytes;
+    return SL_CUDA_DO(c, cuFuncSetAttribute, c->kernels[k], SL_CU_FUNCTION_DYNAMIC_SHARED,
+                      (int)bytes);
+}
+
+void sl_cuda_launch(sl_cuda *c, sl_cuda_kernel_id k, uint32_t grid_x, uint32_t grid_y,
+                    uint32_t grid_z, uint32_t threads, uint32_t dynamic_shared, const void *args) {
+    if (c->failed || !grid_x || !grid_y || !grid_z) return;
+    if (!allow_shared(c, k, dynamic_shared)) return;
+    void *list[] = {(void *)(uintptr_t)args};
+    const sl_cu_result r = c->d->cuLaunchKernel(c->kernels[k], grid_x, grid_y, grid_z, threads, 1,
+                                                1, dynamic_shared, c->stream, list, NULL);
+    if (sl_cuda_did(c, "cuLaunchKernel", r)) return;
+    (void)sl_err_prefix(&c->failure, "kernel %s, %u x %u x %u blocks of %u threads", names[k],
+                        grid_x, grid_y, grid_z, threads);
+}
+
+void sl_cuda_drain(sl_cuda *c) {
+    if (!c->failed) SL_CUDA_DO(c, cuStreamSynchronize, c->stream);
+}

@@ -1,0 +1,138 @@
+/* Inside of a gang: its ranks, what they all do at once, and the two ways in which the ranks beside
+ * the first are had: threads of this process (threads.c) and processes of this program
+ * (processes.c and, there, child.c; shared.c). For src/stage/gang only. */
+#ifndef SL_STAGE_GANG_INT_H
+#define SL_STAGE_GANG_INT_H
+
+#include "net/collective.h"
+#include "stage/stage_int.h"
+
+/* A rank that does not come for so long will not come. */
+#define GANG_DEADLINE_MS 600000u
+
+typedef enum gang_job_kind {
+    GANG_OPEN,
+    GANG_CALL,
+    GANG_HOST,
+    GANG_READ,  /* pages of their heads, into blocks */
+    GANG_WRITE, /* and from there */
+    GANG_MAP,   /* memory that all have: of processes only */
+    GANG_UNMAP,
+    GANG_LEAVE,
+} gang_job_kind;
+
+/* What all ranks do at once. Plain data, but for pointers: to the address space of all, or to
+ * memory that processes share (shared.c). */
+typedef struct gang_job {
+    gang_job_kind kind;
+    union {
+        struct {
+            sl_device_opts o; /* but for what is rank 0's alone */
+            sl_device_spec device;
+            size_t folder_bytes, isa_bytes, hosted_bytes;
+        } open;
+        sl_stage_call call;
+        struct {
+            const uint8_t *hosted;
+            size_t hosted_bytes;
+            uint32_t max_pairs;
+            bool patient;
+        } host;
+        struct {
+            uint32_t page, first, n;
+            float *blocks; /* of all heads */
+            size_t bytes;
+        } page;
+        struct {
+            uint32_t id;
+            uint64_t delivery;
+            size_t bytes;
+        } map;
+    };
+} gang_job;
+
+/* What became of a job at one rank. */
+typedef struct gang_report {
+    _Alignas(64) bool ok;
+    sl_err err;         /* unless it is */
+    sl_idle idle;       /* GANG_OPEN */
+    sl_extent kv_heads; /* GANG_OPEN */
+    sl_hosting left;    /* GANG_HOST */
+} gang_report;
+
+/* What all ranks see. */
+typedef struct gang_board {
+    gang_job job;
+    uint32_t area; /* block of memory that the job's pointers lie in: of processes only */
+    gang_report report[SL_MAX_RANKS];
+    _Alignas(64) uint8_t collectives[];
+} gang_board;
+
+static inline size_t gang_board_bytes(uint32_t ranks) {
+    return sizeof(gang_board) + sl_coll_bytes(ranks);
+}
+
+/* A rank, where it computes. */
+typedef struct gang_rank gang_rank;
+struct gang_rank {
+    sl_rank is;
+    gang_board *board;
+    sl_coll *coll;
+    sl_device *device; /* NULL: not open */
+    sl_gang link;      /* what its model meets the others by */
+    /* The job of the board as this rank reads it. */
+    sl_status (*read)(gang_rank *r, gang_job *out, sl_err *err);
+    /* GANG_MAP and GANG_UNMAP; NULL: nothing. */
+    sl_status (*map)(gang_rank *r, const gang_job *j, sl_err *err);
+    /* Another rank does not come any more, or this one cannot go on: does not return. */
+    void (*lost)(gang_rank *r, const sl_err *err);
+    void *ctx;
+};
+
+typedef struct gang gang;
+
+/* How the ranks beside the first are had. */
+typedef struct gang_ways {
+    bool in_place; /* they see all memory of this process */
+    /* They wait for their first job; all or none. Sets what `own` needs, but for is. */
+    sl_status (*start)(gang *g, const sl_device_opts *o, sl_err *err);
+    /* Puts the job where they see it; *own: as rank 0 does it. */
+    sl_status (*show)(gang *g, const gang_job *j, gang_job *own, sl_err *err);
+    /* What they wrote is where the job said after this. NULL: it is. */
+    void (*take_back)(gang *g, const gang_job *j);
+    /* They are there no longer; told: the job to leave was shown to them. NULL-safe after a start
+     * that failed. */
+    void (*stop)(gang *g, bool told);
+    sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
+    void (*give)(sl_device *d, sl_mem m);
+} gang_ways;
+
+extern const gang_ways gang_threads, gang_processes;
+
+struct gang {
+    sl_device base;
+    const gang_ways *ways;
+    uint32_t n;
+    gang_rank own; /* rank 0 */
+    void *others;  /* of its ways */
+};
+
+/* ---- member.c ---- */
+
+/* Its collectives, over its board. */
+sl_status gang_rank_open(gang_rank *r, const sl_coll_opts *o, sl_err *err) SL_MUST_CHECK;
+void gang_rank_close(gang_rank *r); /* its device, too */
+/* Does the job and reports it on the board. */
+void gang_rank_do(gang_rank *r, const gang_job *j);
+/* A rank beside the first: does what the board says until that is to leave. */
+sl_status gang_rank_serve(gang_rank *r, sl_err *err) SL_MUST_CHECK;
+
+/* ---- gang.c ---- */
+
+/* All ranks do it. An error is of a rank that failed, or of one that does not come: then no further
+ * job is possible. */
+sl_status gang_do(gang *g, const gang_job *j, sl_err *err) SL_MUST_CHECK;
+/* How long a rank polls: ranks that have no core each leave it to others at once. */
+uint32_t gang_poll_ns(uint32_t ranks);
+
+#endif

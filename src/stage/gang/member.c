@@ -1,0 +1,167 @@
+/* One rank of a gang: what it does of a job, and how its model meets the others. The same for
+ * threads and processes. */
+#include "stage/gang/gang_int.h"
+
+#include "base/mem.h"
+#include "base/topology.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+
+/* ---- how its model meets the others ---- */
+
+static void sum(void *ctx, const sl_exec *ex, float *y, uint32_t n_rows, uint32_t width,
+                uint32_t *first, uint32_t *n) {
+    gang_rank *r = ctx;
+    sl_err err;
+    (void)ex;
+    if (sl_coll_reduce_scatter(r->coll, y, n_rows, width, first, n, &err) != SL_OK)
+        r->lost(r, &err);
+}
+
+static void gather(void *ctx, const float *part, uint32_t n_rows, uint32_t first, uint32_t n,
+                   uint32_t width, float *whole) {
+    gang_rank *r = ctx;
+    sl_err err;
+    if (sl_coll_all_gather(r->coll, part, n_rows, first, n, width, whole, &err) != SL_OK)
+        r->lost(r, &err);
+}
+
+static void meet(void *ctx) {
+    gang_rank *r = ctx;
+    sl_err err;
+    if (sl_coll_meet(r->coll, SL_COLL_ALL, &err) != SL_OK) r->lost(r, &err);
+}
+
+/* ---- jobs ---- */
+
+/* Runs, with the threads that are made from here on, on its own of the CPUs that this thread may
+ * use, those of one memory node where they are enough. */
+static sl_status take_cores(const gang_rank *r, uint32_t threads, sl_err *err) {
+    uint32_t each[SL_MAX_RANKS];
+    uint16_t cpu[SL_MAX_CPUS];
+    cpu_set_t set;
+    sl_topology *t = sl_alloc(1, sizeof *t);
+    if (!t) return sl_fail(err, SL_ERR_NOMEM, "no memory for the list of CPUs");
+    for (uint32_t i = 0; i < r->is.of; i++) each[i] = threads;
+    sl_status st = sl_topology_read("/sys", NULL, t, err);
+    const uint32_t n = st == SL_OK ? sl_topology_pick(t, each, r->is.of, r->is.index, cpu) : 0;
+    sl_free(t);
+    CPU_ZERO(&set);
+    for (uint32_t i = 0; i < n; i++) CPU_SET(cpu[i], &set);
+    if (st == SL_OK && sched_setaffinity(0, sizeof set, &set) != 0)
+        st = sl_fail(err, SL_ERR_ARG, "rank %u of %u cannot be pinned: %s", r->is.index, r->is.of,
+                     strerror(errno));
+    return st;
+}
+
+static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
+    sl_device_opts o = j->open.o;
+    o.device = &j->open.device;
+    o.ranks = 0;
+    o.kv_fd = 0;
+    o.hosts.rank = r->is;
+    o.threads = SL_MAX(o.threads / r->is.of, 1u);
+    o.gang = &r->link;
+    if (r->is.index) o.tick = NULL;
+    if (r->is.index) o.progress = NULL; /* ranks read about as much: one speaks for all */
+    sl_status st = o.apart ? take_cores(r, o.threads, &report->err) : SL_OK;
+    if (st == SL_OK) st = sl_cpu_open(&o, &r->device, &report->err);
+    if (st != SL_OK) return st;
+    report->idle = sl_cpu_idle(r->device);
+    report->kv_heads = sl_cpu_kv_heads(r->device);
+    return SL_OK;
+}
+
+/* Whether a rank before this one has that kv head, too: it speaks for it. */
+static bool is_told(const gang_rank *r, uint32_t head) {
+    for (uint32_t i = 0; i < r->is.index; i++) {
+        const sl_extent its = r->board->report[i].kv_heads;
+        if (head >= its.first && head < its.first + its.n) return true;
+    }
+    return false;
+}
+
+/* The tiles of its heads in one block of a page, and their places among all heads'. */
+static void do_block(const gang_rank *r, const gang_job *j, uint32_t layer, float *block) {
+    const sl_model_spec *all = r->device->spec;
+    const sl_extent heads = sl_cpu_kv_heads(r->device);
+    const size_t tile = sl_kv_tile_floats(all);
+    if (heads.n == 0) return;
+    float *mine = sl_cpu_block(r->device, j->page.page, layer);
+    for (uint32_t side = 0; side < sl_kv_sides(all); side++) {
+        for (uint32_t h = 0; h < heads.n; h++) {
+            float *whole = block + ((size_t)side * all->n_kv_heads + heads.first + h) * tile;
+            float *own = mine + ((size_t)side * heads.n + h) * tile;
+            if (j->kind == GANG_WRITE)
+                memcpy(own, whole, tile * sizeof *own);
+            else if (!is_told(r, heads.first + h))
+                memcpy(whole, own, tile * sizeof *own);
+        }
+    }
+}
+
+static void do_page(const gang_rank *r, const gang_job *j) {
+    const size_t block = sl_kv_block_bytes(r->device->spec) / sizeof(float);
+    for (uint32_t i = 0; i < j->page.n; i++)
+        do_block(r, j, j->page.first + i, j->page.blocks + i * block);
+}
+
+static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
+    switch (j->kind) {
+    case GANG_OPEN:
+        return do_open(r, j, report);
+    case GANG_CALL:
+        sl_device_submit(r->device, &j->call);
+        return SL_OK;
+    case GANG_HOST:
+        return sl_device_host(r->device, j->host.hosted, j->host.max_pairs, j->host.patient,
+                              &report->left, &report->err);
+    case GANG_READ:
+    case GANG_WRITE:
+        do_page(r, j);
+        return SL_OK;
+    case GANG_MAP:
+    case GANG_UNMAP:
+        return r->map ? r->map(r, j, &report->err) : SL_OK;
+    case GANG_LEAVE:
+        return SL_OK;
+    }
+    return sl_fail(&report->err, SL_ERR_INTERNAL, "job %d of a gang", (int)j->kind);
+}
+
+void gang_rank_do(gang_rank *r, const gang_job *j) {
+    gang_report *report = &r->board->report[r->is.index];
+    report->ok = do_job(r, j, report) == SL_OK;
+}
+
+sl_status gang_rank_serve(gang_rank *r, sl_err *err) {
+    gang_report *report = &r->board->report[r->is.index];
+    for (;;) {
+        sl_status st = sl_coll_meet(r->coll, SL_COLL_SPEAKS, err);
+        gang_job j;
+        if (st != SL_OK || r->board->job.kind == GANG_LEAVE) return st;
+        report->ok = r->read(r, &j, &report->err) == SL_OK;
+        /* In the sums of a call others wait for it: they may not take its end of the job for one.
+         */
+        if (!report->ok && r->board->job.kind == GANG_CALL) r->lost(r, &report->err);
+        if (report->ok) gang_rank_do(r, &j);
+        st = sl_coll_meet(r->coll, SL_COLL_HEARS, err);
+        if (st != SL_OK) return st;
+    }
+}
+
+/* ---- life ---- */
+
+sl_status gang_rank_open(gang_rank *r, const sl_coll_opts *o, sl_err *err) {
+    r->link = (sl_gang){.sum = sum, .gather = gather, .meet = meet, .ctx = r};
+    return sl_coll_open(o, r->board->collectives, &r->coll, err);
+}
+
+void gang_rank_close(gang_rank *r) {
+    sl_device_close(r->device);
+    sl_coll_free(r->coll);
+    r->device = NULL;
+    r->coll = NULL;
+}

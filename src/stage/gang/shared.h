@@ -1,0 +1,80 @@
+/* Jobs in memory that processes share: what a job points to is copied into a block of it, and
+ * pointers become places there, which every process finds by its own mapping. For src/stage/gang
+ * only. Thread: the owner of the memory. */
+#ifndef SL_STAGE_GANG_SHARED_H
+#define SL_STAGE_GANG_SHARED_H
+
+#include "stage/gang/gang_int.h"
+
+#define GANG_MAX_BLOCKS 256u
+
+typedef struct gang_block {
+    uint8_t *at; /* here; NULL: there is no such block */
+    size_t bytes;
+} gang_block;
+
+/* What of it this process has mapped, by number. */
+typedef struct gang_memory {
+    gang_block block[GANG_MAX_BLOCKS];
+} gang_memory;
+
+/* Maps the file as a block that is not there yet, and closes it. SL_ERR_PROTOCOL: there is, or
+ * cannot be, such a block; SL_ERR_NOMEM. */
+sl_status gang_memory_map(gang_memory *m, uint32_t id, int fd, size_t bytes,
+                          sl_err *err) SL_MUST_CHECK;
+void gang_memory_unmap(gang_memory *m, uint32_t id); /* id < GANG_MAX_BLOCKS */
+void gang_memory_free(gang_memory *m);
+
+/* Bytes of a block that what the job points to needs. spec: of the ranks' model; GANG_OPEN has
+ * none. */
+size_t gang_job_bytes(const gang_job *j, const sl_model_spec *spec);
+/* Copies it there. Rows of the job lie in blocks of m. */
+void gang_job_pack(const gang_memory *m, uint32_t area, const gang_job *j,
+                   const sl_model_spec *spec, gang_job *out);
+
+/* Arrays of pointers, which each process has for itself. */
+typedef struct gang_pointers {
+    const uint32_t **pages;
+    sl_stage_part *part;
+    size_t n_pages, n_parts;
+} gang_pointers;
+
+/* The job as this process sees it, until the next one. SL_ERR_NOMEM. */
+sl_status gang_job_unpack(const gang_memory *m, uint32_t area, const gang_job *in, gang_pointers *p,
+                          gang_job *out, sl_err *err) SL_MUST_CHECK;
+void gang_pointers_free(gang_pointers *p);
+
+/* What the ranks beside the first wrote for the caller of a packed job goes to where he wants it;
+ * n_ranks: of the gang. */
+void gang_job_take_back(const gang_memory *m, uint32_t area, const gang_job *packed,
+                        const gang_job *j, const sl_model_spec *spec, uint32_t n_ranks);
+
+/* ---- descriptors between processes ---- */
+
+/* Sends n bytes with a descriptor, which stays the caller's. SL_ERR_PEER_DOWN. */
+sl_status gang_send(int socket, const void *what, size_t n, int fd, sl_err *err) SL_MUST_CHECK;
+/* Receives exactly n with one, within ten seconds; the caller closes it. SL_ERR_PEER_DOWN,
+ * SL_ERR_TIMEOUT, SL_ERR_PROTOCOL. */
+sl_status gang_receive(int socket, void *what, size_t n, int *fd, sl_err *err) SL_MUST_CHECK;
+/* The process at the other end has ended. */
+bool gang_has_hung_up(int socket);
+
+/* What a rank hears first; the board comes with it. */
+typedef struct gang_hello {
+    sl_rank rank;
+    int32_t parent;
+    uint64_t bytes;
+} gang_hello;
+
+/* Comes with a block's file; the job GANG_MAP that names it follows, unless something failed in
+ * between: then the next ones do. */
+typedef struct gang_delivery {
+    uint64_t number; /* from 1 */
+} gang_delivery;
+
+/* The file of that delivery, of so many bytes; those before it, which no job named, are closed.
+ * Errors as gang_receive's, and SL_ERR_PROTOCOL of another file than that. */
+sl_status gang_receive_block(int socket, uint64_t number, size_t bytes, int *fd,
+                             sl_err *err) SL_MUST_CHECK;
+
+#endif

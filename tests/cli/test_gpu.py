@@ -1,0 +1,133 @@
+"""GPUs of workers: what the options and plan.json say, what cannot be together with them, and what there is to see without a GPU.
+
+Nothing here needs a GPU: SLUICE_CUDA_DRIVER names a library that is not there, or the tests' own."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from test_cli import ROOT, SLUICE
+
+FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
+RUN = ["run", FIXTURE, "--ids", "3,17,41", "-n", "2", "--ignore-eos"]
+LOGITS = ["logits", FIXTURE, "--ids", "3,17,41", "--npy", os.devnull]
+APART = ["--attention", 1, "--experts", 2]
+
+
+FAKE = SLUICE.parent / "tests" / "libsluice-fake-cuda.so"  # the tests' driver: two GPUs, emulated
+
+
+def sluice(*args, driver="/nowhere/libcuda.so.1"):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True, timeout=60,
+                          env={**clean, "SLUICE_CUDA_DRIVER": str(driver)})
+    assert "Sanitizer" not in done.stderr
+    return done
+
+
+def refusal(*args):
+    done = sluice(*args)
+    assert done.returncode in (1, 2, 3) and done.stdout == "", done
+    return done.stderr
+
+
+def test_devices_say_why_there_is_none():
+    text = sluice("devices", "--kernel-cache", "off").stdout
+    assert "gpus     none: no CUDA driver: /nowhere/libcuda.so.1" in text
+    said = json.loads(sluice("devices", "--kernel-cache", "off", "--json").stdout)
+    assert said["gpus"] == [] and "/nowhere/libcuda.so.1" in said["no_gpus"]
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_devices_list_gpus():
+    said = json.loads(sluice("devices", "--kernel-cache", "off", "--json", driver=FAKE).stdout)
+    assert [gpu["device"] for gpu in said["gpus"]] == ["cuda:0", "cuda:1"] and said["no_gpus"] == ""
+    for gpu in said["gpus"]:
+        assert gpu["usable"] and gpu["why"] == "" and 0 < gpu["free"] <= gpu["memory"] and gpu["compute_capability"] == "9.0"
+    text = sluice("devices", "--kernel-cache", "off", driver=FAKE).stdout
+    assert "cuda:0   Emulated GPU 0, compute capability 9.0" in text and "cuda:1 " in text and "not used" not in text
+
+
+@pytest.mark.parametrize("extra, why", [
+    (["--device", "cuda"], "--device: device 'cuda' is unknown: cpu, cuda:N"),
+    (["--device", "cuda:0,cuda:1"], "--device: 2 devices for 1 workers"),
+    ([*APART, "--device", "cuda:0,cuda:1,cuda:2,cuda:3"], "--device: 4 devices for 3 workers: one for all, or one for each"),
+    ([*APART, "--expert-device", "cuda:0,cuda:1,cuda:2"], "--expert-device: 3 devices for 2 workers that have experts alone"),
+    (["--expert-device", "cuda:0"], "--expert-device: the plan has no workers that have experts alone"),
+    (["--attention-device", "emulated:x"], "--attention-device: emulated devices are of all workers"),
+    (["--device", "cuda:0", "--tp", 2], "--tp"),
+    (["--device", "cuda:0", "--activations", "bf16"], "--activations"),
+    (["--device", "cuda:0", "--exact", "--segments"], "--segments"),
+    (["--device", "cuda:0", "--exact", "--numerics", "fast"], "exact wants numerics cpu"),
+    (["--device", "cuda:0", "--numerics", "exact"], "not built yet"),
+    (["--device", "cuda:0", "--numerics", "quick"], "numerics 'quick' is unknown: cpu, fast"),
+    (["--numerics", "cpu"], "--numerics is for workers on GPUs"),
+    (["--gpu-memory", "1GB"], "--gpu-memory is for workers on GPUs"),
+    (["--device", "cuda:0", "--gpu-memory", "40GG"], "40GG"),
+])
+@pytest.mark.parametrize("verb", [RUN, LOGITS])
+def test_what_cannot_be_is_refused_by_name(verb, extra, why):
+    assert why in refusal(*verb, *extra)
+
+
+@pytest.mark.parametrize("extra", [["--device", "cuda:0"], ["--device", "cuda:0", "--exact"], [*APART, "--attention-device", "cuda:0", "--schedule", "dep"],
+                                   [*APART, "--expert-device", "cuda:0,cpu", "--transport", "shm", "--schedule", "dep"]])
+def test_without_a_gpu_the_worker_says_so(extra):
+    assert "cuda:0" in refusal(*RUN, *extra)
+
+
+def test_a_plan_says_which_worker_is_on_which_gpu(tmp_path):
+    plan = tmp_path / "plan.json"
+    said = {"version": 1, "schedule": "dep", "workers": [{"roles": ["attention"], "device": "cuda:5"}, {"roles": ["expert"]}], "gpu": {"memory": 1000000000}}
+    plan.write_text(json.dumps(said))
+    assert "cuda:5" in refusal(*RUN, "--plan", plan)
+    assert sluice(*RUN, "--plan", plan, "--device", "cpu").returncode == 0
+    assert sluice(*RUN, "--plan", plan, "--attention-device", "cpu").returncode == 0
+    said["gpu"]["numerics"] = "fast"
+    plan.write_text(json.dumps(said))
+    assert "cuda:5" in refusal(*RUN, "--plan", plan, "--exact")  # which takes the numerics that hold for every batch
+    said["exact"] = True
+    plan.write_text(json.dumps(said))
+    assert "exact wants numerics cpu" in refusal(*RUN, "--plan", plan)
+    del said["exact"]
+    said["workers"][0]["device"] = "gpu0"
+    plan.write_text(json.dumps(said))
+    assert "\"gpu0\" is neither \"cpu\" nor \"cuda:N\"" in refusal(*RUN, "--plan", plan)
+
+
+def test_emulated_devices_compute_no_logits():
+    assert "computes no logits" in refusal(*LOGITS, "--device", f"emulated:{ROOT / 'bench' / 'lab' / 'amoe-low.json'}")
+
+
+@pytest.mark.parametrize("extra", [[], ["--attention", 1, "--experts", 2, "--transport", "shm"], ["--attention", 2, "--exact"]])
+def test_a_shape_without_weights_can_be_measured(tmp_path, extra):
+    config = FIXTURE / "config.json"
+    (tmp_path / "config.json").write_text(config.read_text())
+    small = ["bench", tmp_path, "--reps", 1, "--n-prompt", 8, "--n-gen", 4, "--json", *extra]
+    done = sluice(*small, "--random-weights")
+    assert done.returncode == 0 and [row["n_gen"] for row in json.loads(done.stdout)] == [0, 4]
+    assert "--random-weights" in refusal(*small)
+    if not extra:
+        assert "not cut" in refusal(*small, "--random-weights", "--tp", 2)
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("extra", [["--device", "cuda:1"], [*APART, "--attention-device", "cuda:0", "--transport", "shm"],
+                                   [*APART, "--device", "cpu,cuda:0,cuda:1", "--schedule", "pingpong"]])
+def test_a_gpu_has_the_bits_of_the_cpu(extra):
+    """The kernels themselves, on the tests' driver; more of this: multi.law.cuda."""
+    def ids(*how):
+        done = sluice(*RUN, "--exact", "--json", *how, driver=FAKE)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["ids"]
+    assert ids(*extra) == ids()
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_what_does_not_fit_is_said():
+    done = sluice(*RUN, "--device", "cuda:0", "--gpu-memory", "100KB", driver=FAKE)
+    assert done.returncode != 0 and "--gpu-memory" in done.stderr, done.stderr
+    done = sluice(*RUN, "--device", "cuda:7", driver=FAKE)
+    assert done.returncode != 0 and "7" in done.stderr, done.stderr

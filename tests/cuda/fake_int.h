@@ -1,0 +1,68 @@
+/* Parts of the driver library without a GPU: memory (fake_memory.c), streams (fake_stream.c), the
+ * entry points (fake_driver.c). */
+#ifndef SL_TESTS_CUDA_FAKE_INT_H
+#define SL_TESTS_CUDA_FAKE_INT_H
+
+#include "stage/cuda/driver.h"
+
+#include <stdbool.h>
+
+#define FAKE_CALL __attribute__((visibility("default")))
+
+/* Where memory is. */
+typedef enum fake_place { FAKE_DEVICE, FAKE_HOST } fake_place;
+
+/* Numbers of variables; `otherwise` where one is not set. */
+uint64_t fake_number(const char *variable, uint64_t otherwise);
+
+sl_cu_result fake_alloc(fake_place place, size_t bytes, void **out);
+sl_cu_result fake_free(fake_place place, void *p);
+/* Whether [p, p + bytes) is within one allocation there. */
+bool fake_holds(fake_place place, const void *p, size_t bytes);
+uint64_t fake_used(fake_place place);
+uint64_t fake_memory(void); /* of a GPU */
+
+/* A kernel of kernels.def. */
+typedef struct fake_kernel {
+    const char *name;
+    void (*thunk)(const void *);
+    const uint32_t *bytes;    /* of its arguments */
+    _Atomic uint32_t dynamic; /* shared memory that it may have */
+    _Atomic bool asked;       /* somebody asked for that */
+} fake_kernel;
+fake_kernel *fake_kernel_find(const char *name); /* NULL: none */
+
+/* What a stream does. */
+typedef enum fake_kind { FAKE_COPY, FAKE_FILL, FAKE_LAUNCH, FAKE_MARK } fake_kind;
+typedef struct fake_work {
+    struct fake_work *next;
+    fake_kind kind;
+    void *to;
+    const void *from;
+    size_t bytes;
+    uint8_t byte;
+    const fake_kernel *kernel;
+    void *args;
+    uint32_t grid[3], threads, dynamic;
+    bool asked;
+    struct CUevent_st *mark;
+    uint64_t number;
+} fake_work;
+
+sl_cu_result fake_stream_create(sl_cu_stream *out);
+sl_cu_result fake_stream_destroy(sl_cu_stream s);
+/* Takes over *w's args. */
+sl_cu_result fake_stream_add(sl_cu_stream s, const fake_work *w);
+sl_cu_result fake_stream_wait(sl_cu_stream s);
+void fake_streams_wait(void); /* all */
+sl_cu_result fake_mark_create(sl_cu_event *out);
+sl_cu_result fake_mark_query(sl_cu_event e);
+sl_cu_result fake_mark_wait(sl_cu_event e);
+sl_cu_result fake_mark_ms(sl_cu_event from, sl_cu_event to, float *out);
+void fake_mark_free(sl_cu_event e);
+
+/* The failure that a test has asked for: of this call, now. */
+sl_cu_result fake_failure(const char *call);
+uint64_t fake_seed(void);
+
+#endif

@@ -1,0 +1,110 @@
+/* Shared by the tests of the CUDA device's operations: memory of the GPU for the length of a case,
+ * drawn rows, bits that are the same. */
+#ifndef SL_TESTS_CUDA_ROWS_TEST_H
+#define SL_TESTS_CUDA_ROWS_TEST_H
+
+#include "stage/cuda/exec_rows.h"
+#include "unit/kernel_test.h"
+
+#define RT_MAX_BLOCKS 64
+
+static sl_cuda *rt_gpu;
+static sl_exec rt_host; /* what is compared with */
+static uint64_t rt_block[RT_MAX_BLOCKS];
+static uint32_t rt_blocks;
+
+static inline int rt_open(void **state) {
+    sl_err err;
+    (void)state;
+    rt_host.k = sl_kernels_base();
+    if (sl_cuda_open(0, SL_NUMERICS_CPU, &rt_gpu, &err) != SL_OK) fail_msg("%s", err.msg);
+    return 0;
+}
+
+static inline int rt_close(void **state) {
+    (void)state;
+    sl_cuda_close(rt_gpu);
+    return 0;
+}
+
+/* So many bytes of the GPU that hold these; until rt_done. */
+static inline void *rt_in(const void *from, size_t bytes) {
+    sl_err err;
+    uint64_t at;
+    assert_true(rt_blocks < RT_MAX_BLOCKS);
+    if (sl_cuda_alloc(rt_gpu, SL_MAX(bytes, (size_t)1), &at, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    rt_block[rt_blocks++] = at;
+    if (bytes && sl_cuda_copy_in(rt_gpu, at, from, bytes, &err) != SL_OK) fail_msg("%s", err.msg);
+    return (void *)(uintptr_t)at;
+}
+
+static inline void rt_out(void *to, const void *from, size_t bytes) {
+    sl_err err;
+    if (sl_cuda_copy_out(rt_gpu, to, (uint64_t)(uintptr_t)from, bytes, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+}
+
+static inline void rt_done(void) {
+    sl_err err;
+    if (sl_cuda_failed(rt_gpu, &err) != SL_OK) fail_msg("%s", err.msg);
+    while (rt_blocks) sl_cuda_free(rt_gpu, rt_block[--rt_blocks]);
+}
+
+/* The bits of n values; NaN is any NaN. */
+static inline void rt_same_values(const char *what, const float *want, const float *got, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(want[i]) && isnan(got[i])) continue;
+        if (sl_f32_bits(want[i]) != sl_f32_bits(got[i]))
+            fail_msg("%s: value %zu of %zu is %a, expected %a", what, i, n, (double)got[i],
+                     (double)want[i]);
+    }
+}
+
+/* What the GPU has at `at` has the bits of what the host has. */
+static inline void rt_same(const char *what, const float *want, const float *at, size_t n) {
+    float *got = sl_alloc(SL_MAX(n, (size_t)1), sizeof *got);
+    assert_non_null(got);
+    rt_out(got, at, n * sizeof *got);
+    rt_same_values(what, want, got, n);
+    sl_free(got);
+}
+
+static inline void rt_same_bytes(const char *what, const uint8_t *want, const void *at, size_t n) {
+    uint8_t *got = sl_alloc(SL_MAX(n, (size_t)1), 1);
+    assert_non_null(got);
+    rt_out(got, at, n);
+    for (size_t i = 0; i < n; i++)
+        if (want[i] != got[i])
+            fail_msg("%s: byte %zu of %zu is %02x, expected %02x", what, i, n, got[i], want[i]);
+    sl_free(got);
+}
+
+static inline float *rt_copy(const float *x, size_t n) {
+    float *y = sl_alloc(SL_MAX(n, (size_t)1), sizeof *y);
+    assert_non_null(y);
+    if (n) memcpy(y, x, n * sizeof *y);
+    return y;
+}
+
+/* n numbers below `below`, some of them often. */
+static inline uint32_t *rt_rows(size_t n, uint32_t below) {
+    uint32_t *row = sl_alloc(SL_MAX(n, (size_t)1), sizeof *row);
+    assert_non_null(row);
+    for (size_t i = 0; i < n; i++) row[i] = kt_below(below);
+    return row;
+}
+
+/* 0 .. n - 1 in a drawn order. */
+static inline uint32_t *rt_order(uint32_t n) {
+    uint32_t *row = rt_rows(n, 1);
+    for (uint32_t i = 0; i < n; i++) row[i] = i;
+    for (uint32_t i = n; i > 1; i--) {
+        const uint32_t j = kt_below(i), other = row[i - 1];
+        row[i - 1] = row[j];
+        row[j] = other;
+    }
+    return row;
+}
+
+#endif

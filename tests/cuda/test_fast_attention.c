@@ -1,0 +1,186 @@
+/* Attention in numerics fast: close to the host's on drawn models and steps, the same every time,
+ * and nothing of what no row sees comes in. */
+#include "rows_test.h"
+
+#define REQUESTS  4
+#define PAGES     80 /* of a request at most */
+#define MAX_ROWS  64
+#define TOLERANCE 1e-2f /* of the largest value: bf16 has 8 bits, tf32 11 */
+
+typedef struct fast_case {
+    sl_model_spec m;
+    uint32_t group, skip, rows, per;
+    uint32_t pos[MAX_ROWS], list[REQUESTS][PAGES];
+    const uint32_t *pages[MAX_ROWS];
+    bool sink;
+} fast_case;
+
+static fast_case drawn; /* static: a spec is large */
+
+static void draw(fast_case *k, uint32_t dim, uint32_t kv_heads, uint32_t group, uint32_t per) {
+    memset(k, 0, sizeof *k);
+    k->m.n_layers = 2;
+    k->m.sliding_window = 1 + kt_below(per * 32);
+    k->m.attn_chunk = 1 + kt_below(per * 32);
+    k->m.sight[1] = (uint8_t)kt_below(3);
+    k->m.n_kv_heads = kv_heads;
+    k->m.n_heads = kv_heads * group;
+    k->m.head_dim = dim;
+    k->sink = kt_below(3) == 0;
+    k->per = per;
+    uint32_t *at = rt_order(REQUESTS * per);
+    for (uint32_t i = 0; i < REQUESTS * per; i++) k->list[i / per][i % per] = at[i];
+    sl_free(at);
+}
+
+/* Single rows, short chunks, and where `chunk` one that takes another way. */
+static void draw_rows(fast_case *k, bool chunk) {
+    for (uint32_t q = 0; q < REQUESTS; q++) {
+        const uint32_t n = chunk && q == 1 ? 16 + kt_below(30) : 1 + kt_below(2);
+        const uint32_t first = kt_below(k->per * SL_KV_PAGE_TOKENS - n);
+        for (uint32_t i = 0; i < n; i++) {
+            k->pages[k->rows] = k->list[q];
+            k->pos[k->rows++] = first + i;
+        }
+    }
+}
+
+static void poison(const fast_case *k, float *pool) {
+    const size_t page = sl_kv_page_bytes(&k->m) / sizeof(float), dim = k->m.head_dim;
+    for (uint32_t q = 0; q < REQUESTS; q++) {
+        uint32_t low = UINT32_MAX, high = 0;
+        for (uint32_t r = 0; r < k->rows; r++) {
+            if (k->pages[r] != k->list[q]) continue;
+            low = SL_MIN(low, sl_sight_first(&k->m, 1, k->pos[r]));
+            high = SL_MAX(high, k->pos[r]);
+        }
+        for (uint32_t p = 0; p < k->per * SL_KV_PAGE_TOKENS; p++) {
+            float *at = pool + k->list[q][p / SL_KV_PAGE_TOKENS] * page;
+            at += p % SL_KV_PAGE_TOKENS * dim;
+            if (p >= low && p <= high) continue;
+            for (size_t t = 0; t < page; t += sl_kv_tile_floats(&k->m))
+                for (size_t i = 0; i < dim; i++) at[t + i] = NAN;
+        }
+    }
+}
+
+static void close_to(const float *want, const float *got, size_t n) {
+    float most = 0;
+    for (size_t i = 0; i < n; i++) most = fmaxf(most, fabsf(want[i]));
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(want[i] - got[i]) <= TOLERANCE * most))
+            fail_msg("value %zu of %zu is %g, expected %g", i, n, (double)got[i], (double)want[i]);
+}
+
+static void compare(const fast_case *k) {
+    const sl_model_spec *m = &k->m;
+    const uint32_t width = m->n_heads * m->head_dim;
+    const size_t page = sl_kv_page_bytes(m) / sizeof(float), n = REQUESTS * k->per * page;
+    const size_t all = (size_t)k->rows * width;
+    float *pool = sl_alloc(n, sizeof *pool), *q = sl_alloc(all, sizeof *q);
+    float *o = kt_floats(all), *got = kt_floats(all), *again = kt_floats(all);
+    float *sink = kt_floats(m->n_heads);
+    assert_true(pool && q);
+    for (size_t i = 0; i < n; i++) pool[i] = (float)kt_bits() * 0x1p-31f - 1;
+    for (size_t i = 0; i < all; i++) q[i] = (float)kt_bits() * 0x1p-30f - 2;
+    sl_attn_args a = {.m = m,
+                      .layer = 1,
+                      .n_rows = k->rows,
+                      .q = q,
+                      .q_stride = width,
+                      .pos = k->pos,
+                      .kv = {pool, page},
+                      .pages = k->pages,
+                      .scale = 1.0f / sqrtf((float)m->head_dim),
+                      .o = o,
+                      .o_stride = width,
+                      .sink = k->sink ? sink : NULL,
+                      .group = k->group,
+                      .skip = k->skip};
+    poison(k, pool);
+    sl_attention(&rt_host, &a);
+    a.q = rt_in(q, all * sizeof *q);
+    a.kv.base = rt_in(pool, n * sizeof *pool);
+    if (k->sink) a.sink = rt_in(sink, m->n_heads * sizeof *sink);
+    a.o = rt_in(got, all * sizeof *got);
+    assert_true(sl_cuda_fast_attention(rt_gpu, &a));
+    rt_out(got, a.o, all * sizeof *got);
+    close_to(o, got, all);
+    assert_true(sl_cuda_fast_attention(rt_gpu, &a));
+    rt_out(again, a.o, all * sizeof *again);
+    rt_same_values("again", got, again, all);
+    sl_free(pool);
+    sl_free(q);
+    sl_free(o);
+    sl_free(got);
+    sl_free(again);
+    sl_free(sink);
+    rt_done();
+}
+
+static void of_heads(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 12; i++) {
+        draw(&drawn, i & 1 ? 64 : 128, 1 + kt_below(3), 1 + kt_below(i < 8 ? 8 : 20), 5);
+        draw_rows(&drawn, false);
+        compare(&drawn);
+    }
+}
+
+/* As many parts as are merged, more pages than a warp has numbers of, and the most of parts. */
+static void of_long_contexts(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        draw(&drawn, 64, 1, 1 + kt_below(4), PAGES);
+        drawn.m.sight[1] = SL_SIGHT_ALL;
+        draw_rows(&drawn, false);
+        compare(&drawn);
+    }
+}
+
+static void of_chunks_and_ranks(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t kv_heads = 1 + kt_below(2), group = 1 + kt_below(12);
+        draw(&drawn, i & 2 ? 64 : 128, kv_heads, group, 4);
+        if (i & 1) {
+            drawn.group = group;
+            drawn.skip = kt_below(group);
+            drawn.m.n_heads = 1 + kt_below(kv_heads * group - drawn.skip);
+        }
+        draw_rows(&drawn, true);
+        compare(&drawn);
+    }
+}
+
+static void of_many_rows(void **state) {
+    (void)state;
+    draw(&drawn, 64, 1, 2, 3);
+    for (uint32_t r = 0; r < MAX_ROWS; r++) {
+        drawn.pages[r] = drawn.list[r % REQUESTS];
+        drawn.pos[r] = kt_below(3 * SL_KV_PAGE_TOKENS);
+    }
+    drawn.rows = MAX_ROWS;
+    compare(&drawn);
+}
+
+static void refused(void **state) {
+    sl_attn_args a = {.m = &drawn.m};
+    (void)state;
+    draw(&drawn, 96, 1, 1, 1);
+    assert_false(sl_cuda_fast_attention(rt_gpu, &a));
+    draw(&drawn, 64, 1, 1, 1);
+    a.q_stride = 65;
+    assert_false(sl_cuda_fast_attention(rt_gpu, &a));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_heads),
+        cmocka_unit_test(of_long_contexts),
+        cmocka_unit_test(of_chunks_and_ranks),
+        cmocka_unit_test(of_many_rows),
+        cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests(tests, rt_open, rt_close);
+}

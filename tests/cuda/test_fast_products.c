@@ -1,0 +1,166 @@
+/* Products of numerics fast against sums in double, within what rounding to bf16 costs; and the
+ * same bits every time. */
+#include "products_test.h"
+
+/* Of the sum of magnitudes: rows as two numbers of bf16 each, and as one. */
+#define NEAR_FEW  2e-5
+#define NEAR_MANY 4e-3
+
+typedef struct sum {
+    double value, size;
+} sum;
+
+static sum dot(const sl_mat *w, uint32_t row, const float *x) {
+    const uint8_t *from = (const uint8_t *)w->data + row * sl_mat_stride(w);
+    sum s = {0, 0};
+    for (uint32_t i = 0; i < w->k; i++) {
+        const double p = (double)x[i] * kt_weight(from, w->dtype, i);
+        s.value += p;
+        s.size += fabs(p);
+    }
+    return s;
+}
+
+static double silu(double g) {
+    return g / (1 + exp(-g));
+}
+
+static void expect(float got, double want, double off, const char *what) {
+    if (!(fabs(got - want) <= off)) fail_msg("%s: %g, want %g within %g", what, got, want, off);
+}
+
+static void check_job(const work *w, uint32_t i, bool up, const float *got, const char *what) {
+    const sl_gemm_job *j = &w->job[0][i];
+    const double near = j->n_rows <= 8 ? NEAR_FEW : NEAR_MANY;
+    for (uint32_t r = 0; r < j->n_rows; r++)
+        for (uint32_t c = 0; c < j->y_stride; c++) {
+            const float y = got[(size_t)r * j->y_stride + c];
+            if (c >= j->w->n) {
+                assert_int_equal(sl_f32_bits(y), UNTOLD);
+                continue;
+            }
+            const float *x = j->x + (size_t)(j->row ? j->row[r] : r) * j->x_stride;
+            const sum g = dot(j->w, c, x);
+            if (!up) {
+                expect(y, g.value, near * g.size + 1e-30, what);
+                continue;
+            }
+            const sum u = dot(w->up_mat[0][i], c, x);
+            const double off = 1.2 * near * g.size * (fabs(u.value) + near * u.size) +
+                               near * u.size * fabs(silu(g.value)) +
+                               1e-5 * fabs(silu(g.value) * u.value);
+            expect(y, silu(g.value) * u.value, off + 1e-30, what);
+        }
+}
+
+static void check(work *w, bool up, const char *what) {
+    for (uint32_t time = 0; time < 2; time++) {
+        for (uint32_t i = 0; i < w->n_jobs; i++) /* as compare does not: y again */
+            w->job[1][i].y = upload(w->job[0][i].y, w->y_floats[i] * sizeof(float), 0);
+        sl_cuda_gemm(gpu, w->job[1], up ? w->up_mat[1] : NULL, w->n_jobs);
+        for (uint32_t i = 0; i < w->n_jobs; i++) {
+            static float *first[80];
+            float *got = host(w->y_floats[i] * sizeof *got);
+            download(got, w->job[1][i].y, w->y_floats[i] * sizeof *got);
+            if (time == 0)
+                check_job(w, i, up, first[i] = got, what);
+            else
+                kt_same("again", got, first[i], w->y_floats[i]);
+        }
+    }
+    forget();
+}
+
+static void tame(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = kt_value();
+}
+
+static void draw_case(uint32_t rows, uint32_t k, uint32_t n, bool up) {
+    static work w;
+    memset(&w, 0, sizeof w);
+    w.kind = SL_ACT_NONE;
+    w.k = k;
+    w.x_rows = rows + kt_below(4) + 1;
+    draw_rows(&w);
+    tame(w.x, (size_t)w.x_rows * w.x_stride);
+    w.gpu_x = upload(w.x, (size_t)w.x_rows * w.x_stride * sizeof(float), 0);
+    for (uint32_t i = 0; i < 1 + kt_below(3); i++) {
+        const uint32_t cols = i ? kt_below(60) : n;
+        w.w[i] = matrix(SL_BF16, cols, k);
+        w.up[i] = matrix(SL_BF16, cols, k);
+        add_job(&w, i ? kt_below(rows + 1) : rows, kt_below(2));
+    }
+    char what[64];
+    snprintf(what, sizeof what, "%u rows, k %u, %u columns", rows, k, n);
+    check(&w, up, what);
+}
+
+static void test_shapes(void **state) {
+    const uint32_t rows[] = {1, 2, 3, 5, 8, 9, 16, 31, 33, 64, 65, 130};
+    const uint32_t ks[] = {8, 24, 56, 64, 72, 128, 200, 512, 520, 1000, 1536};
+    (void)state;
+    for (size_t i = 0; i < SL_LEN(rows); i++)
+        for (uint32_t t = 0; t < 6; t++)
+            draw_case(rows[i], ks[kt_below(SL_LEN(ks))], 1 + kt_below(150), t & 1);
+}
+
+/* Streams of wide tiles, and tiles of which no two blocks share one. */
+static void test_wide(void **state) {
+    (void)state;
+    draw_case(1, 128, 700, false);
+    draw_case(2, 200, 700, true);
+    draw_case(8, 264, 300, false);
+    draw_case(40, 128, 1200, false);
+    draw_case(140, 72, 600, true);
+}
+
+/* What there is no kernel for has the bits of the other numerics. */
+static void test_others(void **state) {
+    (void)state;
+    for (sl_dtype t = 0; t <= SL_DTYPE_COUNT; t++) {
+        static work w;
+        if (t == SL_BF16) continue;
+        memset(&w, 0, sizeof w);
+        w.kind = SL_ACT_NONE;
+        w.k = 256;
+        w.x_rows = 40;
+        draw_rows(&w);
+        for (uint32_t i = 0; i < 2; i++) {
+            w.w[i] = matrix(t, 20, w.k);
+            w.up[i] = matrix(i ? SL_BF16 : t, 20, w.k);
+            add_job(&w, i ? 3 : 40, false);
+        }
+        w.n_jobs = 1;
+        sl_gemm(processors(), w.job[0], 1);
+        sl_cuda_gemm(gpu, w.job[1], NULL, 1);
+        float *got = host(w.y_floats[0] * sizeof *got);
+        download(got, w.job[1][0].y, w.y_floats[0] * sizeof *got);
+        kt_same("others", got, w.job[0][0].y, w.y_floats[0]);
+        w.n_jobs = 2; /* a gate of one type and up of another */
+        sl_cuda_gemm(gpu, w.job[1], w.up_mat[1], 2);
+        forget();
+    }
+}
+
+static int open_gpu(void **state) {
+    sl_err err = {0};
+    (void)state;
+    if (sl_cuda_open(0, SL_NUMERICS_FAST, &gpu, &err) == SL_OK) return 0;
+    print_message("%s\n", err.msg);
+    return 1;
+}
+
+static int close_gpu(void **state) {
+    (void)state;
+    sl_cuda_close(gpu);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_wide),
+        cmocka_unit_test(test_others),
+    };
+    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+}
