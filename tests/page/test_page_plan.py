@@ -86,6 +86,22 @@ def test_the_keyboard_goes_through_all_points(chromium, served):
     assert page.problems == []
 
 
+def test_the_keyboard_stays_where_it_is_when_the_picture_is_drawn_again(chromium, served):
+    page = chromium
+    open_plan(page, served)
+    run(page)
+    page.js("document.querySelector('.point[aria-checked=true]').focus()")
+    page.key("Home")
+    box = page.js("document.querySelector('.pareto').getAttribute('viewBox')")
+    at = page.js(SELECTED)
+    page.size(1000, 800)
+    page.wait(f"document.querySelector('.pareto').getAttribute('viewBox') !== {json.dumps(box)}")
+    assert page.js("document.activeElement.getAttribute('aria-label')") == at
+    page.key("ArrowRight")
+    assert page.js(SELECTED) != at
+    assert page.problems == []
+
+
 def test_a_click_takes_the_nearest_point(chromium, served):
     page = chromium
     open_plan(page, served)

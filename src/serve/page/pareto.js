@@ -81,7 +81,9 @@ export class Pareto {
       ...(data.points.some((p) => p.planned_only) ? [el("li", {}, mark("ep", true), "hollow: planned only")] : []));
   }
 
+  /** Also whenever the frame's width changes: whoever is at a point with the keyboard stays there. */
   draw() {
+    const held = this.picture.contains(document.activeElement);
     const width = Math.max(280, this.frame.clientWidth), height = Math.round(Math.min(480, Math.max(310, width * 0.66)));
     const { points, limit } = this.data;
     this.picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -93,6 +95,7 @@ export class Pareto {
     this.marks = new Map();
     this.picture.replaceChildren(this.axes(width, height), this.lines(), ...points.map((p) => this.point(p)));
     this.showSelected();
+    if (held) this.marks.get(this.selected).focus({ preventScroll: true });
   }
 
   axes(width, height) {
