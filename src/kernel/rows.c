@@ -52,6 +52,7 @@ void sl_host_split_pairs(const sl_exec *ex, float *x, uint32_t n, uint32_t dim, 
 
 void sl_host_put_kv(const sl_exec *ex, const sl_kv_put *p) {
     (void)ex;
+    if (p->n_tiles == 0) return; /* a rank without heads has no pages */
     for (uint32_t r = 0; r < p->n_rows; r++) {
         float *row = p->kv.base + sl_kv_row_offset(p->m, &p->kv, p->pages[r], p->pos[r]);
         const float *x = p->x + (size_t)r * p->x_stride;

@@ -352,35 +352,6 @@ sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     return SL_OK;
 }
 
-sl_status sl_model_bind_expert(sl_model *m, size_t expert, bool *more, sl_err *err) {
-    const sl_stages stages = {.experts = true};
-    sl_binding b = {.m = m, .stages = &stages, .again = true};
-    sl_status st = SL_OK;
-    for (size_t i = 0; st == SL_OK && i < m->arch->n_tensors; i++) {
-        const sl_site site = {.t = &m->arch->tensor[i],
-                              .layer = m->stored.moe_layer[expert / m->stored.n_experts],
-                              .expert = (uint32_t)(expert % m->stored.n_experts)};
-        if (site.t->scope == SL_SCOPE_EXPERT && sl_arch_tensor_used(&m->stored, site.t))
-            st = visit(m, &site, bind_tensor, &b, err);
-    }
-    m->copies.expert = SIZE_MAX;
-    *more = b.n_again > 0;
-    return st;
-}
-
-void sl_model_unbind_expert(sl_model *m, size_t expert) {
-    sl_expert_weights *w = &m->expert[expert];
-    sl_mat *const mats[] = {&w->gate, &w->up, &w->down, &w->gate_bias, &w->up_bias, &w->down_bias};
-    for (size_t i = 0; i < SL_LEN(mats); i++) {
-        if (mats[i]->data && !m->home.put && !sl_copies_have(&m->copies, mats[i]->data))
-            sl_map_drop((sl_span){mats[i]->data, sl_mat_bytes(mats[i])});
-        *mats[i] = (sl_mat){0};
-    }
-    w->touched = 0;
-    sl_settle_drop(m, expert);
-    sl_copies_drop(&m->copies, expert);
-}
-
 /* Where the next tensor of random values begins. */
 typedef struct sl_random_binding {
     sl_model *m;
@@ -441,6 +412,50 @@ sl_status sl_model_bind_random(sl_model *m, const sl_stages *stages, sl_err *err
     if (st == SL_OK && m->stored.tied_head)
         m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
     return st;
+}
+
+/* Of an expert that comes while the model computes: where one of its number may begin, so that
+ * experts do not share what a cache holds. */
+static sl_status bind_random_again(sl_binding *b, const sl_site *site, size_t expert, sl_err *err) {
+    sl_model *m = b->m;
+    uint64_t n, k;
+    const size_t bytes = random_shape(m, site, &n, &k);
+    sl_random_binding r = {.m = m, .stages = b->stages};
+    if (place(m, site)->data) return SL_OK;
+    b->n_again++;
+    r.at = (size_t)((uint64_t)expert * bytes % m->random_bytes) / 64 * 64;
+    return visit(m, site, bind_random, &r, err);
+}
+
+sl_status sl_model_bind_expert(sl_model *m, size_t expert, bool *more, sl_err *err) {
+    const sl_stages stages = {.experts = true};
+    sl_binding b = {.m = m, .stages = &stages, .again = true};
+    sl_status st = SL_OK;
+    for (size_t i = 0; st == SL_OK && i < m->arch->n_tensors; i++) {
+        const sl_site site = {.t = &m->arch->tensor[i],
+                              .layer = m->stored.moe_layer[expert / m->stored.n_experts],
+                              .expert = (uint32_t)(expert % m->stored.n_experts)};
+        if (site.t->scope != SL_SCOPE_EXPERT || !sl_arch_tensor_used(&m->stored, site.t)) continue;
+        st = m->random ? bind_random_again(&b, &site, expert, err)
+                       : visit(m, &site, bind_tensor, &b, err);
+    }
+    m->copies.expert = SIZE_MAX;
+    *more = b.n_again > 0;
+    return st;
+}
+
+void sl_model_unbind_expert(sl_model *m, size_t expert) {
+    sl_expert_weights *w = &m->expert[expert];
+    sl_mat *const mats[] = {&w->gate, &w->up, &w->down, &w->gate_bias, &w->up_bias, &w->down_bias};
+    for (size_t i = 0; i < SL_LEN(mats); i++) {
+        if (mats[i]->data && !m->home.put && !m->random &&
+            !sl_copies_have(&m->copies, mats[i]->data))
+            sl_map_drop((sl_span){mats[i]->data, sl_mat_bytes(mats[i])});
+        *mats[i] = (sl_mat){0};
+    }
+    w->touched = 0;
+    sl_settle_drop(m, expert);
+    sl_copies_drop(&m->copies, expert);
 }
 
 /* Values of a row that one rank has together, by what is stored. */

@@ -61,7 +61,9 @@ static sl_status wait_for(net_coll *c, uint32_t rank, bool patient) {
     sl_status st = SL_OK;
     while (st == SL_OK && !net_has_come(&c->base, rank)) {
         await_progress(c);
-        if (!net_has_come(&c->base, rank)) st = sl_coll_look(&c->base, &w, rank, patient);
+        /* Who never was connected cannot be heard to end. */
+        const bool will_tell = patient && c->peer[rank].conn;
+        if (!net_has_come(&c->base, rank)) st = sl_coll_look(&c->base, &w, rank, will_tell);
     }
     return st;
 }

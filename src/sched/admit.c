@@ -161,6 +161,7 @@ static void cut_copies(sl_admit *a, uint32_t request, uint32_t n) {
 /* It leaves its worker, and with that go those that are on their way. */
 static void settle_copies(sl_admit *a, uint32_t request) {
     uint32_t at = a->copies.of[request].at;
+    sl_kv_copies_defer(&a->copies, request, 0); /* also where the first one could not be had */
     if (at == SL_KV_COPIES_NONE) return;
     sl_kv_copies_settle(&a->copies, request, &a->worker[at].pages);
     note(a, at);

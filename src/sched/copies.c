@@ -121,7 +121,6 @@ void sl_kv_copies_cut(sl_kv_copies *c, uint32_t request, uint32_t n, sl_pages *p
 
 void sl_kv_copies_settle(sl_kv_copies *c, uint32_t request, sl_pages *pool) {
     sl_kv_copies_cut(c, request, c->of[request].n_here, pool);
-    c->of[request].tried = 0;
 }
 
 uint32_t sl_kv_copies_answer(sl_kv_copies *c, uint32_t at, uint64_t transfer, bool here,

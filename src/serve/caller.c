@@ -31,7 +31,8 @@ static void note(crypto_generichash_state *h, const char *what, const void *data
     crypto_generichash_update(h, data, n);
 }
 
-/* Those that share nothing have each their own, which is the same if they come again (resume.c). */
+/* Those that share nothing have each their own, which is the same if they come again (resume.c):
+ * of the answer's id, as two requests of a client may have the same X-Request-Id. */
 void sl_caller_tenant(const sl_call *call, sl_request_params *r) {
     const sl_store *st = &call->server->store;
     const sl_api_params *p = &call->params;
@@ -42,7 +43,7 @@ void sl_caller_tenant(const sl_call *call, sl_request_params *r) {
     if (cache != SL_CACHE_SHARED || !r->shares)
         note(&h, "caller", call->caller.byte, sizeof call->caller.byte);
     if (p->salted) note(&h, "salt", p->cache_salt, sizeof p->cache_salt);
-    if (!r->shares) note(&h, "alone", call->request_id, strlen(call->request_id));
+    if (!r->shares) note(&h, "alone", call->id, strlen(call->id));
     crypto_generichash_final(&h, r->salt, sizeof r->salt);
 }
 

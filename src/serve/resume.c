@@ -188,6 +188,7 @@ static sl_status read_again(const sl_kept *k, sl_call *call, sl_api_error *e) {
         return sl_api_error_of(e, SL_ERR_FORMAT, NULL, "its body asks for something else");
     call->params.sampling.seed = k->seed;
     snprintf(call->request_id, sizeof call->request_id, "%s", k->id);
+    snprintf(call->id, sizeof call->id, "%s", k->id);
     return SL_OK;
 }
 

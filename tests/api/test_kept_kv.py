@@ -99,10 +99,11 @@ def rows(server):
     return [server.metric(f"rows_{what}_total") for what in ("kept", "recomputed")]
 
 
-def test_answers_go_on_with_the_rows_that_workers_kept(deployment, long_model):
-    first = deployment.serve(long_model, "--exact")
+@pytest.mark.parametrize("cache", ["key", "off"])  # who shares nothing still finds its own
+def test_answers_go_on_with_the_rows_that_workers_kept(deployment, long_model, cache):
+    first = deployment.serve(long_model, "--exact", "--prefix-cache", cache)
     kill_after(first, ask_and_await(first, ASKED), 0)
-    second = deployment.serve(long_model, "--exact")
+    second = deployment.serve(long_model, "--exact", "--prefix-cache", cache)
     whole = finish(ask_all(second, ASKED))
     assert_spared(second)
     assert whole == undisturbed(second, ASKED)

@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -295,6 +296,35 @@ static void ranks_give_the_same(void **state) {
 
 #define ONE_FIXTURE GOLDEN "qwen3moe-tiny"
 
+/* A thread whose gang had each rank on cores of its own has all of its cores again after it: the
+ * next gang of it, of a worker that joins once more, takes as many. */
+static void cores_come_back(void **state) {
+    static const sl_device_spec cpu = {.kind = SL_DEVICE_CPU};
+    (void)state;
+    for (uint32_t kind = 0; kind < 2; kind++) {
+        const sl_device_opts o = {.folder = ONE_FIXTURE,
+                                  .hosts = {.attention = true, .experts = true},
+                                  .device = &cpu,
+                                  .ranks = 2,
+                                  .rank_kind = kind ? SL_RANKS_PROCESSES : SL_RANKS_THREADS,
+                                  .threads = 2,
+                                  .apart = true,
+                                  .max_rows = ROWS,
+                                  .max_pairs = PAIRS,
+                                  .kv_pages = PAGES};
+        cpu_set_t before, meanwhile, after;
+        sl_device *d = NULL;
+        sl_err err;
+        assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+        if (sl_device_open(&o, &d, &err) != SL_OK) fail_msg("%s", err.msg);
+        assert_int_equal(sched_getaffinity(0, sizeof meanwhile, &meanwhile), 0);
+        assert_int_equal(CPU_COUNT(&meanwhile), 1);
+        sl_device_close(d);
+        assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+        assert_true(CPU_EQUAL(&before, &after));
+    }
+}
+
 /* Experts that a gang of processes did not have at first. */
 static void hosted_later(void **state) {
     sl_model_spec m;
@@ -468,11 +498,9 @@ static int as_rank(int fd) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[2], "--rank-fd") == 0) return as_rank(atoi(argv[3]));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_give_the_same),
-        cmocka_unit_test(hosted_later),
-        cmocka_unit_test(calls_grow),
-        cmocka_unit_test(taking_may_fail),
-        cmocka_unit_test(a_rank_that_ends_ends_the_gang),
+        cmocka_unit_test(ranks_give_the_same),     cmocka_unit_test(hosted_later),
+        cmocka_unit_test(cores_come_back),         cmocka_unit_test(calls_grow),
+        cmocka_unit_test(taking_may_fail),         cmocka_unit_test(a_rank_that_ends_ends_the_gang),
         cmocka_unit_test(ranks_end_with_the_gang),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

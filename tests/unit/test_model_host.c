@@ -93,7 +93,34 @@ static void moves(void **state) {
     }
 }
 
+/* Random weights have no file: experts that come begin somewhere in them, and none that goes takes
+ * values from the others. */
+static void random_ones_move(void **state) {
+    (void)state;
+    sl_err err = {0};
+    sl_model *m = NULL;
+    uint8_t hosted[SL_MAX_EXPERTS * 8] = {0};
+    const sl_stages some = {.experts = true, .hosted = hosted, .random = true};
+    hosted[0] = 1;
+    if (sl_model_open_until(models[0], &some, NULL, &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    const size_t n = (size_t)m->spec.n_moe * m->spec.n_experts;
+    for (size_t turn = 1; turn < 6; turn++) {
+        for (size_t i = 0; i < n; i++) hosted[i] = i % 3 == turn % 3;
+        assert_true(host(m, hosted, n));
+        for (size_t i = 0; i < n; i++) {
+            assert_true((m->expert[i].down.data != NULL) == hosted[i]);
+            if (hosted[i]) assert_in_range(m->expert[i].down.n, 1, m->spec.d_model);
+        }
+        uint64_t word;
+        for (size_t at = 0; at + sizeof word <= m->random_bytes; at += sizeof word) {
+            memcpy(&word, m->random + at, sizeof word);
+            assert_true(word != 0);
+        }
+    }
+    sl_model_free(m);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(moves)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(moves), cmocka_unit_test(random_ones_move)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

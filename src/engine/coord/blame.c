@@ -33,19 +33,20 @@ static void clear(sl_engine *e, sl_request *r, const char *why) {
     sl_admit_clear(&e->admit, r->place);
 }
 
-/* The crashes that a request is why of are nobody else's. */
+/* The crashes that a request is why of are nobody else's. Its pages are in use until its attention
+ * worker, which may live, has let go of it. */
 static void end(sl_engine *e, sl_request *r, uint32_t worker) {
     const sl_suspect culprit = r->suspect;
     const char *why = sl_spawn_why(e, worker);
-    char text[300];
     snprintf(
-        text, sizeof text,
+        r->fate_text, sizeof r->fate_text,
         "worker %u crashed while this request ran alone%s%s%s, and %u did before while it ran: "
         "it is given up",
         worker, why ? " (" : "", why ? why : "", why ? ")" : "", sl_suspect_crashes(&culprit) - 1);
     sl_log_request(SL_LOG_ERROR, "engine", r->name, "request %llu: %s", (unsigned long long)r->id,
-                   text);
-    sl_coord_fail(e, r, SL_ERR_CRASHES, text);
+                   r->fate_text);
+    r->fate = SL_ERR_CRASHES;
+    sl_coord_cancel(e, r->id);
     for (uint32_t i = 0; i < e->ledger.cap; i++) {
         sl_request *other = e->ledger.at[i];
         if (other && sl_suspect_explained(&other->suspect, &culprit))
@@ -73,6 +74,7 @@ void sl_blame_crash(sl_engine *e, uint32_t id) {
 }
 
 void sl_blame_token(sl_engine *e, sl_request *r) {
-    if (e->admit.alone == r->place && sl_suspect_drawn(&r->suspect, sl_request_books(e, r)->drawn))
+    if (!r->fate && e->admit.alone == r->place &&
+        sl_suspect_drawn(&r->suspect, sl_request_books(e, r)->drawn))
         clear(e, r, "it got further alone");
 }

@@ -43,7 +43,9 @@ typedef struct sl_request {
     sl_page_key root;           /* of keys of its pages */
     uint32_t n_found;           /* tokens of its prompt whose rows were there at its first start */
     sl_suspect suspect;         /* losses of workers that it ran beside */
-    struct sl_request *chain;   /* in the hash */
+    sl_status fate;             /* it ends with that when its worker has let it go; SL_OK: none */
+    char fate_text[300];
+    struct sl_request *chain; /* in the hash */
 } sl_request;
 
 #define SL_REQUEST_BUCKETS 1024u

@@ -36,6 +36,11 @@ static void finish(sl_engine *e, sl_request *r, sl_request_event ev) {
         ev.n = 0;
         if (ev.finish != SL_FINISH_ERROR) ev.finish = SL_FINISH_STOP;
     }
+    if (cancelled && r->fate) {
+        ev = (sl_request_event){
+            .finish = SL_FINISH_ERROR, .status = r->fate, .message = r->fate_text};
+        cancelled = false;
+    }
     ev.request = r->id;
     ev.n_found = r->n_found;
     ev.queued_us = q->starts ? r->queued_us : sl_clock_now_us(&e->clock) - q->came_us;

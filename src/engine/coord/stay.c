@@ -6,6 +6,9 @@
 #include "base/log.h"
 
 #define ROWS_MEANT 8192u /* what rows cost is the mean of about so many, the last ones */
+#define ROWS_TELL                                                                                  \
+    256u /* starts of fewer rows are counted where nothing else is known: they take                \
+            a step beside others, however few they are */
 
 /* ---- what a row costs ---- */
 
@@ -26,8 +29,10 @@ void sl_stay_note_token(sl_engine *e, sl_request *r) {
         e->rows.n /= 2;
         e->rows.us /= 2;
     }
-    e->rows.n += r->n_asked;
-    e->rows.us += sl_clock_now_us(&e->clock) - r->started_us;
+    if (r->n_asked >= ROWS_TELL || e->rows.n < ROWS_TELL) {
+        e->rows.n += r->n_asked;
+        e->rows.us += sl_clock_now_us(&e->clock) - r->started_us;
+    }
     r->started_us = 0;
 }
 

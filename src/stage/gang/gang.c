@@ -19,14 +19,20 @@ uint32_t gang_poll_ns(uint32_t ranks) {
 
 /* ---- all ranks at once ---- */
 
+/* Also while ranks open: who misses one may neither go on nor pass it off as a coordinator that is
+ * gone, which is what a worker takes an absence for. */
+static void must_meet(gang *g, sl_coll_step step) {
+    sl_err err;
+    if (sl_coll_meet(g->own.coll, step, &err) != SL_OK) g->own.lost(&g->own, &err);
+}
+
 sl_status gang_do(gang *g, const gang_job *j, sl_err *err) {
     gang_job own;
     sl_status st = g->ways->show(g, j, &own, err);
     if (st != SL_OK) return st;
-    st = sl_coll_meet(g->own.coll, SL_COLL_SPEAKS, err);
-    if (st == SL_OK) gang_rank_do(&g->own, &own);
-    if (st == SL_OK) st = sl_coll_meet(g->own.coll, SL_COLL_HEARS, err);
-    if (st != SL_OK) return st;
+    must_meet(g, SL_COLL_SPEAKS);
+    gang_rank_do(&g->own, &own);
+    must_meet(g, SL_COLL_HEARS);
     if (g->ways->take_back) g->ways->take_back(g, j);
     for (uint32_t i = 0; i < g->n; i++) {
         const gang_report *r = &g->own.board->report[i];
@@ -124,6 +130,8 @@ static void gang_close(sl_device *base) {
                 sl_coll_meet(g->own.coll, SL_COLL_SPEAKS, &err) == SL_OK;
     gang_rank_close(&g->own);
     g->ways->stop(g, told);
+    /* The next gang of this thread takes its cores from all of them again. */
+    if (g->apart) (void)sched_setaffinity(0, sizeof g->cpus, &g->cpus);
     sl_free(g);
 }
 
@@ -174,6 +182,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     g->base = (sl_device){.ops = &ops, .in_place = g->ways->in_place, .resumes = true};
     g->n = o->ranks;
     g->own.is = (sl_rank){0, o->ranks};
+    g->apart = o->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
     sl_status st = g->ways->start(g, o, err);
     if (st == SL_OK) st = open_ranks(g, o, err);
     if (st != SL_OK) {

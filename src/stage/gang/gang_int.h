@@ -7,6 +7,8 @@
 #include "net/collective.h"
 #include "stage/stage_int.h"
 
+#include <sched.h>
+
 /* A rank that does not come for so long will not come. */
 #define GANG_DEADLINE_MS 600000u
 
@@ -113,8 +115,10 @@ struct gang {
     sl_device base;
     const gang_ways *ways;
     uint32_t n;
-    gang_rank own; /* rank 0 */
-    void *others;  /* of its ways */
+    gang_rank own;  /* rank 0 */
+    cpu_set_t cpus; /* that the thread of rank 0 could use before it took its own, if `apart` */
+    bool apart;
+    void *others; /* of its ways */
 };
 
 /* ---- member.c ---- */
@@ -129,8 +133,8 @@ sl_status gang_rank_serve(gang_rank *r, sl_err *err) SL_MUST_CHECK;
 
 /* ---- gang.c ---- */
 
-/* All ranks do it. An error is of a rank that failed, or of one that does not come: then no further
- * job is possible. */
+/* All ranks do it. An error is of a rank that failed. One that does not come is `lost` of rank 0,
+ * which does not return. */
 sl_status gang_do(gang *g, const gang_job *j, sl_err *err) SL_MUST_CHECK;
 /* How long a rank polls: ranks that have no core each leave it to others at once. */
 uint32_t gang_poll_ns(uint32_t ranks);

@@ -22,8 +22,9 @@
 
 #define PROGRAM     "/proc/self/exe"
 #define CHILD_FD    (STDERR_FILENO + 1)
-#define LEAVE_MS    5000 /* that a rank may take to end by itself */
-#define REAP_MS     1000 /* from a process's last descriptor to its end */
+#define LEAVE_MS    5000  /* that a rank may take to end by itself */
+#define REAP_MS     1000  /* from a process's last descriptor to its end */
+#define KILLED_MS   60000 /* from a kill to the end: much memory is given back first */
 #define LEAST_AREA  ((size_t)1 << 16)
 #define LARGEST_LOG 40u  /* of an area: address space is no more */
 #define UNSEEN      (-1) /* no status of a process that has ended */
@@ -178,7 +179,9 @@ static void end_rank(crew *c, uint32_t rank, bool told) {
     const bool ends = c->pid[rank] && (told || gang_has_hung_up(c->socket[rank]));
     if (c->pid[rank] && !(ends && reap(c, rank, REAP_MS, &status))) {
         kill(c->pid[rank], SIGKILL);
-        (void)reap(c, rank, REAP_MS, &status);
+        if (!reap(c, rank, KILLED_MS, &status))
+            sl_log(SL_LOG_ERROR, "gang", "rank %u of %u, process %d, does not end", rank, c->of->n,
+                   (int)c->pid[rank]);
     }
     if (c->socket[rank] >= 0) close(c->socket[rank]);
 }
@@ -195,13 +198,15 @@ static void processes_stop(gang *g, bool told) {
 /* ---- memory that all have ---- */
 
 /* Before the job GANG_MAP that names it. */
-static sl_status deliver(crew *c, int fd, sl_err *err) {
+static void deliver(crew *c, int fd) {
+    sl_err err;
     const gang_delivery d = {.number = ++c->delivered};
     for (uint32_t i = 1; i < c->of->n; i++) {
-        sl_status st = gang_send(c->socket[i], &d, sizeof d, fd, err);
-        if (st != SL_OK) return sl_err_prefix(err, "rank %u of %u", i, c->of->n);
+        sl_status st = gang_send(c->socket[i], &d, sizeof d, fd, &err);
+        if (st == SL_OK) continue;
+        (void)sl_err_prefix(&err, "rank %u of %u", i, c->of->n);
+        lost(&c->of->own, &err);
     }
-    return SL_OK;
 }
 
 /* A block of zeroes, mapped by all ranks. */
@@ -215,11 +220,8 @@ static sl_status add_block(gang *g, size_t bytes, uint32_t *out, sl_err *err) {
                        GANG_MAX_BLOCKS);
     sl_status st = sl_memfd_create(bytes, &fd, err);
     if (st != SL_OK) return st;
-    if ((st = deliver(c, fd, err)) != SL_OK)
-        close(fd);
-    else
-        st = gang_memory_map(&c->memory, id, fd, bytes, err);
-    if (st != SL_OK) return st;
+    deliver(c, fd);
+    if ((st = gang_memory_map(&c->memory, id, fd, bytes, err)) != SL_OK) return st;
     const gang_job j = {.kind = GANG_MAP, .map = {id, c->delivered, bytes}};
     if ((st = gang_do(g, &j, err)) != SL_OK) gang_memory_unmap(&c->memory, id);
     *out = id;
