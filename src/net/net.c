@@ -267,6 +267,9 @@ sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **o
 
 sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, const sl_origin *from, sl_err *err) {
     if (n->closing) return sl_fail(err, SL_ERR_PEER_DOWN, "leaving"), NULL;
+    /* Who gave way would be freed by the owner alone, who computes. */
+    if (n->pumping && sl_pending_is_full(n, SL_CONN_WAIT_HELLO))
+        return sl_fail(err, SL_ERR_LIMIT, "too many callers wait"), NULL;
     sl_pending_make_room(n, SL_CONN_WAIT_HELLO);
     sl_conn *c = conn_create(n, t);
     if (!c) return sl_fail(err, SL_ERR_NOMEM, "connection"), NULL;
@@ -339,7 +342,7 @@ bool sl_conn_is_open(const sl_conn *c) {
     return open;
 }
 uint64_t sl_conn_silent_us(const sl_conn *c) {
-    uint64_t now_us = sl_net_now_us(c->net);
+    uint64_t now_us = own_time_us(c->net);
     sl_pump_lock(c->net);
     uint64_t heard_us = SL_MIN(c->heard_us, now_us);
     sl_pump_unlock(c->net);
@@ -386,8 +389,11 @@ static uint64_t patience_us(const sl_conn *c, uint64_t base_us) {
 static void watch_handshake(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
     uint64_t limit_us = patience_us(c, SL_NET_HANDSHAKE_US), end_us = c->began_us + limit_us;
     char text[96];
-    *next_us = SL_MIN(*next_us, end_us);
-    if (now_us < end_us || c->net->pumping) return; /* its next step may lie in `early` */
+    if (now_us < end_us) {
+        *next_us = SL_MIN(*next_us, end_us);
+        return;
+    }
+    if (c->net->pumping) return; /* its next step may lie in `early`; the owner looks again */
     snprintf(text, sizeof text, "handshake not finished within %.1f s", (double)limit_us / 1e6);
     sl_session_close(c, SL_ERR_TIMEOUT, text);
 }

@@ -34,10 +34,15 @@ static bool goes_before(const sl_conn *a, const sl_conn *b) {
     return a->began_us < b->began_us;
 }
 
+bool sl_pending_is_full(const sl_net *n, sl_conn_state state) {
+    uint32_t room = state == SL_CONN_WAIT_AUTH ? n->max_callers : SL_NET_MAX_PENDING;
+    return count(n, state) >= room;
+}
+
 void sl_pending_make_room(sl_net *n, sl_conn_state state) {
-    uint32_t room = state == SL_CONN_WAIT_AUTH ? n->max_callers : SL_NET_MAX_PENDING, most = 0;
+    uint32_t most = 0;
     sl_conn *first = NULL;
-    if (count(n, state) < room) return;
+    if (!sl_pending_is_full(n, state)) return;
     for (size_t i = 0; i < n->n_conns; i++) {
         sl_conn *c = n->conns[i];
         uint32_t same = waits(c, state) ? count_from(n, state, c->origin.key) : 0;

@@ -88,9 +88,14 @@ void sl_pump_rest(const sl_net *n, bool resting) {
 
 /* Who has proved nothing may not fill memory while the owner computes. */
 #define MAX_UNPROVED 8u
+/* Nor whoever answers where this process called; heartbeats may follow its welcome. */
+#define MAX_ANSWERS 256u
 
 void sl_pump_keep(sl_conn *c, sl_block *b) {
-    if (sl_session_is_pending(c) && c->n_early == MAX_UNPROVED) {
+    const uint32_t most = sl_session_is_pending(c)   ? MAX_UNPROVED
+                          : c->state != SL_CONN_OPEN ? MAX_ANSWERS
+                                                     : UINT32_MAX;
+    if (c->n_early >= most) {
         sl_block_give(&c->net->pool, b);
         sl_session_fail(c, SL_ERR_PROTOCOL, "too many messages before the handshake");
         return;

@@ -133,7 +133,7 @@ void sl_session_fail(sl_conn *c, sl_status why, const char *text) {
 void sl_session_close(sl_conn *c, sl_status why, const char *text) {
     if (c->state == SL_CONN_DOWN) return;
     bool open = c->state == SL_CONN_OPEN;
-    transmit_reason(c, open ? SL_MSG_BYE : SL_MSG_REFUSE, why, text);
+    if (c->link) transmit_reason(c, open ? SL_MSG_BYE : SL_MSG_REFUSE, why, text);
     /* The transport may have found the link dead while sending. */
     if (c->state != SL_CONN_DOWN) go_down(c, why, text, true);
 }

@@ -146,10 +146,18 @@ static const char *owed_now(const sl_change *c) {
     return c->phase == SL_CHANGE_PREPARES ? "ready" : "quiet";
 }
 
+static uint32_t first_owing(const sl_change *c, bool joins) {
+    for (uint32_t i = 0; i < c->roster->n; i++)
+        if (c->owes[i] && (!joins || c->roster->worker[i].state == SL_ROSTER_JOINING)) return i;
+    return SL_ROSTER_NONE;
+}
+
+/* Who joins before who serves: a link that the two cannot make keeps both waiting, and the others
+ * can do without the one that they never had. */
 static void note_lateness(sl_change *c, uint64_t now_us) {
-    uint32_t first = 0;
     if (!can_end(c) || c->n_owed == 0 || c->status != SL_OK || now_us < c->deadline_us) return;
-    while (!c->owes[first]) first++;
+    uint32_t first = first_owing(c, true);
+    if (first == SL_ROSTER_NONE) first = first_owing(c, false);
     c->culprit = first;
     c->status = sl_fail(&c->err, SL_ERR_TIMEOUT, "worker %u, of %u, is not %s in time", first,
                         c->n_owed, owed_now(c));

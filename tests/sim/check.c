@@ -219,10 +219,10 @@ static void look_at_links(sim *s) {
     bool leave = s->failure;
     for (uint32_t i = 0; i < s->n_events; i++)
         leave = leave || s->event[i].kind == SIM_LEAVE || s->event[i].kind == SIM_RESTART;
-    for (uint32_t i = 0; i < s->n_workers && !leave; i++) {
-        uint32_t other = e->worker[i].link;
-        if (e->worker[i].link_us && (e->recover.place[i].slow || e->recover.place[other].slow))
-            sim_fail(s, "worker %u broke with worker %u, and one of them is only slow", i, other);
+    for (size_t i = 0; i < e->links.n && !leave; i++) {
+        uint32_t by = e->links.link[i].by, other = e->links.link[i].other;
+        if (e->recover.place[by].slow || e->recover.place[other].slow)
+            sim_fail(s, "worker %u broke with worker %u, and one of them is only slow", by, other);
     }
 }
 

@@ -97,6 +97,28 @@ static void given_up(void **state) {
     sl_roster_free(&r);
 }
 
+/* Two that cannot have a link are both late: the others do without the one who joins. */
+static void who_joins_is_late_first(void **state) {
+    (void)state;
+    sl_err err;
+    sl_change c;
+    sl_roster r = serving(3, (const uint32_t[]){SL_ROLE_ATTENTION, SL_ROLE_EXPERT, SL_ROLE_EXPERT});
+    const uint8_t there[] = {1, 1, 1};
+    uint32_t duties;
+    assert_true(sl_roster_ended(&r, 2, SL_ROSTER_ANY, &duties));
+    sl_roster_reopen(&r, 2);
+    assert_int_equal(sl_roster_hello(&r, 2, 777), 2);
+    assert_int_equal(sl_change_create(&r, 1, &c, &err), SL_OK);
+    sl_change_begin(&c, there, false, 1000);
+    assert_int_equal(sl_change_next(&c, 0), SL_CHANGE_PLAN);
+    assert_true(sl_change_answer(&c, 1, SL_CHANGE_PREPARES, 2));
+    assert_int_equal(sl_change_next(&c, 1000), SL_CHANGE_GO);
+    assert_int_equal(c.status, SL_ERR_TIMEOUT);
+    assert_int_equal(c.culprit, 2);
+    sl_change_free(&c);
+    sl_roster_free(&r);
+}
+
 static void words_in_order(void **state) {
     (void)state;
     sl_taker t = {.epoch = 1};
@@ -328,6 +350,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_change),
         cmocka_unit_test(given_up),
+        cmocka_unit_test(who_joins_is_late_first),
         cmocka_unit_test(words_in_order),
         cmocka_unit_test(what_may_differ),
         cmocka_unit_test(drawn),

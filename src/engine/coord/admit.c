@@ -148,7 +148,8 @@ void sl_coord_cancel(sl_engine *e, uint64_t id) {
         send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
 }
 
-void sl_coord_fail(sl_engine *e, sl_request *r, sl_status status, const char *why) {
+/* It ends with an error, wherever it runs. */
+static void fail(sl_engine *e, sl_request *r, sl_status status, const char *why) {
     const sl_admit_request *q = sl_request_books(e, r);
     if (sl_admit_runs(q) && e->worker[q->worker].conn) /* it is to forget it */
         send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
@@ -158,14 +159,12 @@ void sl_coord_fail(sl_engine *e, sl_request *r, sl_status status, const char *wh
 void sl_coord_fail_running(sl_engine *e, const char *why) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
         while (e->admit.worker[i].running.n > 0)
-            sl_coord_fail(e, e->ledger.at[e->admit.worker[i].running.first], SL_ERR_WORKER_LOST,
-                          why);
+            fail(e, e->ledger.at[e->admit.worker[i].running.first], SL_ERR_WORKER_LOST, why);
 }
 
 void sl_coord_fail_waiting(sl_engine *e, const char *why) {
     const sl_admit_list *line[] = {&e->admit.waiting, &e->admit.held};
     for (uint32_t i = 0; i < e->plan.n_workers; i++) sl_stay_release(e, i);
     for (size_t i = 0; i < SL_LEN(line); i++)
-        while (line[i]->n > 0)
-            sl_coord_fail(e, e->ledger.at[line[i]->first], SL_ERR_WORKER_LOST, why);
+        while (line[i]->n > 0) fail(e, e->ledger.at[line[i]->first], SL_ERR_WORKER_LOST, why);
 }

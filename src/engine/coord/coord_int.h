@@ -67,18 +67,28 @@ void sl_ledger_free(sl_ledger *l); /* of an empty one */
 
 /* ---- workers ---- */
 
+/* A worker says that its connection with another one is gone: to be looked at a little later. */
+typedef struct sl_lost_link {
+    uint32_t by, other, epoch;
+    uint64_t due_us;
+} sl_lost_link;
+
+/* In the order in which they were said. Zeroed: none. */
+typedef struct sl_links {
+    sl_lost_link *link;
+    size_t n, cap;
+} sl_links;
+
 /* Its life is in the roster. */
 typedef struct sl_member_worker {
     sl_conn *conn;
-    uint32_t link, link_epoch; /* this worker says that its connection with that one is gone: */
-    uint64_t link_us;          /* to be looked at then; 0: it says nothing */
-    uint64_t doubt_us;         /* somebody asks since then whether this worker lives; 0: nobody */
-    uint64_t judge_us;         /* one that stands still is not judged before */
-    uint32_t cramped;          /* epoch in which others had no room for its experts, as was said */
-    uint64_t loss;             /* number of its last one */
-    uint64_t sign;             /* number of the question that it has not answered; 0: none */
-    bool keeps;                /* its KV outlives it, at this place */
-    uint32_t n_looks;          /* questions of live.c that are not answered */
+    uint64_t doubt_us; /* somebody asks since then whether this worker lives; 0: nobody */
+    uint64_t judge_us; /* one that stands still is not judged before */
+    uint32_t cramped;  /* epoch in which others had no room for its experts, as was said */
+    uint64_t loss;     /* number of its last one */
+    uint64_t sign;     /* number of the question that it has not answered; 0: none */
+    bool keeps;        /* its KV outlives it, at this place */
+    uint32_t n_looks;  /* questions of live.c that are not answered */
     sl_worker_stats stats;
     sl_counts counts; /* it, stats and latest: under the engine's lock */
     sl_worker_view latest;
@@ -208,6 +218,7 @@ struct sl_engine {
     bool planned;
     bool serving, stopping;
     char lost[400]; /* why it does not serve */
+    sl_links links; /* that broke, as workers said */
     sl_ledger ledger;
     sl_admit admit; /* books of requests and pages; workers as in the plan */
     uint64_t next_stats_us, next_check_us;
@@ -346,11 +357,20 @@ void sl_prefix_note_report(sl_engine *e, const sl_request *r);
 sl_status sl_prefix_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                             sl_err *err) SL_MUST_CHECK;
 
+/* links.c: nothing if it is known. SL_ERR_NOMEM. */
+sl_status sl_links_note(sl_links *l, sl_lost_link link, sl_err *err) SL_MUST_CHECK;
+/* What worker `by` said was said by another process. */
+void sl_links_forget(sl_links *l, uint32_t by);
+/* The first one that is due is taken out. False: none is. */
+bool sl_links_take(sl_links *l, uint64_t now_us, sl_lost_link *out);
+void sl_links_free(sl_links *l);
+
 /* recover.c: on the engine's thread */
 sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 /* LOST of worker `id`, by the plan of that epoch. */
 sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span payload,
                              sl_err *err) SL_MUST_CHECK;
+
 void sl_recover_step(sl_engine *e);
 /* Whether every expert has a host that takes part in the plan that holds, other than this worker.
  */
@@ -402,8 +422,6 @@ void sl_coord_admit(sl_engine *e);
 void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
 /* Its worker is to let go of it: it goes on later, or elsewhere. */
 void sl_coord_preempt(sl_engine *e, const sl_request *r, uint32_t worker);
-/* It ends with an error, wherever it runs. */
-void sl_coord_fail(sl_engine *e, sl_request *r, sl_status status, const char *why);
 /* Nobody serves any more: all requests that run, wherever, */
 void sl_coord_fail_running(sl_engine *e, const char *why);
 /* and all that wait. */

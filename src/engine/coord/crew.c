@@ -109,7 +109,7 @@ sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *e
     w->conn = c;
     w->sign = 0;
     w->n_looks = 0;
-    w->link_us = 0;
+    sl_links_forget(&e->links, id);
     w->doubt_us = 0;
     sl_conn_set_user(c, w);
     sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,

@@ -225,6 +225,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
         sl_free(e->worker[i].latest.event);
     }
     sl_free(e->worker);
+    sl_links_free(&e->links);
     sl_free(e->spawned);
     sl_free(e->hosts);
     sl_admit_free(&e->admit);

@@ -14,6 +14,7 @@
 #define STEPS_END_US 5000000u
 /* A link that breaks between two workers is often the first that is heard of an end. */
 #define LINK_GRACE_US 200000u
+#define FIRST_LINKS   16u
 /* What is said of links so long after a change began is said of its own. */
 #define LINKED_US 1000000u
 
@@ -25,17 +26,16 @@ sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span 
     sl_status st = sl_wire_worker_decode(payload, &other, err);
     if (st == SL_OK && other >= e->plan.n_workers)
         st = sl_fail(err, SL_ERR_PROTOCOL, "loss of worker %u of %u", other, e->plan.n_workers);
-    sl_member_worker *w = &e->worker[id];
-    bool news = !w->link_us || w->link_epoch != epoch;
+    if (st != SL_OK) return st;
     /* Also of one that is not ready yet: whoever is without a link begins no step before a change.
      * Who is told to stop leaves the others, too. */
-    bool leaves = st == SL_OK && e->drain.place[other].state == SL_DRAIN_STOPS;
-    if (st == SL_OK && news && !leaves && e->roster.worker[other].state != SL_ROSTER_GONE) {
-        w->link_us = sl_clock_now_us(&e->clock) + LINK_GRACE_US;
-        w->link = other;
-        w->link_epoch = epoch;
-    }
-    return st;
+    bool leaves = e->drain.place[other].state == SL_DRAIN_STOPS;
+    if (leaves || e->roster.worker[other].state == SL_ROSTER_GONE) return SL_OK;
+    const sl_lost_link link = {.by = id,
+                               .other = other,
+                               .epoch = epoch,
+                               .due_us = sl_clock_now_us(&e->clock) + LINK_GRACE_US};
+    return sl_links_note(&e->links, link, err);
 }
 
 /* Who rests is suspect; a change takes it in again. */
@@ -47,25 +47,25 @@ static void note_rests(sl_engine *e) {
     }
 }
 
+static void end_without(sl_engine *e, const sl_lost_link *l, uint64_t now_us) {
+    snprintf(e->lost, sizeof e->lost, "workers %u and %u lost each other", l->by, l->other);
+    sl_log(SL_LOG_WARN, "engine", "%s", e->lost);
+    sl_recover_ailing(&e->recover, l->by, l->other, now_us);
+    note_rests(e);
+    /* A change that awaits the ends of steps would await these for ever, and so would one that
+     * cannot have its links. */
+    bool cannot = e->change.phase == SL_CHANGE_PREPARES && now_us - e->change_us > LINKED_US;
+    if ((!e->change.breaks || cannot) && e->change.phase != SL_CHANGE_TAKES)
+        sl_change_fail(&e->change, SL_ERR_WORKER_LOST, e->lost);
+}
+
 /* Links whose ends both still live after a while; a plan that was taken since has mended them. */
 static void look_at_links(sl_engine *e, uint64_t now_us) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        sl_member_worker *w = &e->worker[i];
-        if (!w->link_us || now_us < w->link_us) continue;
-        w->link_us = 0;
-        if (w->link_epoch != e->plan.epoch || !sl_roster_serves(&e->roster, i) ||
-            !sl_roster_serves(&e->roster, w->link))
-            continue;
-        snprintf(e->lost, sizeof e->lost, "workers %u and %u lost each other", i, w->link);
-        sl_log(SL_LOG_WARN, "engine", "%s", e->lost);
-        sl_recover_ailing(&e->recover, i, w->link, now_us);
-        note_rests(e);
-        /* A change that awaits the ends of steps would await these for ever, and so would one that
-         * cannot have its links. */
-        bool cannot = e->change.phase == SL_CHANGE_PREPARES && now_us - e->change_us > LINKED_US;
-        if ((!e->change.breaks || cannot) && e->change.phase != SL_CHANGE_TAKES)
-            sl_change_fail(&e->change, SL_ERR_WORKER_LOST, e->lost);
-    }
+    sl_lost_link l;
+    while (sl_links_take(&e->links, now_us, &l))
+        if (l.epoch == e->plan.epoch && sl_roster_serves(&e->roster, l.by) &&
+            sl_roster_serves(&e->roster, l.other))
+            end_without(e, &l, now_us);
 }
 
 /* ---- words ---- */

@@ -10,6 +10,10 @@
     256u /* starts of fewer rows are counted where nothing else is known: they take                \
             a step beside others, however few they are */
 
+/* Who is not expected before is not waited for where there is no place elsewhere, either: those who
+ * stay are in no line, and others would start before them for so long, or for ever. */
+#define LONG_US 2000000u
+
 /* ---- what a row costs ---- */
 
 void sl_stay_note_start(sl_engine *e, sl_request *r) {
@@ -87,7 +91,8 @@ static void look_at(sl_engine *e, uint32_t id, uint64_t back_us) {
         const sl_admit_request *q = &e->admit.request[at];
         const sl_request *r = e->ledger.at[at];
         at = q->link[SL_ADMIT_PLACE].next;
-        uint32_t others = sl_admit_has_place(&e->admit, r->place) ? e->admit.n_open : 0;
+        bool place = sl_admit_has_place(&e->admit, r->place) || back_us > LONG_US;
+        uint32_t others = place ? e->admit.n_open : 0;
         uint32_t copied = sl_admit_copied_rows(&e->admit, r->place);
         uint32_t again = q->sure - SL_MIN(copied, q->sure);
         if (sl_recover_stays(rows + again, row_us, others, back_us)) continue;

@@ -304,6 +304,7 @@ static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
     (void)left, (void)err;
     if (!(x->w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
     finish(x);
+    if (x->begun) return SL_OK; /* the device has failed, and the worker ends with it */
     uint32_t lost = x->source[id].held, n = sl_queues_drop(x->queues, id, &place);
     for (uint32_t i = 0; i < n; i++) release(x, place[i]);
     x->w->n.rows_stale += lost;

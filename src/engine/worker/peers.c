@@ -204,7 +204,8 @@ static sl_status call(sl_worker *w, uint32_t id, sl_err *err) {
     return st == SL_OK ? SL_OK : sl_err_prefix(err, "worker %u", id);
 }
 
-/* Why the connection with `id` is none of the plan's; NULL: it is, or there is none. Who called
+/* Why the connection with `id` is to end; NULL: it is not, or there is none. One with a worker that
+ * the plan leaves out stays: it may only be slow, and answers what it was sent. Who called
  * before the plan was here may have taken an id that nobody calls from: this worker's own, or one
  * that it calls itself. */
 static const char *why_drop(const sl_worker *w, const sl_plan *p, uint32_t id) {
@@ -212,8 +213,6 @@ static const char *why_drop(const sl_worker *w, const sl_plan *p, uint32_t id) {
     if (!peer->conn) return NULL;
     if (id == w->id) return "is this worker itself";
     if (dials(p, w->id, id) && !peer->called_us) return "is called, it does not call";
-    /* One that leaves answers what it was sent until the plan without it is taken. */
-    if (p->worker[id].roles == 0 && w->plan.worker[id].roles == 0) return "is given up";
     if (sl_worker_is_newcomer(w, p, id)) return "is another one by now";
     return NULL;
 }

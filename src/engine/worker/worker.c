@@ -38,6 +38,9 @@
 
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     sl_worker *w = ctx;
+    if (!peer->is_coordinator && c == w->coordinator)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answers where the coordinator is called",
+                       peer->worker);
     if (!peer->is_coordinator) return sl_peers_on_open(w, c, peer, err);
     if (c != w->coordinator) return sl_fail(err, SL_ERR_PROTOCOL, "a second coordinator");
     w->coordinator_open = true;
@@ -420,7 +423,9 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
         /* Why it ends, whoever runs the worker says. */
         sl_log(w->stop ? SL_LOG_INFO : SL_LOG_WARN, "worker", "%s: %s",
                sl_msg_kind_name(it->h.kind), err.msg);
-        if (it->conn && sl_conn_is_open(it->conn)) sl_net_close(w->net, it->conn, st, err.msg);
+        /* Opening a device lets the coordinator go meanwhile: this item's own is stale then. */
+        sl_conn *c = it->from_coordinator ? w->coordinator : it->conn;
+        if (c && sl_conn_is_open(c)) sl_net_close(w->net, c, st, err.msg);
         if (it->own && !w->stop) { /* nobody would ever answer it */
             sl_worker_stop(w, sl_fail(&w->stop_err, SL_ERR_INTERNAL, "its own %s: %s",
                                       sl_msg_kind_name(it->h.kind), err.msg));

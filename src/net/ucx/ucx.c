@@ -62,7 +62,7 @@ static sl_status open_worker(ucx_transport *t, sl_err *err) {
     ucp_config_release(config);
     if (st != UCS_OK) return sl_fail(err, SL_ERR_INTERNAL, "UCX: %s", ucs_status_string(st));
     ucp_worker_params_t wp = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-                              .thread_mode = UCS_THREAD_MODE_SINGLE};
+                              .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     st = ucp_worker_create(t->context, &wp, &t->worker);
     if (st != UCS_OK) return sl_fail(err, SL_ERR_INTERNAL, "UCX worker: %s", ucs_status_string(st));
     st = ucp_worker_get_efd(t->worker, &t->event_fd);
@@ -224,9 +224,9 @@ static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
     uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
     sl_poll poll = sl_poll_begin(&base->net->polled, base->net->poll_ns, until_ns);
     do {
-        while (!has_work(t) && ucp_worker_progress(t->worker)) {
-        }
-        if (has_work(t)) return;
+        int made = 0;
+        while (!has_work(t) && made < MAX_EVENTS && ucp_worker_progress(t->worker)) made++;
+        if (has_work(t) || made == MAX_EVENTS) return;
         if (sl_poll_again(&poll)) continue;
         const int fds[] = {t->event_fd, t->wake_fd, t->owner_fd};
         if (drain_wake(t) || sl_sleep_on(&t->owner_fd, 1, 0)) return;
