@@ -330,6 +330,10 @@ bool sim_is_quiet(const sim *s) {
         const sl_drain_place *p = &s->engine->drain.place[i];
         if (p->n && !p->done && !s->failure) return false;
     }
+    for (uint32_t i = 0; i < s->n_workers; i++) /* who was left out is taken in again */
+        if (s->worker[i] && !s->silent[i] && s->engine->serving && s->engine->recover.begun &&
+            sl_roster_serves(&s->engine->roster, i) && !s->engine->recover.place[i].planned)
+            return false;
     for (uint32_t i = 0; i < s->n_workers; i++)
         if (s->returns_us[i] || s->dies_us[i] || s->engine->recover.place[i].rests ||
             (!s->starved && s->worker[i] && !s->silent[i] && s->engine->recover.begun &&
