@@ -106,9 +106,7 @@ static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, co
 static void project_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                           const float *x, float *h, float *q, float *k, float *v,
                           sl_arena *scratch) {
-    const sl_model_spec *s = &m->spec;
     const sl_weights *w = &m->block[layer];
-    uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
     sl_gemm_job jobs[] = {
         sl_dense_job(&w->mat[SL_ROLE_Q], h, rows->n, q),
         sl_dense_job(&w->mat[SL_ROLE_K], h, rows->n, k),
