@@ -2,6 +2,7 @@
 #include "serve/server_int.h"
 
 #include <sodium.h>
+#include <strings.h>
 
 sl_journal_digest sl_digest_of(const sl_store *st, const char *text) {
     sl_journal_digest d;
@@ -10,12 +11,26 @@ sl_journal_digest sl_digest_of(const sl_store *st, const char *text) {
     return d;
 }
 
+static const char *header(const sl_call *call, const char *name) {
+    return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
+}
+
+const char *sl_caller_key(const sl_call *call) {
+    sl_keys *keys = &call->server->keys;
+    const char *given = header(call, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (given && !strncasecmp(given, "Bearer ", 7) && sl_keys_has(keys, given + 7))
+        return given + 7;
+    given = header(call, "x-api-key"); /* Anthropic's clients name it so */
+    return given && sl_keys_has(keys, given) ? given : NULL;
+}
+
+/* The key that opened the server, or where it has none what was sent as one. */
 sl_journal_digest sl_caller_of(const sl_call *call) {
     const sl_store *st = &call->server->store;
-    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
-                                                    MHD_HTTP_HEADER_AUTHORIZATION);
-    const char *key = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "x-api-key");
-    if (given || !key) return sl_digest_of(st, given ? given : "");
+    const char *given = header(call, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *key = call->server->keyed ? sl_caller_key(call) : NULL;
+    if (!key && !given) key = header(call, "x-api-key");
+    if (!key) return sl_digest_of(st, given ? given : "");
     sl_journal_digest d;
     crypto_generichash_state h;
     crypto_generichash_init(&h, st->salt, sizeof st->salt, sizeof d.byte);

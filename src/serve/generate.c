@@ -506,6 +506,10 @@ static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
         c->max_tokens = (uint32_t)(chat ? left : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
     c->full = p->extra.at_most && left > 0 && c->max_tokens > left;
     if (c->full) c->max_tokens = (uint32_t)left;
+    if (p->max_tokens == 0 && p->min_tokens > c->max_tokens && left > 0)
+        return sl_api_error_bad(e, "min_tokens",
+                                "min_tokens: more than the %" PRIu32 " that are made without %s",
+                                c->max_tokens, chat ? "max_completion_tokens" : "max_tokens");
     if (left > 0 && c->max_tokens <= left) return SL_OK;
     sl_api_error_bad(e, left == 0 ? (chat ? "messages" : "prompt") : "max_tokens",
                      "This model's maximum context length is %" PRIu64
@@ -695,6 +699,11 @@ static enum MHD_Result begin(sl_call *call) {
     return sl_call_advance(call);
 }
 
+/* How much there is to do before a request can be submitted: a shape is compiled. */
+static size_t work_of(sl_span body, bool long_one) {
+    return long_one || sl_call_may_shape(body) ? SIZE_MAX : body.len;
+}
+
 enum MHD_Result sl_call_generate(sl_call *call, const char *rest) {
     (void)rest;
     sl_api_error e = {0};
@@ -712,9 +721,9 @@ enum MHD_Result sl_call_generate(sl_call *call, const char *rest) {
     call->caller = sl_caller_of(call);
     call->keeps = call->key || call->server->o.journal;
     sl_span body = {(const uint8_t *)call->body.data, call->body.len};
-    /* one that may go on from a long conversation is as large as that; a shape is compiled */
-    bool long_one = (call->dialect->stores && call->server->o.responses) || sl_call_may_shape(body);
-    return sl_work_do(call, long_one ? SIZE_MAX : call->body.len, read_request, begin);
+    /* one that may go on from a long conversation is as large as that */
+    bool long_one = call->dialect->stores && call->server->o.responses;
+    return sl_work_do(call, work_of(body, long_one), read_request, begin);
 }
 
 enum MHD_Result sl_call_fetch(sl_call *call, const char *id) {
@@ -726,7 +735,7 @@ enum MHD_Result sl_call_fetch(sl_call *call, const char *id) {
     call->as_stream = stream && !strcmp(stream, "true");
     if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
     if (sl_kept_find(call, id))
-        return sl_work_do(call, sl_kept_body(call->kept).len, read_request, begin);
+        return sl_work_do(call, work_of(sl_kept_body(call->kept), false), read_request, begin);
     sl_api_error_bad(
         &e, NULL,
         "no answer of yours is kept as %.64s: it had no Idempotency-Key, or it failed, "

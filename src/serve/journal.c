@@ -28,7 +28,8 @@ struct sl_journal {
     uint8_t salt[SL_JOURNAL_SALT_BYTES];
 
     pthread_mutex_t lock;
-    int fd, new_fd;        /* new_fd: -1 unless it is renewed */
+    int fd, new_fd; /* new_fd: -1 unless it is renewed */
+    uint32_t file, new_file;
     size_t size, new_size; /* where the next record goes */
     bool broken, new_broken;
     uint64_t written; /* bytes of all records so far, whatever the file */
@@ -289,6 +290,10 @@ static bool put(const sl_journal *j, int fd, size_t *size, size_t n, bool *broke
 bool sl_journal_commit(sl_journal *j, sl_journal_where where, uint32_t type, size_t n,
                        uint64_t *upto) {
     size_t all = FRAME_BYTES + n + CRC_BYTES;
+    if (where == SL_JOURNAL_NOWHERE) {
+        pthread_mutex_unlock(&j->lock);
+        return true;
+    }
     sl_wr w = sl_wr_of(j->record, j->room);
     sl_wr_u32(&w, type);
     sl_wr_u32(&w, (uint32_t)n);
@@ -307,6 +312,10 @@ bool sl_journal_commit(sl_journal *j, sl_journal_where where, uint32_t type, siz
     if (upto) *upto = j->written;
     pthread_mutex_unlock(&j->lock);
     return ok;
+}
+
+uint32_t sl_journal_file(const sl_journal *j) {
+    return j->file;
 }
 
 uint64_t sl_journal_end(sl_journal *j) {
@@ -344,7 +353,7 @@ size_t sl_journal_bytes(sl_journal *j) {
 
 /* ---- renewal ---- */
 
-sl_status sl_journal_renew(sl_journal *j, sl_err *err) {
+sl_status sl_journal_renew(sl_journal *j, uint32_t number, sl_err *err) {
     uint8_t head[SL_JOURNAL_HEAD_BYTES];
     unlink(j->part);
     int fd = open(j->part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -357,6 +366,7 @@ sl_status sl_journal_renew(sl_journal *j, sl_err *err) {
     }
     pthread_mutex_lock(&j->lock);
     j->new_fd = fd;
+    j->new_file = number;
     j->new_size = sizeof head;
     j->new_broken = false;
     pthread_mutex_unlock(&j->lock);
@@ -382,6 +392,7 @@ static sl_status replace(sl_journal *j, uint64_t durable, sl_err *err) {
                        j->new_broken ? "it could not be written" : strerror(errno));
     close(j->fd);
     j->fd = j->new_fd;
+    j->file = j->new_file;
     j->size = j->new_size;
     j->broken = false;
     j->synced = durable;

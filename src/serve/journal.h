@@ -36,6 +36,7 @@ typedef struct sl_journal_about {
 } sl_journal_about;
 
 typedef enum sl_journal_where {
+    SL_JOURNAL_NOWHERE, /* nothing is written */
     SL_JOURNAL_HERE,
     SL_JOURNAL_BOTH, /* and in the file that is to replace it, if there is one */
     SL_JOURNAL_NEW,  /* there alone */
@@ -71,8 +72,12 @@ bool sl_journal_sync(sl_journal *j, uint64_t upto);
 /* Of all records so far. */
 uint64_t sl_journal_end(sl_journal *j);
 
-/* A new file beside, with nothing in it; records go to it as their writers say. One at a time. */
-sl_status sl_journal_renew(sl_journal *j, sl_err *err) SL_MUST_CHECK;
+/* Between begin and commit: the number of the file that records go to; 0: the one that was opened.
+ */
+uint32_t sl_journal_file(const sl_journal *j);
+/* A new file beside, with nothing in it and that number; records go to it as their writers say. One
+ * at a time. */
+sl_status sl_journal_renew(sl_journal *j, uint32_t number, sl_err *err) SL_MUST_CHECK;
 /* It has all that counts and takes the place of the old one, durably; or (keep false, or an error)
  * it is given up. */
 sl_status sl_journal_renewed(sl_journal *j, bool keep, sl_err *err) SL_MUST_CHECK;

@@ -20,8 +20,8 @@ static sl_kept **begin(sl_server *s, size_t *n, sl_err *err) {
     sl_kept **all = sl_alloc(st->n, sizeof(sl_kept *));
     *n = 0;
     /* relaxed: the journal's lock orders it for those who write */
-    atomic_fetch_add_explicit(&st->renewal, 1, memory_order_relaxed);
-    if (all && sl_journal_renew(s->o.journal, err) != SL_OK) {
+    uint32_t number = 1 + atomic_fetch_add_explicit(&st->renewal, 1, memory_order_relaxed);
+    if (all && sl_journal_renew(s->o.journal, number, err) != SL_OK) {
         sl_free(all);
         all = NULL;
     }

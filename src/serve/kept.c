@@ -158,15 +158,19 @@ static size_t bucket_of(const sl_kept *k) {
     return k->caller.byte[0] | (size_t)(k->caller.byte[1] & 15) << 8;
 }
 
-/* Takes out one that has ended; NULL: none has. The caller that keeps most gives way, with what
- * ended first of it, so that nobody fills the store to the cost of others. */
+/* Takes out one that has ended; NULL: none has. Those that are read are there until they have been
+ * read, so they go last. The caller that keeps most gives way, with what ended first of it, so that
+ * nobody fills the store to the cost of others. */
 static sl_kept *evict(sl_store *st) {
     sl_kept *oldest = NULL;
     size_t held[4096] = {0};
-    for (const sl_kept *k = st->first; k; k = k->next)
+    bool idle = false;
+    for (const sl_kept *k = st->first; k; k = k->next) {
         if (k->ended_ns) held[bucket_of(k)] += k->bytes;
+        idle = idle || (k->ended_ns && k->n_claims == 0);
+    }
     for (sl_kept *k = st->first; k; k = k->next) {
-        if (!k->ended_ns) continue;
+        if (!k->ended_ns || (idle && k->n_claims > 0)) continue;
         size_t own = held[bucket_of(k)], most = oldest ? held[bucket_of(oldest)] : 0;
         if (!oldest || own > most || (own == most && k->ended_ns < oldest->ended_ns)) oldest = k;
     }
@@ -282,6 +286,7 @@ static sl_status open_new(sl_call *call, sl_kept **old, sl_api_error *e) {
     if (!k) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     if (call->server->o.journal) k->number = ++st->last_number;
     if (!sl_kept_log_open(k)) {
+        sl_kept_log_drop(k); /* the file that is about to replace this one may have it */
         sl_kept_release(k);
         return refuse_unwritten(e);
     }
@@ -471,6 +476,7 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     if (had == 0) t->n_found = ev->n_found; /* of an earlier coordinator, if that has begun */
     if (over) {
         t->last = k->given_up ? SL_FINISH_ERROR : ev->finish;
+        t->natural = ev->n > 0;
         k->n_running--;
     }
     bool ended = over && k->n_running == 0;
@@ -573,7 +579,9 @@ sl_status sl_kept_pull(sl_call *call) {
         const sl_kept_track *t = &k->track[i];
         sl_choice *c = &call->choice[i];
         if (c->muted) continue;
-        size_t there = syncs_each(k) ? t->n_settled : t->n, at = c->n_heard,
+        /* What the journal could not be told waits for nothing: that is settled with the last
+         * record that it took. */
+        size_t at = c->n_heard, there = sl_kept_unsettled(k) ? SL_MAX(t->n_settled, at) : t->n,
                n = SL_MIN(there - at, PULL_TOKENS - SL_MIN(c->queue.len, PULL_TOKENS));
         st = sl_choice_queue(c, t->id + at, n, t->stride ? t->logprob + at * t->stride : NULL);
         c->n_heard += n;

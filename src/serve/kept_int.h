@@ -24,6 +24,7 @@ typedef struct sl_kept_track {
     uint64_t engine_id;
     uint32_t n_found; /* as of a choice */
     sl_finish last;
+    bool natural; /* it drew its last token: also one that is cancelled meanwhile has its end */
 } sl_kept_track;
 
 struct sl_kept {

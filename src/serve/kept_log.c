@@ -7,10 +7,12 @@
 
 #define COPY_BYTES ((size_t)1 << 20) /* of the tokens in one record of a copy */
 
-/* Between begin and commit: a renewal begins under the journal's lock, after the count. */
+/* Between begin and commit: a renewal begins under the journal's lock, after the count. A file that
+ * was begun when the answer was no longer kept knows nothing of it, and is told nothing. */
 static sl_journal_where where_of(const sl_kept *k) {
     /* relaxed: the journal's lock orders it */
     uint32_t renewal = atomic_load_explicit(&k->server->store.renewal, memory_order_relaxed);
+    if (k->renewal < sl_journal_file(k->server->o.journal)) return SL_JOURNAL_NOWHERE;
     return k->renewal == renewal ? SL_JOURNAL_BOTH : SL_JOURNAL_HERE;
 }
 
@@ -101,8 +103,8 @@ static bool write_tokens(sl_kept *k, const sl_kept_track *t, size_t from, size_t
 
 /* Neither failed nor given up: these are dropped, or go on when the service is started again. */
 static bool ended_well(const sl_kept *k, const sl_kept_track *t) {
-    return (t->last == SL_FINISH_STOP || t->last == SL_FINISH_LENGTH) && !k->cancelled &&
-           !k->failed;
+    return (t->last == SL_FINISH_STOP || t->last == SL_FINISH_LENGTH) &&
+           (t->natural || !k->cancelled) && !k->failed;
 }
 
 void sl_kept_log_tokens(sl_kept *k, const sl_kept_track *t, size_t from) {

@@ -274,10 +274,10 @@ static sl_status list_all(reading *r, sl_err *err) {
             continue;
         }
         if (over) k->ended_ns = ended_ns(k, wall_s);
+        if (over) sl_kept_trim(k); /* once it is listed it may have had its time */
         pthread_mutex_lock(&s->store.lock);
         sl_kept_list(k);
         pthread_mutex_unlock(&s->store.lock);
-        if (over) sl_kept_trim(k);
     }
     sl_free(all);
     return SL_OK;

@@ -377,10 +377,7 @@ static bool authorised(sl_call *call, const sl_route *r) {
                                                     MHD_HTTP_HEADER_AUTHORIZATION);
     bool bearer = given && !strncasecmp(given, "Bearer ", 7);
     if (admin) return bearer && sl_key_matches(given + 7, s->admin_key);
-    if (bearer && sl_keys_has(&s->keys, given + 7)) return true;
-    /* Anthropic's clients name it so */
-    given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "x-api-key");
-    return given && sl_keys_has(&s->keys, given);
+    return sl_caller_key(call) != NULL;
 }
 
 /* A compressed body: its size says nothing about what it holds. */

@@ -413,6 +413,8 @@ sl_journal_digest sl_digest_of(const sl_store *st, const char *text);
 bool sl_digest_is(const sl_journal_digest *a, const sl_journal_digest *b);
 /* Who asks: a key names the same caller under either header. The connection's thread. */
 sl_journal_digest sl_caller_of(const sl_call *call);
+/* The key of this server's that it came with, borrowed from its headers; NULL: none. */
+const char *sl_caller_key(const sl_call *call);
 /* Whether the request shares its KV pages, and with whom: shares and salt of *r. */
 void sl_caller_tenant(const sl_call *call, sl_request_params *r);
 

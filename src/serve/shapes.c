@@ -301,10 +301,16 @@ sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) {
 }
 
 bool sl_call_may_shape(sl_span body) {
-    static const char *const words[] = {
-        "\"response_format\"", "\"structured_outputs\"", "\"guided_",
-        "\"grammar\"",         "\"json_schema\"",        "\"json_object\"",
-        "\"strict\"",          "\"required\"",           "\"any\""};
+    static const char *const words[] = {"\"response_format\"",
+                                        "\"structured_outputs\"",
+                                        "\"guided_",
+                                        "\"grammar\"",
+                                        "\"json_schema\"",
+                                        "\"json_object\"",
+                                        "\"strict\"",
+                                        "\"required\"",
+                                        "\"any\"",
+                                        "\\u00"}; /* which may spell any of these */
     for (size_t i = 0; body.len > 0 && i < SL_LEN(words); i++)
         if (memmem(body.data, body.len, words[i], strlen(words[i]))) return true;
     return false;

@@ -223,6 +223,13 @@ static void others_are_refused_by_name(void **state) {
     check_refused(SL_ERR_FORMAT, "something else");
 }
 
+static uint32_t file_of(sl_journal *j) {
+    assert_non_null(sl_journal_begin(j, 1));
+    uint32_t file = sl_journal_file(j);
+    assert_true(sl_journal_commit(j, SL_JOURNAL_NOWHERE, 9, 1, NULL));
+    return file;
+}
+
 static void the_new_file_has_what_its_writers_say(void **state) {
     (void)state;
     seen s;
@@ -231,12 +238,16 @@ static void the_new_file_has_what_its_writers_say(void **state) {
     make(bytes, sizeof bytes);
     sl_journal *j = opened();
     assert_int_equal(sl_journal_read(j, take, &s, &err), SL_OK);
+    assert_int_equal(file_of(j), 0);
     for (int keep = 0; keep < 2; keep++) {
-        assert_int_equal(sl_journal_renew(j, &err), SL_OK);
+        assert_int_equal(sl_journal_renew(j, 7 + (uint32_t)keep, &err), SL_OK);
+        assert_int_equal(file_of(j), 0);
         assert_true(append(j, SL_JOURNAL_HERE, 10, 1));
         assert_true(append(j, SL_JOURNAL_NEW, 11, 1));
         assert_true(append(j, SL_JOURNAL_BOTH, 12, 1));
+        assert_true(append(j, SL_JOURNAL_NOWHERE, 15, 1));
         assert_int_equal(sl_journal_renewed(j, keep, &err), SL_OK);
+        assert_int_equal(file_of(j), keep ? 8 : 0);
         assert_false(append(j, SL_JOURNAL_NEW, 13, 1));
         assert_true(append(j, SL_JOURNAL_BOTH, 14, 1));
         check_refused(SL_ERR_AGAIN, "another process has it"); /* the new one is locked, too */
@@ -272,7 +283,7 @@ static void a_full_disk_is_borne(void **state) {
     assert_false(append(j, SL_JOURNAL_HERE, 7, 1));
     assert_int_equal(size_of_file(), n); /* nothing is torn */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
-    assert_int_equal(sl_journal_renew(j, &err), SL_OK);
+    assert_int_equal(sl_journal_renew(j, 1, &err), SL_OK);
     assert_true(append(j, SL_JOURNAL_NEW, 8, 100));
     assert_int_equal(sl_journal_renewed(j, true, &err), SL_OK);
     assert_false(sl_journal_is_broken(j));

@@ -198,11 +198,11 @@ static void its_size_is_bounded(void **state) {
     http_answer_free(&gone);
 }
 
-static void a_full_disk_refuses_what_is_new(void **state) {
-    (void)state;
+/* Whether tokens wait for the disk or not. */
+static void fill_disk(sl_sync sync) {
     char id[64];
     struct rlimit was, small;
-    go((sl_server_opts){0}, path);
+    go((sl_server_opts){.journal_sync = sync}, path);
     http_answer want = ask(NULL, ASK());
     SCRIPT_SET(engine, delay_us, SLOW_US);
     signal(SIGXFSZ, SIG_IGN);
@@ -229,6 +229,16 @@ static void a_full_disk_refuses_what_is_new(void **state) {
     assert_memory_equal(TEXT_OF(a), TEXT_OF(want), N_TEXT_BYTES);
     http_answer_free(&a);
     http_answer_free(&want);
+}
+
+static void a_full_disk_refuses_what_is_new(void **state) {
+    (void)state;
+    fill_disk(SL_SYNC_NEVER);
+}
+
+static void a_full_disk_ends_no_wait_for_it(void **state) {
+    (void)state;
+    fill_disk(SL_SYNC_EACH);
 }
 
 static void each_token_waits_for_the_disk(void **state) {
@@ -275,6 +285,7 @@ int main(void) {
         KEPT(a_resumed_one_may_be_resumed),
         KEPT(its_size_is_bounded),
         KEPT(a_full_disk_refuses_what_is_new),
+        KEPT(a_full_disk_ends_no_wait_for_it),
         KEPT(each_token_waits_for_the_disk),
         KEPT(what_cannot_go_on_is_forgotten),
     };
