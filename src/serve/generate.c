@@ -506,10 +506,11 @@ static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
         c->max_tokens = (uint32_t)(chat ? left : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
     c->full = p->extra.at_most && left > 0 && c->max_tokens > left;
     if (c->full) c->max_tokens = (uint32_t)left;
-    if (p->max_tokens == 0 && p->min_tokens > c->max_tokens && left > 0)
+    if (!chat && p->max_tokens == 0 && p->min_tokens > c->max_tokens && left > 0)
         return sl_api_error_bad(e, "min_tokens",
-                                "min_tokens: more than the %" PRIu32 " that are made without %s",
-                                c->max_tokens, chat ? "max_completion_tokens" : "max_tokens");
+                                "min_tokens: more than the %" PRIu32
+                                " that are made without max_tokens",
+                                c->max_tokens);
     if (left > 0 && c->max_tokens <= left) return SL_OK;
     sl_api_error_bad(e, left == 0 ? (chat ? "messages" : "prompt") : "max_tokens",
                      "This model's maximum context length is %" PRIu64

@@ -402,10 +402,12 @@ static sl_status replace(sl_journal *j, uint64_t durable, sl_err *err) {
 
 sl_status sl_journal_renewed(sl_journal *j, bool keep, sl_err *err) {
     sl_status st = SL_OK;
-    uint64_t durable = sl_journal_end(j);
-    if (keep && fdatasync(j->new_fd) != 0) /* while records are still written */
-        st = sl_fail(err, SL_ERR_IO, "journal %s: %s", j->part, strerror(errno));
+    bool synced = !keep || fdatasync(j->new_fd) == 0; /* most of it, while others go on */
     pthread_mutex_lock(&j->sync_lock);
+    /* What came meanwhile may have been shown, as the old file was synced. */
+    uint64_t durable = sl_journal_end(j);
+    if (!synced || (keep && fdatasync(j->new_fd) != 0))
+        st = sl_fail(err, SL_ERR_IO, "journal %s: %s", j->part, strerror(errno));
     pthread_mutex_lock(&j->lock);
     if (keep && st == SL_OK) st = replace(j, durable, err);
     if (j->new_fd >= 0) {

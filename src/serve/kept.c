@@ -181,18 +181,17 @@ static sl_kept *evict(sl_store *st) {
 /* The caller's own by its key, */
 static sl_kept *find_key(sl_call *call) {
     const sl_store *st = &call->server->store;
-    sl_journal_digest from = sl_caller_of(call), by = sl_digest_of(st, call->key);
+    sl_journal_digest by = sl_digest_of(st, call->key);
     for (sl_kept *k = st->first; k; k = k->next)
-        if (k->has_key && sl_digest_is(&k->key, &by) && sl_digest_is(&k->caller, &from)) return k;
+        if (k->has_key && sl_digest_is(&k->key, &by) && sl_digest_is(&k->caller, &call->caller))
+            return k;
     return NULL;
 }
 
 /* or by its id. */
-static sl_kept *find_id(sl_call *call, const char *id) {
-    const sl_store *st = &call->server->store;
-    sl_journal_digest from = sl_caller_of(call);
+static sl_kept *find_id(const sl_store *st, const sl_journal_digest *caller, const char *id) {
     for (sl_kept *k = st->first; k; k = k->next)
-        if (!strcmp(k->id, id) && sl_digest_is(&k->caller, &from)) return k;
+        if (!strcmp(k->id, id) && sl_digest_is(&k->caller, caller)) return k;
     return NULL;
 }
 
@@ -286,7 +285,7 @@ static sl_status open_new(sl_call *call, sl_kept **old, sl_api_error *e) {
     if (!k) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     if (call->server->o.journal) k->number = ++st->last_number;
     if (!sl_kept_log_open(k)) {
-        sl_kept_log_drop(k); /* the file that is about to replace this one may have it */
+        if (k->upto) sl_kept_log_drop(k); /* the file that is to replace this one may have it */
         sl_kept_release(k);
         return refuse_unwritten(e);
     }
@@ -342,8 +341,9 @@ sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
 
 bool sl_kept_find(sl_call *call, const char *id) {
     sl_store *st = &call->server->store;
+    const sl_journal_digest caller = sl_caller_of(call); /* it takes a look at all keys */
     pthread_mutex_lock(&st->lock);
-    sl_kept *k = find_id(call, id);
+    sl_kept *k = find_id(st, &caller, id);
     if (k && k->dialect == call->dialect) claim(k, call);
     pthread_mutex_unlock(&st->lock);
     return call->kept != NULL;
@@ -366,8 +366,9 @@ static void forget(sl_kept *k) {
 
 sl_kept *sl_kept_borrow(sl_call *call, const char *id) {
     sl_store *st = &call->server->store;
+    const sl_journal_digest caller = sl_caller_of(call); /* it takes a look at all keys */
     pthread_mutex_lock(&st->lock);
-    sl_kept *k = find_id(call, id);
+    sl_kept *k = find_id(st, &caller, id);
     if (k && k->dialect != call->dialect) k = NULL;
     if (k) sl_kept_hold(k);
     pthread_mutex_unlock(&st->lock);

@@ -310,7 +310,9 @@ bool sl_call_may_shape(sl_span body) {
                                         "\"strict\"",
                                         "\"required\"",
                                         "\"any\"",
-                                        "\\u00"}; /* which may spell any of these */
+                                        "\\u005",
+                                        "\\u006",
+                                        "\\u007"}; /* which may spell any of these */
     for (size_t i = 0; body.len > 0 && i < SL_LEN(words); i++)
         if (memmem(body.data, body.len, words[i], strlen(words[i]))) return true;
     return false;
