@@ -414,8 +414,8 @@ sl_status sl_model_bind_random(sl_model *m, const sl_stages *stages, sl_err *err
     return st;
 }
 
-/* Of an expert that comes while the model computes: where one of its number may begin, so that
- * experts do not share what a cache holds. */
+/* Of an expert that comes while the model computes: where a tensor of its number may begin, so that
+ * none shares what a cache holds with its neighbours. */
 static sl_status bind_random_again(sl_binding *b, const sl_site *site, size_t expert, sl_err *err) {
     sl_model *m = b->m;
     uint64_t n, k;
@@ -423,7 +423,8 @@ static sl_status bind_random_again(sl_binding *b, const sl_site *site, size_t ex
     sl_random_binding r = {.m = m, .stages = b->stages};
     if (place(m, site)->data) return SL_OK;
     b->n_again++;
-    r.at = (size_t)((uint64_t)expert * bytes % m->random_bytes) / 64 * 64;
+    const size_t number = expert * m->arch->n_tensors + (size_t)(site->t - m->arch->tensor);
+    r.at = (size_t)((uint64_t)number * bytes % m->random_bytes) / 64 * 64;
     return visit(m, site, bind_random, &r, err);
 }
 

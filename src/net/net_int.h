@@ -235,8 +235,9 @@ static inline bool sl_session_is_pending(const sl_conn *c) {
 
 /* ---- callers that have not proved themselves (pending.c) ---- */
 
-/* Before one more gets into this state, SL_CONN_WAIT_HELLO or _AUTH. */
+/* As many as there may be are in this state, SL_CONN_WAIT_HELLO or _AUTH. */
 bool sl_pending_is_full(const sl_net *n, sl_conn_state state);
+/* Before one more gets into it: another one gives way then. */
 void sl_pending_make_room(sl_net *n, sl_conn_state state);
 uint32_t sl_pending_count(const sl_net *n);
 /* A caller was turned away: so many lines in so much time, the rest is counted. */

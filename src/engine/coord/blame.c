@@ -49,7 +49,7 @@ static void end(sl_engine *e, sl_request *r, uint32_t worker) {
     sl_coord_cancel(e, r->id);
     for (uint32_t i = 0; i < e->ledger.cap; i++) {
         sl_request *other = e->ledger.at[i];
-        if (other && sl_suspect_explained(&other->suspect, &culprit))
+        if (other && !other->fate && sl_suspect_explained(&other->suspect, &culprit))
             clear(e, other, "another one is why");
     }
 }

@@ -14,7 +14,6 @@
 #define STEPS_END_US 5000000u
 /* A link that breaks between two workers is often the first that is heard of an end. */
 #define LINK_GRACE_US 200000u
-#define FIRST_LINKS   16u
 /* What is said of links so long after a change began is said of its own. */
 #define LINKED_US 1000000u
 

@@ -16,7 +16,7 @@ sl_status sl_peers_on_open(sl_worker *w, sl_conn *c, const sl_hello *peer,
 void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why);
 
 /* Calls those whom the plan `w` is to take, or has, makes it call and who are not there, and drops
- * connections that this plan has not: of who is gone, or was another one. */
+ * connections with who was another one, or is called and does not call. */
 sl_status sl_peers_connect(sl_worker *w, sl_err *err) SL_MUST_CHECK;
 /* Everybody is there whom that plan connects this worker with. */
 bool sl_peers_complete(const sl_worker *w);
