@@ -26,6 +26,7 @@ typedef struct bar_round {
 
 struct sl_barrier {
     uint32_t n_moe, chunks;
+    uint32_t bears; /* open rounds of a member */
     size_t max_members;
     uint64_t epoch, newest;
     bar_worker *workers; /* ascending ids */
@@ -84,6 +85,7 @@ sl_status sl_barrier_create(uint32_t n_moe, uint32_t chunks, size_t max_members,
     b->n_moe = n_moe;
     b->chunks = chunks;
     b->max_members = max_members;
+    b->bears = ROUNDS_AT_FIRST;
     sl_status st = sl_idset_reserve(&b->reply, max_members, err);
     if (st == SL_OK) st = grow_workers(b, max_members, err);
     if (st == SL_OK) st = grow_rounds(b, ROUNDS_AT_FIRST, err);
@@ -197,14 +199,18 @@ static sl_status check_known(const sl_barrier *b, const bar_round *r, const bar_
     return SL_OK;
 }
 
-/* A live member of the set that two open rounds here hold already, or SL_NOBODY. */
+void sl_barrier_bear(sl_barrier *b, uint32_t rounds) {
+    b->bears = rounds;
+}
+
+/* A live member of the set that as many open rounds hold as one may be in, or SL_NOBODY. */
 static uint32_t find_absentee(const sl_barrier *b, const sl_idset *set) {
     for (size_t i = 0; i < set->n; i++) {
         size_t at, in = 0;
         for (size_t r = 0; r < b->n_rounds; r++)
             in +=
                 sl_idset_find(&b->rounds[r].set, set->ids[i], &at) && b->rounds[r].sent[at] != DIED;
-        if (in >= 2) return set->ids[i];
+        if (in >= b->bears) return set->ids[i];
     }
     return SL_NOBODY;
 }

@@ -97,10 +97,13 @@ sl_status sl_barrier_create(uint32_t n_moe, uint32_t chunks, size_t max_members,
                             sl_err *err);
 void sl_barrier_free(sl_barrier *b);
 
+/* Others stand in for this worker: members may do without it before the sequencer has heard that
+ * they do, and are in so many open rounds here and none is an absentee. 2 at first. */
+void sl_barrier_bear(sl_barrier *b, uint32_t rounds);
 /* The sequencer has fixed the set of a round; rounds are announced in ascending order. *absentee: a
- * live member that two open rounds here hold already, else SL_NOBODY. An honest one is never: it
- * votes for a round only when all expert workers have answered it in the round before. It has to
- * go, for otherwise rounds that it votes for at the sequencer alone pile up here.
+ * live member that two open rounds here hold already (sl_barrier_bear), else SL_NOBODY. An honest
+ * one is never: it votes for a round only when all expert workers have answered it in the round
+ * before. It has to go, for otherwise rounds that it votes for at the sequencer alone pile up here.
  * SL_ERR_PROTOCOL: a round that is not above the last, no members or too many. */
 #define SL_NOBODY UINT32_MAX
 sl_status sl_barrier_open(sl_barrier *b, uint64_t round, const sl_idset *set, uint32_t *absentee,

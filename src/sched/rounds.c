@@ -62,6 +62,8 @@ struct sl_rounds {
 
 /* Rounds of a lane that are closed and not over: one, and one more when a joiner is early. */
 #define NEXT_AT_FIRST 2
+/* That a member may make without this worker before the sequencer hears of it, too. */
+#define ROUNDS_WITHOUT 64u
 
 /* ---- places ---- */
 
@@ -531,6 +533,7 @@ static sl_status create_lane(sl_rounds *r, lane_state *l, sl_err *err) {
     sl_status st = sl_barrier_create(s->n_moe, s->chunks, r->n_members, &l->barrier, err);
     if (st != SL_OK) return st;
     sl_barrier_reset(l->barrier, s->epoch);
+    if (s->spare) sl_barrier_bear(l->barrier, ROUNDS_WITHOUT);
     if (!sl_rounds_is_sequencer(r)) return SL_OK;
     st = sl_seq_create(r->n_members, &l->seq, err);
     if (st == SL_OK) st = reserve_next(r, l, NEXT_AT_FIRST, err);

@@ -56,6 +56,7 @@ typedef struct sl_rounds_shape {
     const sl_idset *members;         /* attention workers: who may be in a round; borrowed until
                                         sl_rounds_free, not empty */
     const sl_idset *experts; /* expert workers, self among them: the lowest is the sequencer */
+    bool spare;              /* others stand in for this worker: sl_barrier_bear */
     sl_rounds_ops ops;
     void *ctx;             /* of ops */
     const sl_watch *watch; /* TASK; NULL: nobody */

@@ -389,6 +389,18 @@ static void barrier_names_who_is_in_too_many_rounds(void **state) {
     sl_barrier_free(bar);
 }
 
+/* Where others stand in, members go on without this worker before the sequencer knows. */
+static void barrier_bears_who_does_without(void **state) {
+    (void)state;
+    uint32_t absentee;
+    OK(sl_barrier_create(1, 1, 4, &bar, &err));
+    sl_barrier_bear(bar, 5);
+    for (uint64_t round = 1; round <= 5; round++) OK(announce(round, SET(1, 2)));
+    OK(sl_barrier_open(bar, 6, SET(2, 3), &absentee, &err));
+    assert_int_equal(absentee, 2);
+    sl_barrier_free(bar);
+}
+
 static void barrier_reset_keeps_the_dead(void **state) {
     (void)state;
     OK(sl_barrier_create(2, 1, 3, &bar, &err));
@@ -530,6 +542,7 @@ int main(void) {
         cmocka_unit_test(barrier_lets_chunks_run_one_by_one),
         cmocka_unit_test(barrier_refuses_violations),
         cmocka_unit_test(barrier_names_who_is_in_too_many_rounds),
+        cmocka_unit_test(barrier_bears_who_does_without),
         cmocka_unit_test(barrier_reset_keeps_the_dead),
         cmocka_unit_test(member_goes_through_its_states),
         cmocka_unit_test(member_refuses_violations),

@@ -568,6 +568,7 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
                                    .epoch = p->epoch,
                                    .members = &w->attention,
                                    .experts = &w->experts,
+                                   .spare = sl_plan_has_replicas(p),
                                    .ops = {tell_set, tell_dead, refuse, recall, drop},
                                    .ctx = x,
                                    .watch = w->watch};
