@@ -13,6 +13,7 @@ typedef struct loop_link {
     sl_port *peer;
     sl_conn *conn;
     uint64_t n_sent, last_due_us;
+    bool shut; /* nobody takes what is sent: it ends when what the peer had said was heard */
 } loop_link;
 
 typedef struct loop_transport {
@@ -25,6 +26,7 @@ typedef struct loop_transport {
     sl_block **heap;     /* with delays: by (due_us, order) */
     size_t n_heap, cap_heap;
     uint64_t n_arrived;
+    bool some_shut;
 } loop_transport;
 
 /* ---- links ---- */
@@ -170,8 +172,9 @@ static sl_status loop_connect(sl_transport *base, sl_conn *c, const char *addres
 
 static sl_status loop_send(sl_transport *base, sl_conn *c, sl_block *b) {
     loop_transport *t = (loop_transport *)base;
-    if (post(t, c->link, SL_LOOP_DATA, b)) return SL_OK;
-    sl_net_link_down(c, SL_ERR_PEER_DOWN, "the peer is gone");
+    loop_link *l = c->link;
+    if (post(t, l, SL_LOOP_DATA, b)) return SL_OK;
+    l->shut = t->some_shut = true;
     return SL_ERR_PEER_DOWN;
 }
 
@@ -279,17 +282,44 @@ static void collect(loop_transport *t) {
     }
 }
 
+static bool has_more(const loop_transport *t, uint64_t key) {
+    for (const sl_block *b = t->fresh.head; b; b = b->next)
+        if (b->key == key) return true;
+    for (size_t i = 0; i < t->n_heap; i++)
+        if (t->heap[i]->key == key) return true;
+    return false;
+}
+
+/* Their peers' last words, that they are gone among them, are heard first. There is none where no
+ * memory was left for it. */
+static void end_shut(loop_transport *t) {
+    collect(t);
+    t->some_shut = false;
+    for (size_t i = t->n_links; i-- > 0;) {
+        const loop_link *l = t->links[i];
+        if (!l->shut) continue;
+        if (has_more(t, l->key))
+            t->some_shut = true;
+        else
+            sl_net_link_down(l->conn, SL_ERR_PEER_DOWN, "the peer is gone");
+    }
+}
+
+static void take_all(loop_transport *t) {
+    sl_block_list now = t->fresh;
+    t->fresh.head = NULL;
+    for (sl_block *b; (b = sl_block_pop(&now)) != NULL;) arrived(t, b);
+}
+
 static void loop_progress(sl_transport *base) {
     loop_transport *t = (loop_transport *)base;
     collect(t);
-    if (!sl_loop_has_delays(t->hub)) {
-        sl_block_list now = t->fresh;
-        t->fresh.head = NULL;
-        for (sl_block *b; (b = sl_block_pop(&now)) != NULL;) arrived(t, b);
-        return;
-    }
     uint64_t now_us = sl_clock_now_us(&base->net->clock);
-    while (t->n_heap && t->heap[0]->due_us <= now_us) arrived(t, heap_pop(t));
+    if (!sl_loop_has_delays(t->hub))
+        take_all(t);
+    else
+        while (t->n_heap && t->heap[0]->due_us <= now_us) arrived(t, heap_pop(t));
+    if (t->some_shut) end_shut(t);
 }
 
 static void loop_wait(sl_transport *base, uint64_t timeout_us) {
