@@ -338,8 +338,8 @@ bool sim_is_quiet(const sim *s) {
             return false;
     for (uint32_t i = 0; i < s->n_workers; i++)
         if (s->returns_us[i] || s->dies_us[i] || s->engine->recover.place[i].rests ||
-            (!s->starved && s->worker[i] && !s->silent[i] && s->engine->recover.begun &&
-             !sl_roster_serves(&s->engine->roster, i)))
+            ((!s->starved || s->engine->serving) && s->worker[i] && !s->silent[i] &&
+             s->engine->recover.begun && !sl_roster_serves(&s->engine->roster, i)))
             return false;
     return s->engine->replan == NULL;
 }
