@@ -38,6 +38,7 @@ typedef struct sl_fast_moe {
     bool maps; /* all experts have them */
     uint32_t
         shared; /* bytes of shared memory that fast_small.cu may take; 0: as many as it likes */
+    uint32_t most_shared; /* of a block, by any kernel; 0: as many as it likes */
 } sl_fast_moe;
 
 #define SL_FAST_ZEROED 32768u
@@ -79,7 +80,7 @@ size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts
 /* A way that cannot be taken is chosen anew. */
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
 
-/* A batch on c's stream; sms and together are filled in. Thread: owner. */
+/* A batch on c's stream; sms, together, maps and most_shared are filled in. Thread: owner. */
 void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m);
 void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way);
 

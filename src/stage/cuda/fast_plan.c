@@ -161,10 +161,22 @@ static uint32_t stream_shared(uint32_t rows, uint32_t k) {
     return rows * (((k + 63) / 64 * 64 + 32) * 2 + STREAM_THREADS * 2); /* rows, sums */
 }
 
+/* Which of the kernels of 8, 16 and 32 rows. */
+static uint32_t stream_kernel(const sl_fast_moe *m) {
+    const uint32_t mean = mean_of(m);
+    return m->n_rows <= 8 || mean <= 2 ? 0 : mean <= 6 ? 1 : 2;
+}
+
+/* Whole rows lie in shared memory: those of the widest models do not fit. */
+static bool can_stream(const sl_fast_moe *m) {
+    const uint32_t bytes = stream_shared(8u << stream_kernel(m), SL_MAX(m->d_model, m->d_ff));
+    return m->n_pairs <= STREAM_PAIRS && (!m->most_shared || bytes <= m->most_shared);
+}
+
 static void plan_stream(const planner *f) {
     const sl_fast_moe *m = f->m;
-    const uint32_t mean = mean_of(m), i = m->n_rows <= 8 || mean <= 2 ? 0 : mean <= 6 ? 1 : 2;
-    const uint32_t cap = 8u << i, groups = (uint32_t)most_groups(m->n_pairs, m->n_experts, cap);
+    const uint32_t i = stream_kernel(m), cap = 8u << i;
+    const uint32_t groups = (uint32_t)most_groups(m->n_pairs, m->n_experts, cap);
     static const sl_cuda_kernel_id up[] = {SL_CUDA_sl_k_fast_up_8, SL_CUDA_sl_k_fast_up_16,
                                            SL_CUDA_sl_k_fast_up_32};
     static const sl_cuda_kernel_id down[] = {SL_CUDA_sl_k_fast_down_8, SL_CUDA_sl_k_fast_down_16,
@@ -315,14 +327,14 @@ static void plan_big(const planner *f) {
 
 bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
     sl_fast_small_args a;
-    if (way == SL_FAST_STREAM) return m->n_pairs <= STREAM_PAIRS;
+    if (way == SL_FAST_STREAM) return can_stream(m);
     if (way == SL_FAST_SMALL) return small_args(m, &a);
     return way != SL_FAST_BIG || can_big(m);
 }
 
 static sl_fast_way choose(const sl_fast_moe *m) {
     if (mean_of(m) > 64 && sl_fast_can(m, SL_FAST_BIG)) return SL_FAST_BIG;
-    return m->n_rows <= 8 && m->n_pairs <= STREAM_PAIRS ? SL_FAST_STREAM : SL_FAST_TILES;
+    return m->n_rows <= 8 && can_stream(m) ? SL_FAST_STREAM : SL_FAST_TILES;
 }
 
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out) {

@@ -13,6 +13,8 @@
  *                         sl_mbar *b);
  *         a box of a matrix, its rows swizzled as wgmma.h has them, zeros outside of the matrix;
  *         shared is 1024-byte aligned
+ *     void sl_tensor_renew(const sl_tensor_map *m);   before a block first uses a map that the host
+ *         wrote, where it may have had another one in its place
  *     void sl_tensor_fetch(const sl_tensor_map *m, bool one);   soon this map, and unless `one` the
  *         one behind it, will be used
  *     sl_tensor_copy_pair: the same into both blocks of a cluster of two, each at this address, and
@@ -129,6 +131,10 @@ SL_DEV void sl_tensor_copy(void *shared, const sl_tensor_map *m, uint32_t column
                  ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(sl_shared_address(shared)),
                  "l"(m), "r"(sl_shared_address(b)), "r"(column), "r"(row), "l"(sl_once_policy())
                  : "memory");
+}
+
+SL_DEV void sl_tensor_renew(const sl_tensor_map *m) {
+    asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(m) : "memory");
 }
 
 SL_DEV void sl_tensor_fetch(const sl_tensor_map *m, bool one) {
@@ -298,6 +304,7 @@ SL_DEV void sl_tensor_copy(void *shared, const sl_tensor_map *m, uint32_t column
     sl_emu_mbar(b, 0, -(int32_t)(m->word[3] * 128));
 }
 #define sl_tensor_copy_pair     sl_tensor_copy
+#define sl_tensor_renew(m)      ((void)(m))
 #define sl_tensor_fetch(m, one) ((void)(m), (void)(one))
 
 SL_DEV uint32_t sl_transpose8(uint32_t v) {

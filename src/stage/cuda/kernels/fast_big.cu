@@ -114,6 +114,9 @@ SL_DEV void sl_big_feed_weights(const sl_fast_big_args *a, sl_big_room *room, co
         i += gridDim.x / pair;
         more = sl_big_tile_at(a, i, pair, &next);
         const sl_tensor_map *m0 = m + (t.down ? 2 : 0), *m1 = m + (t.down ? 2 : 1);
+        /* The host may have written another one there since some block used it. */
+        sl_tensor_renew(m0);
+        if (m1 != m0) sl_tensor_renew(m1);
         const uint32_t row0 = t.tile * (t.down ? 256 : 128), row1 = row0 + (t.down ? 128 : 0);
         for (uint32_t k = 0; k < t.k_tiles; k++) {
             uint8_t *stage = sl_big_stage(room, &turn);
@@ -371,7 +374,11 @@ SL_DEV void sl_big(const sl_fast_big_args *a, const uint32_t pair) {
     if (threadIdx.x == 0) *a->done = 0;
 }
 
-#if defined(__CUDACC__)
+/* Other GPUs have no clusters, and never get these. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define SL_BIG_KERNEL(name, cluster) SL_KERNEL(name, sl_fast_big_args)
+#define sl_big(a, pair)              ((void)(a), (void)(pair), sl_trap())
+#elif defined(__CUDACC__)
 #define SL_BIG_KERNEL(name, cluster)                                                               \
     extern "C" __global__ void __cluster_dims__(cluster, 1, 1)                                     \
         __launch_bounds__(SL_BIG_THREADS, 1) name(const __grid_constant__ sl_fast_big_args a)
