@@ -9,6 +9,7 @@
  * a file and a table, last. Exit: 0, or 1 when a result was wrong or missing. */
 #include "args_bench.h"
 #include "gpu.h"
+#include "quant/half.h"
 #include "stage/cuda/fast_experts.h"
 
 #include <math.h>
@@ -263,23 +264,10 @@ static void free_batch(batch *p) {
 
 /* ------------------------------------------------------------------ checks */
 
-static float from_bf16(uint16_t b) {
-    const uint32_t u = (uint32_t)b << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-static uint16_t to_bf16(float f) {
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 static void times(const uint16_t *w, uint32_t n, uint32_t k, const double *x, double *y) {
     for (uint32_t i = 0; i < n; i++) {
         double sum = 0;
-        for (uint32_t j = 0; j < k; j++) sum += from_bf16(w[(size_t)i * k + j]) * x[j];
+        for (uint32_t j = 0; j < k; j++) sum += sl_bf16_to_f32(w[(size_t)i * k + j]) * x[j];
         y[i] = sum;
     }
 }
@@ -292,7 +280,7 @@ static void reference(const bench *t, const batch *p, uint32_t r, double *y) {
     double *x = malloc(s->d * sizeof *x), *g = malloc(s->f * sizeof *g);
     double *u = malloc(s->f * sizeof *u), *z = malloc(s->d * sizeof *z);
     for (uint32_t i = 0; i < s->d; i++) {
-        x[i] = from_bf16(to_bf16(t->host_x[(size_t)r * s->d + i]));
+        x[i] = sl_bf16_to_f32(sl_f32_to_bf16(t->host_x[(size_t)r * s->d + i]));
         y[i] = 0;
     }
     for (uint32_t j = r * s->k; j < (r + 1) * s->k; j++) {

@@ -11,25 +11,21 @@ sl_journal_digest sl_digest_of(const sl_store *st, const char *text) {
     return d;
 }
 
-static const char *header(const sl_call *call, const char *name) {
-    return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
-}
-
 const char *sl_caller_key(const sl_call *call) {
     sl_keys *keys = &call->server->keys;
-    const char *given = header(call, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *given = sl_call_header(call, MHD_HTTP_HEADER_AUTHORIZATION);
     if (given && !strncasecmp(given, "Bearer ", 7) && sl_keys_has(keys, given + 7))
         return given + 7;
-    given = header(call, "x-api-key"); /* Anthropic's clients name it so */
+    given = sl_call_header(call, "x-api-key"); /* Anthropic's clients name it so */
     return given && sl_keys_has(keys, given) ? given : NULL;
 }
 
 /* The key that opened the server, or where it has none what was sent as one. */
 sl_journal_digest sl_caller_of(const sl_call *call) {
     const sl_store *st = &call->server->store;
-    const char *given = header(call, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *given = sl_call_header(call, MHD_HTTP_HEADER_AUTHORIZATION);
     const char *key = call->server->keyed ? sl_caller_key(call) : NULL;
-    if (!key && !given) key = header(call, "x-api-key");
+    if (!key && !given) key = sl_call_header(call, "x-api-key");
     if (!key) return sl_digest_of(st, given ? given : "");
     sl_journal_digest d;
     crypto_generichash_state h;

@@ -44,13 +44,9 @@ sl_status sl_cors_set(sl_server *s, const char *list, sl_err *err) {
     return st;
 }
 
-static const char *header(const sl_call *call, const char *name) {
-    return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
-}
-
 const char *sl_cors_allows(const sl_call *call) {
     const sl_server *s = call->server;
-    const char *origin = s->n_origins ? header(call, MHD_HTTP_HEADER_ORIGIN) : NULL;
+    const char *origin = s->n_origins ? sl_call_header(call, MHD_HTTP_HEADER_ORIGIN) : NULL;
     if (!origin) return NULL;
     if (s->any_origin) return "*";
     for (size_t i = 0; i < s->n_origins; i++)
@@ -72,5 +68,6 @@ bool sl_cors_add(const sl_call *call, struct MHD_Response *r) {
 
 bool sl_cors_asks(const sl_call *call, const char *method) {
     return call->server->n_origins && !strcmp(method, "OPTIONS") &&
-           header(call, MHD_HTTP_HEADER_ORIGIN) && header(call, "Access-Control-Request-Method");
+           sl_call_header(call, MHD_HTTP_HEADER_ORIGIN) &&
+           sl_call_header(call, "Access-Control-Request-Method");
 }

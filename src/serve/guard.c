@@ -39,17 +39,13 @@ static bool refuse(sl_api_error *e, const char *header, const char *value, const
 
 bool sl_server_trusts_origin(sl_call *call, sl_api_error *e) {
     if (call->server->keyed) return true;
-    const char *host =
-        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
-    const char *origin =
-        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
+    const char *host = sl_call_header(call, MHD_HTTP_HEADER_HOST);
+    const char *origin = sl_call_header(call, MHD_HTTP_HEADER_ORIGIN);
     if (host && !names_loopback(host)) return refuse(e, "Host", host, "localhost or loopback");
     if (sl_cors_allows(call)) return true;
     /* Pictures and the like are asked for without an Origin, and a feed would not end. */
-    const char *from =
-        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "Sec-Fetch-Site");
-    const char *how =
-        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "Sec-Fetch-Mode");
+    const char *from = sl_call_header(call, "Sec-Fetch-Site");
+    const char *how = sl_call_header(call, "Sec-Fetch-Mode");
     bool follows = how && !strcmp(how, "navigate"); /* a link to the page */
     if (from && strcmp(from, "same-origin") != 0 && strcmp(from, "none") != 0 && !follows)
         return refuse(e, "Sec-Fetch-Site", from, "this server");

@@ -31,8 +31,7 @@ static const char etag[] = "\"" SL_PAGE_REVISION "\"";
 
 /* Whether the client has this revision: If-None-Match may list several, weak ones, or any. */
 static bool has_it(const sl_call *call) {
-    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
-                                                    MHD_HTTP_HEADER_IF_NONE_MATCH);
+    const char *given = sl_call_header(call, MHD_HTTP_HEADER_IF_NONE_MATCH);
     return given && (strstr(given, etag) || !strcmp(given, "*"));
 }
 

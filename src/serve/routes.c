@@ -229,8 +229,7 @@ static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
  * both. */
 static bool speaks_version(sl_call *call, sl_api_error *e) {
     static const char *const ours[] = {"2023-06-01", "2026-10-21"};
-    const char *given =
-        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "anthropic-version");
+    const char *given = sl_call_header(call, "anthropic-version");
     bool known = !given;
     for (size_t i = 0; i < SL_LEN(ours) && !known; i++) known = !strcmp(given, ours[i]);
     if (known) return true;
@@ -373,8 +372,7 @@ static bool authorised(sl_call *call, const sl_route *r) {
     sl_server *s = call->server;
     bool admin = r && r->to == ADMIN; /* which has a key, or is found by nobody */
     if ((r && r->to == OPEN) || !(admin || s->keyed)) return true;
-    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
-                                                    MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *given = sl_call_header(call, MHD_HTTP_HEADER_AUTHORIZATION);
     bool bearer = given && !strncasecmp(given, "Bearer ", 7);
     if (admin) return bearer && sl_key_matches(given + 7, s->admin_key);
     return sl_caller_key(call) != NULL;
@@ -382,8 +380,7 @@ static bool authorised(sl_call *call, const sl_route *r) {
 
 /* A compressed body: its size says nothing about what it holds. */
 static bool is_encoded(sl_call *call) {
-    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
-                                                    MHD_HTTP_HEADER_CONTENT_ENCODING);
+    const char *given = sl_call_header(call, MHD_HTTP_HEADER_CONTENT_ENCODING);
     return given && strcasecmp(given, "identity") != 0;
 }
 
@@ -394,19 +391,15 @@ bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
            sl_server_trusts_origin(call, &e);
 }
 
-static const char *header_of(const sl_call *call, const char *name) {
-    return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
-}
-
 /* A browser asks whether a page may ask. Who is in the list may ask for anything but /admin; the
  * key comes with what it asks then. */
 static enum MHD_Result answer_preflight(sl_call *call, const char *path) {
     static char none[1];
     sl_api_error e;
-    const char *asked = header_of(call, "Access-Control-Request-Headers");
+    const char *asked = sl_call_header(call, "Access-Control-Request-Headers");
     if (!sl_cors_allows(call) || !strncmp(path, "/admin", 6)) {
         sl_api_error_bad(&e, NULL, "Origin: \"%.100s\" may not ask for %.100s (--cors-origin)",
-                         header_of(call, MHD_HTTP_HEADER_ORIGIN), path);
+                         sl_call_header(call, MHD_HTTP_HEADER_ORIGIN), path);
         e.http = MHD_HTTP_FORBIDDEN;
         e.code = "origin_not_allowed";
         return sl_call_reply_error(call, &e);

@@ -312,6 +312,10 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
 enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e);
 enum MHD_Result sl_call_reply_too_large(sl_call *call);
 enum MHD_Result sl_call_reply_malformed(sl_call *call, const char *fault);
+/* A header of the request by its name, borrowed; NULL: it has none. The connection's thread. */
+static inline const char *sl_call_header(const sl_call *call, const char *name) {
+    return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
+}
 /* Queues a response with what every one carries; takes it. ok: it is whole so far. */
 enum MHD_Result sl_call_queue(sl_call *call, unsigned http, struct MHD_Response *r, bool ok);
 enum MHD_Result sl_call_reply_crowded(sl_call *call);

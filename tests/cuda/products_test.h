@@ -10,11 +10,24 @@
 #define MOST   512u        /* allocations of a case */
 #define UNTOLD 0x7fc12345u /* what lies where nothing is stored */
 
-static sl_cuda *gpu; /* the test opens it */
+static sl_cuda *gpu;
 static uint64_t on_gpu[MOST];
 static uint32_t n_on_gpu;
 static void *on_host[MOST];
 static uint32_t n_on_host;
+
+static inline int open_gpu_for(sl_numerics numerics) {
+    sl_err err = {0};
+    if (sl_cuda_open(0, numerics, &gpu, &err) == SL_OK) return 0;
+    print_message("%s\n", err.msg);
+    return 1;
+}
+
+static inline int close_gpu(void **state) {
+    (void)state;
+    sl_cuda_close(gpu);
+    return 0;
+}
 
 static inline const sl_exec *processors(void) {
     static sl_exec ex;

@@ -107,4 +107,28 @@ static inline uint32_t *rt_order(uint32_t n) {
     return row;
 }
 
+/* Rows of requests, at positions pos[r] of their pages (pages[r]); a request has `per` pages. */
+typedef struct rt_sights {
+    const sl_model_spec *m;
+    uint32_t rows, per;
+    const uint32_t *pos, *const *pages;
+} rt_sights;
+
+/* What no row of the request with these pages sees is no number: nobody may let it in. */
+static inline void rt_poison(const rt_sights *s, const uint32_t *list, float *pool) {
+    const size_t page = sl_kv_page_bytes(s->m) / sizeof(float), dim = s->m->head_dim;
+    uint32_t low = UINT32_MAX, high = 0;
+    for (uint32_t r = 0; r < s->rows; r++) {
+        if (s->pages[r] != list) continue;
+        low = SL_MIN(low, sl_sight_first(s->m, 1, s->pos[r]));
+        high = SL_MAX(high, s->pos[r]);
+    }
+    for (uint32_t p = 0; p < s->per * SL_KV_PAGE_TOKENS; p++) {
+        float *at = pool + list[p / SL_KV_PAGE_TOKENS] * page + p % SL_KV_PAGE_TOKENS * dim;
+        if (p >= low && p <= high) continue;
+        for (size_t t = 0; t < page; t += sl_kv_tile_floats(s->m))
+            for (size_t i = 0; i < dim; i++) at[t + i] = NAN;
+    }
+}
+
 #endif

@@ -53,26 +53,6 @@ static void draw_rows(attn_case *k, uint32_t pages, uint32_t most) {
     }
 }
 
-/* What no row of a request sees is no number: nobody may let it in. */
-static void poison(const attn_case *k, float *pool) {
-    const size_t page = sl_kv_page_bytes(&k->m) / sizeof(float), dim = k->m.head_dim;
-    for (uint32_t q = 0; q < REQUESTS; q++) {
-        uint32_t low = UINT32_MAX, high = 0;
-        for (uint32_t r = 0; r < k->rows; r++) {
-            if (k->pages[r] != k->list[q]) continue;
-            low = SL_MIN(low, sl_sight_first(&k->m, 1, k->pos[r]));
-            high = SL_MAX(high, k->pos[r]);
-        }
-        for (uint32_t p = 0; p < k->per * SL_KV_PAGE_TOKENS; p++) {
-            float *at = pool + k->list[q][p / SL_KV_PAGE_TOKENS] * page;
-            at += p % SL_KV_PAGE_TOKENS * dim;
-            if (p >= low && p <= high) continue;
-            for (size_t t = 0; t < page; t += sl_kv_tile_floats(&k->m))
-                for (size_t i = 0; i < dim; i++) at[t + i] = NAN;
-        }
-    }
-}
-
 /* In every form that can, and the one that is chosen. */
 static void compare(const attn_case *k) {
     const sl_model_spec *m = &k->m;
@@ -95,7 +75,8 @@ static void compare(const attn_case *k) {
                       .sink = k->sink ? sink : NULL,
                       .group = k->group,
                       .skip = k->skip};
-    poison(k, pool);
+    const rt_sights sights = {&k->m, k->rows, k->per, k->pos, k->pages};
+    for (uint32_t i = 0; i < REQUESTS; i++) rt_poison(&sights, k->list[i], pool);
     float *before = rt_copy(o, (size_t)k->rows * o_row);
     sl_attention(&rt_host, &a);
     a.q = rt_in(q, (size_t)k->rows * q_row * sizeof *q);

@@ -1,6 +1,7 @@
 /* Routed experts in numerics fast: every way of computing them against double precision, on drawn
  * batches. Over the emulator, or over a GPU with SLUICE_CUDA_DRIVER empty. */
 #include "base/rng.h"
+#include "quant/half.h"
 #include "stage/cuda/fast_experts.h"
 
 #include <math.h>
@@ -36,19 +37,6 @@ static void *room(size_t bytes) {
     assert_non_null(p);
     memset(p, 0xff, bytes);
     return p;
-}
-
-static float from_bf16(uint16_t b) {
-    const uint32_t u = (uint32_t)b << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-static uint16_t to_bf16(float f) {
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 /* Memory of the GPU with these bytes, or with all bits set. */
@@ -120,7 +108,7 @@ static void draw(drawn *t, uint64_t *rng, const sl_fast_moe *m, const uint32_t *
     t->m = *m;
     t->weights = room(values * 2);
     for (size_t i = 0; i < values; i++)
-        t->weights[i] = to_bf16(uniform(rng) * 2.0f / sqrtf((float)m->d_model));
+        t->weights[i] = sl_f32_to_bf16(uniform(rng) * 2.0f / sqrtf((float)m->d_model));
     draw_pairs(t, rng, sizes);
     draw_rows(t, rng, (size_t)m->n_rows * m->d_model);
     upload_table(t);
@@ -151,7 +139,7 @@ static void release(drawn *t) {
 static double dot(const uint16_t *w, uint32_t row, uint32_t k, const double *x) {
     const uint16_t *v = w + (size_t)row * k;
     double sum = 0;
-    for (uint32_t i = 0; i < k; i++) sum += from_bf16(v[i]) * x[i];
+    for (uint32_t i = 0; i < k; i++) sum += sl_bf16_to_f32(v[i]) * x[i];
     return sum;
 }
 
@@ -170,7 +158,8 @@ static void reference(drawn *t) {
         const uint32_t r = p / k;
         if (t->id[p] >= t->m.n_experts) continue;
         const uint16_t *w = t->weights + t->id[p] * 3 * one;
-        for (uint32_t i = 0; i < d; i++) x[i] = from_bf16(to_bf16(t->x[(size_t)r * d + i]));
+        for (uint32_t i = 0; i < d; i++)
+            x[i] = sl_bf16_to_f32(sl_f32_to_bf16(t->x[(size_t)r * d + i]));
         for (uint32_t i = 0; i < f; i++)
             m[i] = swiglu(dot(w, i, d, x), dot(w + one, i, d, x), t->m.limit);
         for (uint32_t i = 0; i < d; i++)

@@ -143,17 +143,8 @@ static void test_others(void **state) {
 }
 
 static int open_gpu(void **state) {
-    sl_err err = {0};
     (void)state;
-    if (sl_cuda_open(0, SL_NUMERICS_FAST, &gpu, &err) == SL_OK) return 0;
-    print_message("%s\n", err.msg);
-    return 1;
-}
-
-static int close_gpu(void **state) {
-    (void)state;
-    sl_cuda_close(gpu);
-    return 0;
+    return open_gpu_for(SL_NUMERICS_FAST);
 }
 
 int main(void) {
