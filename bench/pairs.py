@@ -5,11 +5,12 @@
 
   a journal        --with "--responses 1000 --journal FOLDER/journal"
   being ready      --with "--placement replicas:2" -- --attention 1 --experts 2 --schedule dep
+  a plan           --with "--plan ONE.json" --without "--plan OTHER.json"
   copies of KV     --with "--kv-replicas 1" -- --attention 2 --experts 1
 
-FOLDER: one of this run's own. Two servers stand side by side, one of which has the options; they are asked in turn, so that what
-else the machine does falls on both. Prints each pair, and the median of the quotients with and without, of tokens per second and
-of the coordinator's CPU time."""
+FOLDER: one of this run's own. Two servers stand side by side, one of which has the options, and the other those of --without;
+they are asked in turn, so that what else the machine does falls on both. Prints each pair, and the median of the quotients with
+and without, of tokens per second and of the coordinator's CPU time."""
 import argparse
 import concurrent.futures
 import json
@@ -58,13 +59,14 @@ def main():
     for name, default in (("streams", 16), ("tokens", 200), ("pairs", 9)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--with", dest="given", required=True)
+    parser.add_argument("--without", default="")
     own, rest = sys.argv[1:], []
     if "--" in own:
         own, rest = own[:own.index("--")], own[own.index("--") + 1:]
     o = parser.parse_args(own)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         given = shlex.split(o.given.replace("FOLDER", folder))
-        servers = [Server(o.model, [*rest, *given]), Server(o.model, rest)]
+        servers = [Server(o.model, [*rest, *given]), Server(o.model, [*rest, *shlex.split(o.without)])]
         quotients = []
         for pair in range(-1, o.pairs):
             turn = servers if pair % 2 else servers[::-1]

@@ -144,3 +144,27 @@ def test_sampling_where_a_request_says_nothing(make_server):
     other = make_server(MODEL)
     same = lambda **o: httpx.post(other.url + "/v1/completions", json={**BODY, "prompt": "Zq xv 7,", "max_tokens": 40, **o}, timeout=60).json()["choices"][0]["text"]
     assert [same(temperature=2, seed=i, top_k=5) for i in range(4)] == hot
+
+
+def test_an_answer_is_its_keys_whatever_stands_beside_it(make_server, tmp_path):
+    """A proxy's Authorization makes no caller of two clients that have keys of their own, nor two of one."""
+    file = tmp_path / "keys"
+    write(file, f"{FIRST}\n{SECOND}\n")
+    server = make_server(MODEL, "--api-key-file", str(file), "--responses", "8")
+
+    def ask(key, beside, made=None):
+        headers = {"x-api-key": key, "Authorization": beside, "Idempotency-Key": "a"}
+        if made:
+            return httpx.get(f"{server.url}/v1/completions/{made}", headers=headers, timeout=60)
+        return httpx.post(server.url + "/v1/completions", headers=headers, json=BODY, timeout=60)
+
+    first, second = (ask(key, "Basic cHJveHk=").json()["id"] for key in (FIRST, SECOND))
+    assert first != second
+    assert [ask(key, beside, first).status_code for key in (FIRST, SECOND) for beside in ("Basic cHJveHk=", "Basic b3RoZXI=")] == [200, 200, 404, 404]
+
+
+def test_least_tokens_beyond_the_silent_limit_are_refused(make_server):
+    server = make_server(MODEL)
+    answers = [httpx.post(server.url + "/v1/completions", json={"model": MODEL, "prompt": "And", "min_tokens": n}, timeout=60) for n in (16, 17)]
+    assert [a.status_code for a in answers] == [200, 400]
+    assert "16" in answers[1].json()["error"]["message"] and answers[1].json()["error"]["param"] == "min_tokens"
