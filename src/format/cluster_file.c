@@ -30,7 +30,8 @@ static sl_status read_device(sl_yaml v, const char *name, sl_device_type *out, s
                                        "int8",
                                        "flops_efficiency",
                                        "bandwidth_efficiency",
-                                       "launch"};
+                                       "launch",
+                                       "cpu"};
     sl_device_type d = {.flops_efficiency = 0.7, .bandwidth_efficiency = 0.8, .launch_us = 10};
     const char *base = NULL;
     sl_status st = sl_yaml_only(v, keys, SL_LEN(keys), err);
@@ -63,6 +64,7 @@ static sl_status read_device(sl_yaml v, const char *name, sl_device_type *out, s
                          &d.bandwidth_efficiency, err);
     if (st == SL_OK)
         st = sl_yaml_f64(v, "launch", SL_JSON_OPTIONAL, SL_UNIT_US, 0, MAX_US, &d.launch_us, err);
+    if (st == SL_OK) st = sl_yaml_bool(v, "cpu", SL_JSON_OPTIONAL, &d.cpu, err);
     if (st == SL_OK && d.flops[SL_COMPUTE_F32] <= 0 && d.flops[SL_COMPUTE_BF16] <= 0)
         return sl_yaml_fail(v, NULL, err, SL_ERR_FORMAT, "device %.40s needs f32 or bf16", name);
     /* Every format falls back to a wider one; the widest may be the only one stated. */

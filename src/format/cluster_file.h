@@ -4,7 +4,7 @@
  *   devices:                          # optional: devices that are no preset, or differ from one
  *     H20-cheap: {base: H20, price: 1.2}
  *     box: {memory: 64GB, bandwidth: 80GB/s, f32: 1.5TFLOPS, price: 0.3,
- *           flops_efficiency: 0.6, bandwidth_efficiency: 0.9, launch: 5us}
+ *           flops_efficiency: 0.6, bandwidth_efficiency: 0.9, launch: 5us, cpu: true}
  *   nodes:
  *     - {device: H20-cheap, devices_per_node: 8, count: 2,
  *        intra: {bandwidth: 450GB/s, latency: 10us},

@@ -351,30 +351,38 @@ static sl_status read_origin(sl_json deployment, sl_plan_origin *out, sl_err *er
     return st == SL_OK ? read_name(costs, "expert", out->expert, err) : st;
 }
 
-/* What sluice plan says about the workers: more than one device a worker, or a part of the layers,
- * is refused by name. Its prediction is for people. */
-static sl_status read_deployment(sl_json v, sl_plan_origin *origin, sl_err *err) {
+/* Devices of a worker, which "tp" has to say too: a plan says what runs. */
+static sl_status read_degrees(sl_json deployment, const sl_plan *p, sl_err *err) {
+    static const char *const sides[] = {"attention", "expert"};
+    const uint32_t runs[] = {p->attention_tp ? p->attention_tp : 1,
+                             p->expert_tp ? p->expert_tp : 1};
+    sl_json tensor = {0};
+    sl_status st = sl_json_object(deployment, "tensor_parallel", SL_JSON_OPTIONAL, &tensor, err);
+    if (st != SL_OK || !tensor.value) return st;
+    st = sl_json_only(tensor, sides, SL_LEN(sides), err);
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(sides); i++) {
+        uint64_t degree = 1;
+        st = sl_json_u64(tensor, sides[i], SL_JSON_OPTIONAL, 1, 1024, &degree, err);
+        if (st == SL_OK && degree > 1 && degree != runs[i])
+            st = sl_json_fail(tensor, sides[i], err, SL_ERR_UNSUPPORTED,
+                              "tensor parallelism %u was planned, \"tp\" has %u ranks",
+                              (unsigned)degree, (unsigned)runs[i]);
+    }
+    return st;
+}
+
+/* What sluice plan says about the workers: a part of the layers is refused by name. Its prediction
+ * is for people. After "tp". */
+static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {"tensor_parallel", "pipeline_stages", "predicted", "cluster",
                                        "costs"};
-    static const char *const sides[] = {"attention", "expert"};
-    sl_json deployment = {0}, tensor = {0};
+    sl_json deployment = {0};
     uint64_t stages = 1;
     sl_status st = sl_json_object(v, "deployment", SL_JSON_OPTIONAL, &deployment, err);
     if (st != SL_OK || !deployment.value) return st;
     st = sl_json_only(deployment, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = read_origin(deployment, origin, err);
-    if (st == SL_OK)
-        st = sl_json_object(deployment, "tensor_parallel", SL_JSON_OPTIONAL, &tensor, err);
-    if (st == SL_OK && tensor.value) st = sl_json_only(tensor, sides, SL_LEN(sides), err);
-    for (size_t i = 0; st == SL_OK && tensor.value && i < SL_LEN(sides); i++) {
-        uint64_t degree = 1;
-        st = sl_json_u64(tensor, sides[i], SL_JSON_OPTIONAL, 1, 1024, &degree, err);
-        if (st == SL_OK && degree > 1)
-            st = sl_json_fail(tensor, sides[i], err, SL_ERR_UNSUPPORTED,
-                              "tensor parallelism %u can be planned, the engine does not run it "
-                              "yet",
-                              (unsigned)degree);
-    }
+    if (st == SL_OK) st = read_origin(deployment, &p->origin, err);
+    if (st == SL_OK) st = read_degrees(deployment, p, err);
     if (st == SL_OK)
         st = sl_json_u64(deployment, "pipeline_stages", SL_JSON_OPTIONAL, 1, 1024, &stages, err);
     if (st == SL_OK && stages > 1)
@@ -428,7 +436,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_string(v, "activations", SL_JSON_OPTIONAL, &activations, err);
     if (st == SL_OK) st = sl_activations_parse(activations, &p->activations, err);
     if (st == SL_OK) st = read_experiments(v, p, err);
-    if (st == SL_OK) st = read_deployment(v, &p->origin, err);
+    if (st == SL_OK) st = read_deployment(v, p, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
     return st == SL_OK ? read_limits(limits, p, err) : st;
 }
@@ -677,12 +685,12 @@ static sl_status check_ranks(const sl_plan *p, sl_err *err) {
                        "plan: exact with gangs (%u ranks for attention, %u for experts) needs "
                        "segments",
                        attention, expert);
-    if (sl_device_is_modelled(&p->device))
-        return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "plan: gangs (%u ranks for attention, %u for experts) of emulated devices are "
-            "not possible yet",
-            attention, expert);
+    const sl_link_cost *link = &p->device.rank_link;
+    if (sl_device_is_modelled(&p->device) && link->alpha_us <= 0 && link->byte_us <= 0)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: gangs (%u ranks for attention, %u for experts) of emulated devices "
+                       "need device.rank_link, the link between ranks",
+                       attention, expert);
     return SL_OK;
 }
 

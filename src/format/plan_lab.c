@@ -53,8 +53,10 @@ void sl_route_skew_print(const sl_route_skew *s, char out[SL_SKEW_TEXT]) {
 /* ---- device ---- */
 
 static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err *err) {
-    static const char *const keys[] = {"fixed", "floor", "row", "key", "pad", "step"};
-    double *const field[] = {&c->fixed_us, &c->floor_us, &c->row_us, &c->key_us, &c->pad_us};
+    static const char *const keys[] = {"fixed", "floor", "row",     "key",
+                                       "pad",   "sum",   "sum_row", "step"};
+    double *const field[] = {&c->fixed_us, &c->floor_us, &c->row_us,    &c->key_us,
+                             &c->pad_us,   &c->sum_us,   &c->sum_row_us};
     uint64_t step = 0;
     sl_json cost = {0};
     sl_status st = sl_json_object(v, name, SL_JSON_OPTIONAL, &cost, err);
@@ -68,11 +70,36 @@ static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err
     return st;
 }
 
+static sl_status read_link(sl_json v, const char *name, sl_json_need need, sl_link_cost *out,
+                           sl_err *err) {
+    static const char *const keys[] = {"alpha", "byte", "half", "half_duplex"};
+    sl_json link = {0};
+    sl_link_cost l = {0};
+    sl_status st = sl_json_object(v, name, need, &link, err);
+    if (st != SL_OK || !link.value) return st;
+    st = sl_json_only(link, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_json_f64(link, "alpha", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.alpha_us, err);
+    if (st == SL_OK)
+        st = sl_json_f64(link, "byte", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.byte_us, err);
+    if (st == SL_OK)
+        st = sl_json_f64(link, "half", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.half_bytes, err);
+    if (st == SL_OK) st = sl_json_bool(link, "half_duplex", SL_JSON_OPTIONAL, &l.half_duplex, err);
+    if (st == SL_OK) *out = l;
+    return st;
+}
+
+static json_t *link_json(const sl_link_cost *l) {
+    return json_pack("{s:f, s:f, s:f, s:b}", "alpha", l->alpha_us, "byte", l->byte_us, "half",
+                     l->half_bytes, "half_duplex", (int)l->half_duplex);
+}
+
 sl_status sl_device_from_json(sl_json v, sl_device_spec *out, sl_err *err) {
-    const char *keys[SL_COST_COUNT + 3] = {"time_scale", "crash_id", "comment"};
+    const char *keys[SL_COST_COUNT + 5] = {"time_scale", "crash_id", "grouped", "rank_link",
+                                           "comment"};
     uint64_t crash_id = 0;
     sl_device_spec d = {.kind = SL_DEVICE_EMULATED, .time_scale = 1};
-    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 3] = sl_cost_name((sl_cost_kind)i);
+    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 5] = sl_cost_name((sl_cost_kind)i);
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
         st = sl_json_f64(v, "time_scale", SL_JSON_OPTIONAL, 1e-6, MAX_SCALE, &d.time_scale, err);
@@ -81,6 +108,8 @@ sl_status sl_device_from_json(sl_json v, sl_device_spec *out, sl_err *err) {
     d.crash_id = (uint32_t)crash_id;
     for (size_t i = 0; st == SL_OK && i < SL_COST_COUNT; i++)
         st = read_cost(v, sl_cost_name((sl_cost_kind)i), &d.cost[i], err);
+    if (st == SL_OK) st = sl_json_bool(v, "grouped", SL_JSON_OPTIONAL, &d.grouped, err);
+    if (st == SL_OK) st = read_link(v, "rank_link", SL_JSON_OPTIONAL, &d.rank_link, err);
     if (st == SL_OK) *out = d;
     return st;
 }
@@ -118,8 +147,9 @@ sl_status sl_device_parse(const char *text, sl_device_spec *out, sl_err *err) {
 }
 
 static json_t *stage_json(const sl_stage_cost *c) {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:i}", "fixed", c->fixed_us, "floor", c->floor_us,
-                     "row", c->row_us, "key", c->key_us, "pad", c->pad_us, "step", (int)c->step);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "fixed", c->fixed_us, "floor",
+                     c->floor_us, "row", c->row_us, "key", c->key_us, "pad", c->pad_us, "sum",
+                     c->sum_us, "sum_row", c->sum_row_us, "step", (int)c->step);
 }
 
 json_t *sl_device_json(const sl_device_spec *d) {
@@ -127,27 +157,13 @@ json_t *sl_device_json(const sl_device_spec *d) {
         json_pack("{s:f, s:I}", "time_scale", d->time_scale, "crash_id", (json_int_t)d->crash_id);
     for (size_t i = 0; v && i < SL_COST_COUNT; i++)
         json_object_set_new(v, sl_cost_name((sl_cost_kind)i), stage_json(&d->cost[i]));
+    if (v && d->grouped) json_object_set_new(v, "grouped", json_true());
+    if (v && (d->rank_link.alpha_us > 0 || d->rank_link.byte_us > 0))
+        json_object_set_new(v, "rank_link", link_json(&d->rank_link));
     return v;
 }
 
 /* ---- costs ---- */
-
-static sl_status read_link(sl_json v, sl_link_cost *out, sl_err *err) {
-    static const char *const keys[] = {"alpha", "byte", "half", "half_duplex"};
-    sl_json link = {0};
-    sl_link_cost l = {0};
-    sl_status st = sl_json_object(v, "link", SL_JSON_REQUIRED, &link, err);
-    if (st == SL_OK) st = sl_json_only(link, keys, SL_LEN(keys), err);
-    if (st == SL_OK)
-        st = sl_json_f64(link, "alpha", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.alpha_us, err);
-    if (st == SL_OK)
-        st = sl_json_f64(link, "byte", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.byte_us, err);
-    if (st == SL_OK)
-        st = sl_json_f64(link, "half", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.half_bytes, err);
-    if (st == SL_OK) st = sl_json_bool(link, "half_duplex", SL_JSON_OPTIONAL, &l.half_duplex, err);
-    if (st == SL_OK) *out = l;
-    return st;
-}
 
 sl_status sl_costs_from_json(sl_json v, sl_costs *out, sl_err *err) {
     const char *keys[SL_COST_COUNT + 1] = {"link"};
@@ -156,15 +172,13 @@ sl_status sl_costs_from_json(sl_json v, sl_costs *out, sl_err *err) {
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     for (size_t i = 0; st == SL_OK && i < SL_COST_COUNT; i++)
         st = read_cost(v, sl_cost_name((sl_cost_kind)i), &c.stage[i], err);
-    if (st == SL_OK) st = read_link(v, &c.link, err);
+    if (st == SL_OK) st = read_link(v, "link", SL_JSON_REQUIRED, &c.link, err);
     if (st == SL_OK) *out = c;
     return st;
 }
 
 json_t *sl_costs_json(const sl_costs *c) {
-    json_t *v =
-        json_pack("{s:{s:f, s:f, s:f, s:b}}", "link", "alpha", c->link.alpha_us, "byte",
-                  c->link.byte_us, "half", c->link.half_bytes, "half_duplex", c->link.half_duplex);
+    json_t *v = json_pack("{s:o}", "link", link_json(&c->link));
     for (size_t i = 0; v && i < SL_COST_COUNT; i++)
         json_object_set_new(v, sl_cost_name((sl_cost_kind)i), stage_json(&c->stage[i]));
     return v;

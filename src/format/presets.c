@@ -19,6 +19,12 @@
         .price_per_hour = (cost), .flops_efficiency = 0.7, .bandwidth_efficiency = 0.8,            \
         .launch_us = (launch)                                                                      \
     }
+#define CPU(device, gb, f32, bf16, fp8, int8, gb_s)                                                \
+    {                                                                                              \
+        .name = (device), .memory_bytes = (gb)*GB,                                                 \
+        .flops = {(f32)*TF, (bf16)*TF, (fp8)*TF, (int8)*TF}, .bandwidth = (gb_s)*GB,               \
+        .flops_efficiency = 0.7, .bandwidth_efficiency = 0.8, .launch_us = 5, .cpu = true          \
+    }
 
 static const sl_device_type devices[] = {
     DEVICE("A10", 24, 31.2, 125, 0, 250, 600, 0, 10),
@@ -35,8 +41,8 @@ static const sl_device_type devices[] = {
     DEVICE("910B", 64, 94, 376, 0, 752, 1600, 0, 20),
     /* One socket. EPYC 9654: 96 cores at 2.4 GHz, 12 channels DDR5-4800. Xeon 8480+: 56 cores at
      * 2.0 GHz with tile units, 8 channels DDR5-4800. */
-    DEVICE("EPYC", 384, 7.4, 14.7, 0, 29.5, 460.8, 0, 5),
-    DEVICE("Xeon", 256, 7.2, 229, 0, 459, 307.2, 0, 5),
+    CPU("EPYC", 384, 7.4, 14.7, 0, 29.5, 460.8),
+    CPU("Xeon", 256, 7.2, 229, 0, 459, 307.2),
 };
 
 const sl_device_type *sl_preset_device(const char *name) {

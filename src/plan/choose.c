@@ -61,7 +61,9 @@ static double expert_us(const sl_costs *c, const sl_choose_load *l, double token
     double active = active_experts(l, in_chunk), rows = in_chunk * l->top_k / active;
     double here = active / l->expert_workers;
     if (by == SL_CHUNK_EXPERTS) here /= parts;
-    return fmax(here, 1) * stage(c, SL_COST_EXPERT, rows * skew, 0);
+    here = fmax(here, 1);
+    return here * stage(c, SL_COST_EXPERT, rows * skew, 0) -
+           (here - 1) * c->stage[SL_COST_EXPERT].sum_us; /* once a task */
 }
 
 /* A lane's rows to all expert workers, or back: the busier of the two ends' ports. */

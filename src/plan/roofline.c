@@ -45,7 +45,7 @@ sl_costs sl_roofline_costs(const sl_shape *s, const sl_roofline *r, const sl_lin
     const sl_device_type *d = r->device;
     double flops = sl_roofline_flops(d, r->compute);
     double bytes = d->bandwidth * d->bandwidth_efficiency;
-    sl_costs out = {.link = sl_roofline_link(link), .estimated = true};
+    sl_costs out = {.link = sl_roofline_link(link), .estimated = true, .grouped = true};
     for (int k = 0; k < SL_COST_COUNT; k++) {
         sl_stage_work w = sl_account_stage(s, (sl_cost_kind)k, 1, 1, &r->work);
         sl_stage_cost *c = &out.stage[k];
@@ -53,9 +53,10 @@ sl_costs sl_roofline_costs(const sl_shape *s, const sl_roofline *r, const sl_lin
         double reduce = sl_roofline_all_reduce_us(&r->intra, r->work.tp, w.reduce_bytes);
         double fixed_reduce = reduce > 0 ? 2 * r->intra.latency_us : 0;
         double read_us = w.weight_bytes / bytes * 1e6;
-        c->fixed_us = d->launch_us + fixed_reduce;
-        c->row_us =
-            longer(w.flops / flops, w.activation_bytes / bytes) * 1e6 + reduce - fixed_reduce;
+        c->fixed_us = d->launch_us;
+        c->row_us = longer(w.flops / flops, w.activation_bytes / bytes) * 1e6;
+        c->sum_us = fixed_reduce;
+        c->sum_row_us = reduce - fixed_reduce;
         c->key_us = longer(w.key_flops / flops, w.key_bytes / bytes) * 1e6;
         if (k == SL_COST_ATTENTION)
             c->fixed_us += read_us;

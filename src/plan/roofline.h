@@ -32,10 +32,10 @@ double sl_roofline_all_reduce_us(const sl_link_tier *link, uint32_t n, double by
 
 sl_link_cost sl_roofline_link(const sl_link_tier *tier);
 
-/* The same as the four numbers a stage that sl_costs has. Attention's weights are read beside its
- * keys, so they are part of its fixed cost: never below the formula, and above it by at most the
- * smaller of reading the weights and multiplying the rows. The other stages are exact but for
- * activations' bytes below the knee. */
+/* The same as the numbers that sl_costs has of a stage; all experts of a task are one launch.
+ * Attention's weights are read beside its keys, so they are part of its fixed cost: never below the
+ * formula, and above it by at most the smaller of reading the weights and multiplying the rows. The
+ * other stages are exact but for activations' bytes below the knee. */
 sl_costs sl_roofline_costs(const sl_shape *s, const sl_roofline *r, const sl_link_tier *link);
 
 #endif

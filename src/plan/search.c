@@ -212,7 +212,7 @@ static bool is_wanted(const search *f, sl_layout_kind k) {
 static void try_layout(search *f, const sl_layout *l) {
     sl_search_lack lack = f->state.lack;
     bool wanted = is_wanted(f, l->kind);
-    if (f->p->runnable && sl_layout_not_run(l)) return;
+    if (f->p->runnable && sl_layout_not_run(f->p, l)) return;
     if (!wanted && !(l->kind == SL_LAYOUT_PINGPONG && is_wanted(f, SL_LAYOUT_FINDEP))) return;
     try_batches(f, l);
     if (!wanted) f->state.lack = lack;

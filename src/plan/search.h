@@ -51,9 +51,6 @@ typedef struct sl_layout {
     uint32_t spare; /* expert copies a worker has room for beyond its share (skewed routing) */
 } sl_layout;
 
-/* NULL: the engine runs it; else what of it the engine does not run. Static text. */
-const char *sl_layout_not_run(const sl_layout *l);
-
 /* What keeps the batch from growing. */
 typedef enum sl_binding {
     SL_BINDING_MEMORY,
@@ -196,5 +193,8 @@ void sl_search_about(const sl_candidate *c, const sl_candidate *other, char out[
 void sl_search_why(const sl_search_problem *p, const sl_search_result *r, char out[SL_SEARCH_TEXT]);
 const char *sl_binding_name(sl_binding b);
 const char *sl_station_name(sl_station s);
+
+/* NULL: the engine runs it; else what of it the engine does not run. Static text. */
+const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l);
 
 #endif

@@ -3,10 +3,23 @@
 
 #include <math.h>
 
-const char *sl_layout_not_run(const sl_layout *l) {
+/* A profile is of CPUs. */
+static bool is_cpu(const sl_search_problem *p, uint32_t group) {
+    return p->measured || p->cluster->type[p->cluster->group[group].type].cpu;
+}
+
+static const char *tp_not_run(const sl_search_problem *p, const sl_layout *l) {
+    if (!sl_layout_is_apart(l->kind) && l->tp_a != l->tp_e)
+        return "tensor parallelism of one role of two";
+    bool cpus =
+        (l->tp_a == 1 || is_cpu(p, l->attn_group)) && (l->tp_e == 1 || is_cpu(p, l->expert_group));
+    return cpus ? NULL : "tensor parallelism over GPUs";
+}
+
+const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l) {
     if (l->kind == SL_LAYOUT_PIPELINE) return "pipeline stages";
-    if (l->tp_a > 1 || l->tp_e > 1) return "tensor parallelism";
     if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
+    if ((l->tp_a > 1 || l->tp_e > 1) && tp_not_run(p, l)) return tp_not_run(p, l);
     uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);
     return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;
 }

@@ -56,9 +56,10 @@ static double expert_us(const batch *b, double tokens, double cut, double *rows)
     double active = sl_expected_experts(m->n_experts, m->top_k, tokens) / l->n_e * cut;
     load *= imbalance(b, load) * cut;
     *rows = load / fmax(active, 1e-9);
-    double launches = k->estimated ? 1 : active; /* one grouped launch, or a call an expert */
+    double launches = k->grouped ? 1 : active;
     double work = cost->row_us * *rows + sl_stage_cost_mean_pad_us(cost);
-    return cost->fixed_us * launches + active * fmax(cost->floor_us, work);
+    return cost->fixed_us * launches + active * fmax(cost->floor_us, work) + cost->sum_us +
+           cost->sum_row_us * load;
 }
 
 static bool in_one_node(const batch *b) {

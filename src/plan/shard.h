@@ -1,8 +1,5 @@
 /* Costs of a worker of several devices (tensor parallelism), derived from those that were measured
- * of one: heads, widths and vocabulary are cut evenly, so what a row costs and what reading the
- * weights costs fall with the number of devices, and the fixed part of a call stays; the router is
- * not cut. Stages whose outputs are partial sums pay an all-reduce over the measured link.
- * Pure. Thread: any. */
+ * of one by the rule of spec/rank_cost.h. Pure. Thread: any. */
 #ifndef SL_PLAN_SHARD_H
 #define SL_PLAN_SHARD_H
 

@@ -336,10 +336,6 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "kv_replicas %u: copies of KV pages are not simulated",
                        s->plan->kv_replicas);
-    if (sl_plan_ranks(s->plan, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(s->plan, SL_ROLE_EXPERT) > 1)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tp %u and %u: gangs are not simulated",
-                       sl_plan_ranks(s->plan, SL_ROLE_ATTENTION),
-                       sl_plan_ranks(s->plan, SL_ROLE_EXPERT));
     if (!(s->jitter >= 0 && s->jitter <= 10))
         return sl_fail(err, SL_ERR_ARG, "jitter is %g, must be 0 to 10", s->jitter);
     for (uint32_t i = 0; i < s->n_deaths; i++) {

@@ -42,7 +42,7 @@ typedef struct sl_sim_setup {
                           /* those who are there at first, nobody comes to a free place */
     uint32_t n_workers;   /* with `roles` [n_workers]: more than a plan can name */
     const uint8_t *roles; /* as in sl_plan_worker */
-    const sl_costs *attention, *expert; /* of the workers of each role */
+    const sl_costs *attention, *expert; /* of the workers of each role, as wholes: of gangs */
     double time_scale;                  /* of stages, not of links; 0: 1 */
     size_t row_bytes;                   /* of a row between workers */
     const double *popularity;           /* [n_layers][n_experts], >= 0; NULL: uniform */

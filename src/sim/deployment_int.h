@@ -258,12 +258,9 @@ static inline bool sim_counts(const sim *s) {
 static inline double sim_now(const sim *s) {
     return s->ev.now;
 }
-/* One expert's rows of a task. Data sheets stand for devices that launch all experts of a task at
- * once; what is measured is a call an expert. */
 static inline double sim_expert_us(const sim *s, uint32_t rows, bool first) {
-    const sl_stage_cost *c = &s->s->expert->stage[SL_COST_EXPERT];
-    double us = sl_stage_cost_us(c, rows, 0);
-    return s->s->expert->estimated && !first ? us - c->fixed_us : us;
+    const sl_costs *c = s->s->expert;
+    return sl_expert_cost_us(&c->stage[SL_COST_EXPERT], c->grouped, rows, first);
 }
 void sim_fail(sim *s, sl_status st);
 sl_status sim_oom(sim *s, const char *what);

@@ -29,6 +29,7 @@ typedef struct sl_device_type {
     double flops_efficiency;        /* (0, 1]: what large products reach of `flops` */
     double bandwidth_efficiency;    /* (0, 1]: what streaming reaches of `bandwidth` */
     double launch_us;               /* of every stage */
+    bool cpu;                       /* what sluice serve runs on without a GPU */
 } sl_device_type;
 
 /* From one device to another: its own share of the port, one direction. */

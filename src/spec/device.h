@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "spec/link.h"
+
 #define SL_STAGE_MAX_STEP 65536
 
 typedef enum sl_cost_kind {
@@ -19,7 +21,7 @@ typedef enum sl_cost_kind {
 } sl_cost_kind;
 
 /* Microseconds of a stage: fixed + max(floor, row * rows + pad * (rows that fill the last group of
- * `step` rows) + key * keys). */
+ * `step` rows) + key * keys) + sum + sum_row * rows. */
 typedef struct sl_stage_cost {
     double fixed_us;
     double floor_us; /* e.g. reading the weights, which takes as long for one row as for many */
@@ -27,6 +29,8 @@ typedef struct sl_stage_cost {
     double key_us; /* attention: per key of a row's context */
     double pad_us; /* <= row_us: kernels compute whole groups of rows */
     uint32_t step; /* rows of such a group; 0, 1: there are none */
+    /* Of a gang (spec/rank_cost.h): what its ranks' sum takes, once a task, and for each row. */
+    double sum_us, sum_row_us;
 } sl_stage_cost;
 
 typedef enum sl_device_kind {
@@ -51,9 +55,11 @@ typedef struct sl_device_spec {
     double time_scale; /* EMULATED: every stage takes so many times its cost */
     uint32_t crash_id; /* EMULATED: a row with this token crashes the worker; 0: none */
     sl_stage_cost cost[SL_COST_COUNT];
-    uint32_t index;       /* CUDA: which GPU, as its driver counts */
-    uint64_t gpu_memory;  /* CUDA: bytes that the worker may take there; 0: what is free */
-    sl_numerics numerics; /* CUDA */
+    bool grouped;           /* EMULATED: as of sl_costs */
+    sl_link_cost rank_link; /* EMULATED: between the ranks of a gang; all zero: not known */
+    uint32_t index;         /* CUDA: which GPU, as its driver counts */
+    uint64_t gpu_memory;    /* CUDA: bytes that the worker may take there; 0: what is free */
+    sl_numerics numerics;   /* CUDA */
 } sl_device_spec;
 
 /* Whether its times are known beforehand and nothing is computed: it needs no weights and no cores,

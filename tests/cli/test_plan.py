@@ -279,3 +279,27 @@ def test_a_plan_names_what_it_counted_with(tmp_path, here):
     made["costs"] = {"attention": "H100", "expert": "H100"}
     out.write_text(json.dumps(json.loads(out.read_text()) | {"deployment": made}))
     assert sluice(*args)[1] == ""
+
+
+def test_tensor_parallelism_on_cpus_is_run(tmp_path):
+    """What --plans offers with several devices a worker runs as gangs; the same devices as GPUs are planned only."""
+    def cluster(cpu):
+        file = tmp_path / f"{cpu}.yaml"
+        file.write_text("devices:\n  box: {memory: 1GB, bandwidth: 1GB/s, f32: 1TFLOPS, launch: 1us, cpu: " + cpu + "}\n"
+                        "nodes:\n  - {device: box, devices_per_node: 4, count: 1, intra: {bandwidth: 100GB/s, latency: 1us}}\n")
+        return file
+    args = ["--only", "dep", "--top", 16, "--slo-tpot", "none", "--decode-only", "--plans"]
+    rows = [r for r in plan(TINY, "--cluster", cluster("true"), *args)["deployments"] if r["attention"]["tensor_parallel"] > 1]
+    assert rows and not any(r["planned_only"] for r in rows)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(rows[0]["plan"]))
+    assert rows[0]["plan"]["tp"] == {side: rows[0][side]["tensor_parallel"] for side in ("attention", "expert")}
+    out, _ = sluice("run", TINY, "--plan", file, "--ids", "3,5,7", "-n", 8, "--exact", "--json")
+    plain, _ = sluice("run", TINY, "--ids", "3,5,7", "-n", 8, "--exact", "--segments", "--json")
+    assert json.loads(out)["ids"] == json.loads(plain)["ids"]
+    gpus = [r for r in plan(TINY, "--cluster", cluster("false"), *args)["deployments"] if r["attention"]["tensor_parallel"] > 1]
+    assert gpus and all(r["planned_only"] == "tensor parallelism over GPUs" and r["plan"] is None for r in gpus)
+    lied = rows[0]["plan"] | {"tp": {"attention": 1, "expert": 1}}
+    file.write_text(json.dumps(lied))
+    _, err = sluice("run", TINY, "--plan", file, "--ids", "3", code=1)
+    assert "was planned" in err and '"tp" has 1 ranks' in err

@@ -223,3 +223,57 @@ def test_requests_that_do_not_fit_say_why(tmp_path):
     assert 500 + 100 - 1 <= shortest < 700 and "a context of 512" in err and not svg.exists()  # the last token takes none
     some = deployment(tmp_path, "--attention", 1, "--requests", 20, load=long.replace("500", "380"))["requests"]
     assert 0 < some["too_long"] == some["refused"] < 20
+
+
+def gang(tmp_path, ranks, **device):
+    """Milliseconds of one decoding request's token, on a device of these costs."""
+    file = tmp_path / "device.json"
+    file.write_text(json.dumps(device))
+    load = tmp_path / "load.yaml"
+    load.write_text("input: 1\noutput: 9\narrival: {closed: 1}\n")
+    out, _ = sluice(ROOT / "bench/lab/models/shared-top2", "--device", f"emulated:{file}", "--tp", ranks, "--workload", load, "--requests", 1,
+                    "--control-us", 0, "--message-us", 0, "--link", "0:1000000", "--json")
+    return json.loads(out)["itl_ms"]["p50"]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_gang_costs_what_its_ranks_and_their_sums_cost(tmp_path, grouped):
+    config = json.loads((ROOT / "bench/lab/models/shared-top2/config.json").read_text())
+    layers, top_k, d = config["num_hidden_layers"], config["num_experts_per_tok"], config["hidden_size"]
+    link = {"alpha": 3, "byte": 0.01, "half": 100}
+    cost = {"attention": {"fixed": 40, "row": 80}, "shared": {"fixed": 4, "floor": 24, "row": 8},
+            "router": {"fixed": 6, "row": 2}, "expert": {"fixed": 10, "floor": 60, "row": 16}, "head": {"fixed": 2, "row": 32}}
+    for ranks in (1, 2, 4, 8):
+        def part(kind, times=1, once=1):
+            c = cost[kind]
+            cut = 1 if kind == "router" else ranks
+            return c["fixed"] * (times if not once else 1) + times * max(c.get("floor", 0), c["row"]) / cut
+        # Reduce-scatter and all-gather: two messages' latency, (ranks - 1) / ranks of a row's f32 values each way.
+        rounds = 2 if ranks > 1 else 0
+        latency, row = rounds * (3 + 0.01 * 100), rounds * 0.01 * 4 * d * (ranks - 1) / ranks
+        block = part("attention") + part("router") + part("shared") + part("expert", top_k, grouped) + 3 * latency + (2 + top_k) * row
+        want = layers * block + part("head")
+        assert gang(tmp_path, ranks, **cost, rank_link=link, grouped=grouped) == pytest.approx(want / 1e3, rel=1e-3), ranks
+
+
+def test_links_between_ranks(tmp_path):
+    model = ROOT / "bench/lab/models/shared-top2"
+    device = tmp_path / "device.json"
+    device.write_text('{"attention": {"fixed": 10}}')
+    args = [model, "--device", f"emulated:{device}", "--requests", 1]
+    _, err = sluice(*args, "--tp", 2, code=2)
+    assert "device.rank_link" in err
+    _, err = sluice(*args, "--tp", 2, "--rank-link", "fast", code=2)
+    assert "--rank-link: 'fast' is not US:GBIT" in err
+    sluice(*args, "--tp", 2, "--rank-link", "10:160")
+    _, err = sluice(model, "--device-type", "H100", "--tp", 2, "--requests", 1, code=2)
+    assert "--rank-link" in err
+    sluice(ROOT / "tests/golden/configs/qwen3-30b-a3b.json", "--device-type", "H100", "--tp", 2, "--rank-link", "10:160", "--requests", 1)
+
+
+def test_times_of_a_data_sheet(tmp_path):
+    """--device emulated:H100 is what --device-type H100 says, experts of a task as one launch."""
+    args = [ROOT / "tests/golden/configs/qwen3-30b-a3b.json", "--requests", 2, "--link", "10:200", "--json"]
+    sheet, device = (json.loads(sluice(*args, *how)[0]) for how in (["--device-type", "H20"], ["--device", "emulated:H20"]))
+    assert sheet["itl_ms"] == device["itl_ms"] and sheet["ttft_ms"] == device["ttft_ms"]
+    assert sheet["estimated"]

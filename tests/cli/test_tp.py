@@ -51,10 +51,22 @@ def test_a_plan_says_how_many_ranks(tmp_path):
     assert "1, 2, 4 or 8" in refusal("--plan", plan)
     said["tp"], said["device"] = {"expert": 2}, {}
     plan.write_text(json.dumps(said))
-    assert "emulated devices" in refusal("--plan", plan)
+    assert "device.rank_link" in refusal("--plan", plan)
+    assert "--rank-link is for an emulated device" in refusal("--tp", 2, "--rank-link", "10:160")
     said["tp"] = {"experts": 2}
     plan.write_text(json.dumps(said))
     assert "experts" in refusal("--plan", plan)
+
+
+def test_an_emulated_gang_answers_as_one_device(tmp_path):
+    """Schedules and messages are real, stages take a gang's times: docs/laboratory.md."""
+    device = tmp_path / "device.json"
+    device.write_text(json.dumps({"attention": {"row": 400}, "expert": {"row": 800}, "head": {"row": 800},
+                                  "rank_link": {"alpha": 5, "byte": 0.0001}}))
+    args = ["run", ROOT / "bench/lab/models/top2-8", "--ids", "3,5,7", "-n", 8, "--ignore-eos", "--json", "--device", f"emulated:{device}"]
+    one = json.loads(sluice(*args)[0])
+    for extra in (["--tp", 2], ["--attention", 1, "--experts", 2, "--attention-tp", 4, "--expert-tp", 2]):
+        assert json.loads(sluice(*args, *extra)[0])["ids"] == one["ids"]
 
 
 @pytest.mark.parametrize("extra, why", [

@@ -251,7 +251,7 @@ static void measured_costs_are_used(void **state) {
     run(&p, 16);
     for (int k = 0; k < SL_LAYOUT_COUNT; k++)
         for (uint32_t i = 0; i < result.n_top[k]; i++)
-            assert_null(sl_layout_not_run(&result.top[k][i].layout));
+            assert_null(sl_layout_not_run(&p, &result.top[k][i].layout));
     char why[SL_SEARCH_TEXT];
     sl_search_why(&p, &result, why);
     assert_non_null(strstr(why, "wins"));
@@ -351,9 +351,15 @@ static void measured_costs_are_cut(void **state) {
                 two.stage[SL_COST_ATTENTION].fixed_us == 5);
     assert_true(two.stage[SL_COST_ROUTER].row_us == 20 && two.stage[SL_COST_DENSE].fixed_us == 0);
     two = sl_shard_costs(&one, s, 4, &slow, 4, true);
-    assert_true(fabs(two.stage[SL_COST_EXPERT].fixed_us - 20005) < 1e-9);
-    assert_true(fabs(two.stage[SL_COST_EXPERT].row_us - (5 + 2.0 * 4096 * 4 * 3 / 4)) < 1e-6);
-    assert_true(sl_shard_costs(&one, s, 4, &slow, 4, false).stage[SL_COST_EXPERT].row_us == 5);
+    assert_true(two.stage[SL_COST_EXPERT].fixed_us == 5 && two.stage[SL_COST_EXPERT].row_us == 5);
+    assert_true(fabs(two.stage[SL_COST_EXPERT].sum_us - 20000) < 1e-9);
+    assert_true(fabs(two.stage[SL_COST_EXPERT].sum_row_us - 2.0 * 4096 * 4 * 3 / 4) < 1e-6);
+    assert_true(sl_shard_costs(&one, s, 4, &slow, 4, false).stage[SL_COST_EXPERT].sum_us == 0);
+    /* Rows below the floor pay their sum all the same, and a task's experts share its latency. */
+    const sl_stage_cost *x = &two.stage[SL_COST_EXPERT];
+    assert_true(fabs(sl_stage_cost_us(x, 1, 0) - (5 + 25 + 20000 + x->sum_row_us)) < 1e-6);
+    assert_true(fabs(sl_expert_cost_us(x, false, 1, false) - (5 + 25 + x->sum_row_us)) < 1e-6);
+    assert_true(fabs(sl_expert_cost_us(x, true, 1, false) - (25 + x->sum_row_us)) < 1e-6);
 
     sl_workload w = lengths(64, 64);
     sl_search_problem p = problem("mixtral-8x7b", "h100-8", &w);

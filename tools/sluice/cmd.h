@@ -9,6 +9,9 @@
 #include "kernel/choice.h"
 #include "text/chat.h"
 #include "net/transports.h"
+#include "spec/cluster.h"
+#include "spec/costs.h"
+#include "spec/profile.h"
 #include "spec/shape.h"
 
 #include <jansson.h>
@@ -54,6 +57,24 @@ typedef struct sl_verb {
 /* Verb i as the overview lists them, NULL past the end. */
 const sl_verb *sl_verb_at(size_t i);
 const sl_verb *sl_verb_find(const char *name); /* NULL: there is none */
+
+/* ---- what stages and links cost, by data sheets, options and profiles (costs.c) ---- */
+
+/* Of a model on a device, with ports of 200 Gbit/s and 10 us: estimates. */
+sl_costs sl_data_sheet_costs(const sl_device_type *d, const sl_shape *s);
+/* Whether --device asks for the times of a data sheet, as emulated:H100, and of which; NULL: it
+ * does not. A file of that name goes first. */
+const sl_device_type *sl_data_sheet_named(const char *device);
+/* The emulated device with these times for a model (sl_shape_open). */
+sl_status sl_data_sheet_device(const sl_device_type *d, const char *model, sl_device_spec *out,
+                               sl_err *err) SL_MUST_CHECK;
+
+/* "US:GBIT", as 50:25: latency and rate; errors begin with the option. */
+sl_status sl_link_parse(const char *option, const char *text, sl_link_cost *out,
+                        sl_err *err) SL_MUST_CHECK;
+/* The link within a machine, or between machines, of the first transport whose the profile has;
+ * NULL: none. */
+const sl_link_cost *sl_link_of_profile(const sl_profile *p, bool between, sl_link_cost *out);
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 

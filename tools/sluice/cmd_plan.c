@@ -9,7 +9,6 @@
 #include "format/quantity.h"
 #include "format/shape_config.h"
 #include "format/workload_file.h"
-#include "net/transports.h"
 #include "plan/lengths.h"
 #include "sim/trial.h"
 
@@ -122,21 +121,6 @@ typedef struct measured {
     char machine[SL_PROFILE_TEXT];
 } measured;
 
-/* The link within a machine, or between machines, of the first transport whose the profile has;
- * NULL: none. */
-static const sl_link_cost *find_link(const sl_profile *p, bool between, sl_link_cost *out) {
-    sl_costs costs;
-    sl_err none;
-    const sl_transport_kind *kind;
-    for (size_t i = 0; (kind = sl_transport_at(i)) != NULL; i++) {
-        const char *name = between ? kind->machines : kind->name;
-        if (!name || sl_profile_costs(p, name, 1, &costs, &none) != SL_OK) continue;
-        *out = costs.link;
-        return out;
-    }
-    return NULL;
-}
-
 /* Measured costs of one device instead of estimates; the engine's own widths go with them. A link
  * that was not measured is what the cluster says. */
 static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_problem *p,
@@ -153,8 +137,8 @@ static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_pr
                 shape->name);
     if (st == SL_OK) {
         p->measured = &m->costs;
-        p->measured_intra = find_link(&profile, false, &m->intra);
-        p->measured_inter = find_link(&profile, true, &m->inter);
+        p->measured_intra = sl_link_of_profile(&profile, false, &m->intra);
+        p->measured_inter = sl_link_of_profile(&profile, true, &m->inter);
         p->value_bytes = shape->kv_value_bytes = sizeof(float);
         snprintf(m->machine, sizeof m->machine, "%s", profile.machine);
     }

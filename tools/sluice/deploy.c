@@ -113,7 +113,9 @@ static sl_status apply_devices(const sl_options *o, sl_plan *p, sl_err *err) {
               {"--attention-device", o->attention_device, SL_DEVICES_OF_ATTENTION},
               {"--expert-device", o->expert_device, SL_DEVICES_OF_EXPERTS}};
     sl_status st = SL_OK;
-    for (size_t i = 0; st == SL_OK && i < SL_LEN(by); i++)
+    const sl_device_type *sheet = sl_data_sheet_named(o->device);
+    if (sheet) st = sl_data_sheet_device(sheet, o->arg[0], &p->device, err);
+    for (size_t i = sheet ? 1 : 0; st == SL_OK && i < SL_LEN(by); i++)
         if (by[i].text[0]) st = sl_plan_set_devices(by[i].option, by[i].whose, by[i].text, p, err);
     if (st == SL_OK && (o->gpu_memory[0] || o->numerics[0]) && sl_plan_n_gpu(p) == 0)
         return sl_fail(err, SL_ERR_ARG, "%s is for workers on GPUs (--device cuda:0)",
@@ -132,6 +134,8 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
     p->random_weights = p->random_weights || o->random_weights;
     if (o->route_skew[0]) st = sl_route_skew_parse(o->route_skew, &p->skew, err);
     if (st == SL_OK) st = apply_devices(o, p, err);
+    if (st == SL_OK && o->rank_link[0])
+        st = sl_link_parse("--rank-link", o->rank_link, &p->device.rank_link, err);
     if (st == SL_OK && o->time_scale > 0) {
         if (!sl_device_is_modelled(&p->device))
             return sl_fail(err, SL_ERR_ARG, "--time-scale is for an emulated device (--device)");
@@ -289,6 +293,8 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     sl_status st = sl_model_read_spec(o->arg[0], &d->spec, &d->gen, err);
     if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
     if (st == SL_OK) st = apply_options(o, &d->spec, &d->opts.plan, err);
+    if (st == SL_OK && o->rank_link[0] && !sl_device_is_modelled(&d->opts.plan.device))
+        st = sl_fail(err, SL_ERR_ARG, "--rank-link is for an emulated device (--device)");
     if (st == SL_OK) st = sl_deploy_kernels(o, d->kernels, err);
     if (st == SL_OK) st = sl_deploy_secret(o, d->secret, err);
     if (st != SL_OK) return st;

@@ -59,7 +59,7 @@ static void print_row(const sl_search_problem *p, const sl_candidate *c, FILE *o
     print_workers(p, &c->layout, workers, sizeof workers);
     print_schedule(&c->layout, schedule, sizeof schedule);
     snprintf(copies, sizeof copies, "%ux", c->copies);
-    const char *planned = sl_layout_not_run(&c->layout);
+    const char *planned = sl_layout_not_run(p, &c->layout);
     fprintf(out, "%-8s %5s %-38s %-16s %8llu %8.1f %8.0f %9.0f %11.4g  %-9s %-9s%s%s\n",
             sl_layout_name(c->layout.kind), copies, workers, schedule, (unsigned long long)c->seqs,
             c->tpot_us / 1e3, c->ttft_us / 1e3, c->tokens_per_s, c->per_cost,
@@ -86,11 +86,12 @@ static uint32_t sort_rows(const sl_search_result *r, const sl_candidate **rows) 
     return n;
 }
 
-static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) {
+static void print_notes(const sl_search_problem *p, const sl_candidate *const *rows, uint32_t n,
+                        FILE *out) {
     bool planned = false, bound = false, estimated = false, tried = false;
     bool derived = false;
     for (uint32_t i = 0; i < n; i++) {
-        planned = planned || sl_layout_not_run(&rows[i]->layout);
+        planned = planned || sl_layout_not_run(p, &rows[i]->layout);
         bound = bound || rows[i]->bound;
         derived = derived || rows[i]->derived;
         tried = tried || rows[i]->tried_us > 0;
@@ -100,7 +101,7 @@ static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) 
         fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
     if (planned)
         fprintf(out,
-                "* planned only: tensor parallelism over devices, hybrid, pipelines and over %u "
+                "* planned only: tensor parallelism over GPUs, hybrid, pipelines and over %u "
                 "workers are not "
                 "run yet.\n",
                 SL_MAX_WORKERS);
@@ -137,7 +138,7 @@ void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, 
             "workers", "", "requests", "TPOT ms", "TTFT ms", "tok/s", unit_of(p), "batch by",
             "busiest");
     for (uint32_t i = 0; i < n; i++) print_row(p, rows[i], out);
-    print_notes(rows, n, out);
+    print_notes(p, rows, n, out);
     sl_search_why(p, r, why);
     fprintf(out, "\n%s.\n", why);
     print_front(p, r, out);
@@ -151,7 +152,7 @@ static void json_text(const char *before, const char *text, FILE *out) {
 /* Without the end of the object. */
 static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
     const sl_layout *l = &c->layout;
-    const char *planned = sl_layout_not_run(l);
+    const char *planned = sl_layout_not_run(p, l);
     fprintf(out, "{\"schedule\": \"%s\", \"copies\": %u", sl_layout_name(l->kind), c->copies);
     json_text(", \"attention\": {\"device\": ", type_of(p, l->attn_group), out);
     fprintf(out, ", \"workers\": %u, \"tensor_parallel\": %u}", l->n_a, l->tp_a);
@@ -263,6 +264,8 @@ static void write_plan(const sl_search_problem *p, const sl_candidate *c, const 
             l->chunking == SL_CHUNK_EXPERTS || l->kind == SL_LAYOUT_EPS ? "experts" : "tokens",
             l->order == SL_ORDER_AASS ? "aass" : "asas");
     write_workers(l, out);
+    if (l->tp_a > 1 || l->tp_e > 1)
+        fprintf(out, "  \"tp\": {\"attention\": %u, \"expert\": %u},\n", l->tp_a, l->tp_e);
     write_limits(p, c, context, out);
     fprintf(out, "  \"deployment\": {");
     write_origin(p, l, machine, out);
@@ -302,7 +305,7 @@ static void json_plan(const sl_search_problem *p, const sl_candidate *c, const s
     uint32_t context = context_of(p, each);
     sl_err err;
     fprintf(out, ", \"plan\": ");
-    if (!sl_layout_not_run(&c->layout) && check_context(p, c, context, &err) == SL_OK)
+    if (!sl_layout_not_run(p, &c->layout) && check_context(p, c, context, &err) == SL_OK)
         write_plan(p, c, each->machine, context, out);
     else
         fprintf(out, "null");

@@ -13,7 +13,7 @@
 #include "format/workload_file.h"
 #include "model/model.h"
 #include "model/skew.h"
-#include "plan/roofline.h"
+#include "spec/rank_cost.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -92,12 +92,7 @@ static sl_status costs_of_roofline(const sl_options *o, const sl_shape *shape, s
     if (!d)
         return sl_fail(err, SL_ERR_ARG, "--device-type: there is no data sheet of '%.40s'",
                        o->device_type);
-    const sl_roofline r = {.device = d,
-                           .compute = SL_COMPUTE_BF16,
-                           .work = {.tp = 1, .activation_bytes = 2, .prefill = false}};
-    const sl_link_tier link = {.bandwidth = 25e9, .latency_us = 10};
-    x->attention = x->expert = sl_roofline_costs(shape, &r, &link);
-    x->attention.estimated = x->expert.estimated = true;
+    x->attention = x->expert = sl_data_sheet_costs(d, shape);
     snprintf(x->source, sizeof x->source, "%s's data sheet, ports of 200 Gbit/s", d->name);
     snprintf(x->costs_of, sizeof x->costs_of, "%s", d->name);
     return SL_OK;
@@ -105,28 +100,55 @@ static sl_status costs_of_roofline(const sl_options *o, const sl_shape *shape, s
 
 static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) {
     sl_costs *costs[] = {&x->attention, &x->expert};
-    sl_link_cost *links[] = {&x->attention.link, &x->expert.link};
-    double us = 0, gbit = 0;
-    char rest;
+    sl_link_cost *links[] = {&x->attention.link, &x->expert.link}, said = {0};
     bool network = strcmp(o->link, "network") == 0;
     if (network && !o->profile[0])
         return sl_fail(err, SL_ERR_ARG, "--link network: of a --profile with --links-to");
-    if (o->link[0] && !network &&
-        (sscanf(o->link, "%lf:%lf%c", &us, &gbit, &rest) != 2 || !(us >= 0) || !(us <= 1e9) ||
-         !(gbit > 0) || !(gbit <= 1e6)))
-        return sl_fail(err, SL_ERR_ARG, "--link: '%.40s' is not US:GBIT, as 50:25, or network",
-                       o->link);
+    if (o->link[0] && !network) {
+        sl_status st = sl_link_parse("--link", o->link, &said, err);
+        if (st != SL_OK) return st;
+    }
     if (o->duplex[0] && strcmp(o->duplex, "full") != 0 && strcmp(o->duplex, "half") != 0)
         return sl_fail(err, SL_ERR_ARG, "--duplex: '%.20s' is not full or half", o->duplex);
     for (int i = 0; i < 2; i++) {
         if (o->link[0]) /* a network: workers are apart */
             memset(costs[i]->beside, 0, sizeof costs[i]->beside);
-        if (o->link[0] && !network)
-            *links[i] = (sl_link_cost){
-                .alpha_us = us, .byte_us = 0.008 / gbit, .half_duplex = links[i]->half_duplex};
+        said.half_duplex = links[i]->half_duplex;
+        if (o->link[0] && !network) *links[i] = said;
         if (o->duplex[0]) links[i]->half_duplex = o->duplex[0] == 'h';
     }
     return SL_OK;
+}
+
+/* The link between a worker's ranks: said, the emulated device's, or what was measured within a
+ * machine. */
+static sl_status rank_link(const sl_options *o, const sl_simulation *x, sl_link_cost *out,
+                           sl_err *err) {
+    *out = x->plan.device.rank_link;
+    if (out->alpha_us > 0 || out->byte_us > 0) return SL_OK;
+    sl_profile p = {0};
+    sl_status st = o->profile[0] ? sl_profile_load(o->profile, &p, err) : SL_OK;
+    if (st == SL_OK && !sl_link_of_profile(&p, false, out))
+        st = sl_fail(err, SL_ERR_ARG, "--tp: nothing says what ranks are linked by: --rank-link");
+    sl_profile_free(&p);
+    return st;
+}
+
+/* Of one device, to those of the gangs that workers are. */
+static sl_status apply_ranks(const sl_options *o, sl_simulation *x, sl_err *err) {
+    const uint32_t ranks[] = {sl_plan_ranks(&x->plan, SL_ROLE_ATTENTION),
+                              sl_plan_ranks(&x->plan, SL_ROLE_EXPERT)};
+    const uint32_t kv_heads = x->model.kv_lora ? 1 : x->model.n_kv_heads;
+    sl_costs *side[] = {&x->attention, &x->expert};
+    sl_link_cost link;
+    if (ranks[0] == 1 && ranks[1] == 1) return SL_OK;
+    sl_status st = rank_link(o, x, &link, err);
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(side); i++)
+        for (int k = 0; k < SL_COST_COUNT; k++)
+            side[i]->stage[k] =
+                sl_gang_stage_cost(&side[i]->stage[k], (sl_cost_kind)k, ranks[i], kv_heads, &link,
+                                   x->model.d_model * sizeof(float));
+    return st;
 }
 
 static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has_shape,
@@ -136,6 +158,7 @@ static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has
         st = costs_of_profile(o, x, err);
     } else if (sl_device_is_modelled(&x->plan.device)) {
         memcpy(x->attention.stage, x->plan.device.cost, sizeof x->attention.stage);
+        x->attention.grouped = x->plan.device.grouped;
         x->expert = x->attention;
         x->setup.time_scale = x->plan.device.time_scale;
         snprintf(x->source, sizeof x->source, "the plan's emulated device");
@@ -144,6 +167,7 @@ static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has
     } else {
         st = sl_fail(err, SL_ERR_ARG, "no costs: --profile, --device or a model with known shape");
     }
+    if (st == SL_OK) st = apply_ranks(o, x, err);
     return st == SL_OK ? apply_link(o, x, err) : st;
 }
 

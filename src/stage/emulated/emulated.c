@@ -4,6 +4,7 @@
 #include "stage/emulated/emulated.h"
 
 #include "model/skew.h"
+#include "spec/rank_cost.h"
 #include "stage/stage_int.h"
 
 #include <signal.h>
@@ -55,18 +56,18 @@ static void route(emulated *e, uint32_t layer, const sl_rowset *r) {
     sl_emulated_run(&e->clock, SL_COST_ROUTER, r->n, 0);
 }
 
-/* Every expert of the task is a kernel of its own, with its own fixed costs. */
 static void experts(emulated *e, const sl_stage_experts *b) {
-    uint64_t ns = 0;
+    const sl_stage_cost *cost = &e->costs.cost[SL_COST_EXPERT];
+    double us = 0;
     for (uint32_t g = 0; g < b->n_groups; g++) {
         uint32_t n = b->first[g + 1] - b->first[g];
-        if (n) ns += sl_emulated_ns(&e->costs, SL_COST_EXPERT, n, 0);
+        if (n) us += sl_expert_cost_us(cost, e->costs.grouped, n, us <= 0);
     }
     for (uint32_t i = 0; i < b->n_parts; i++) {
         if (b->part[i].n == 0) continue; /* a member without rows: nothing is there */
         memset(sl_mem_ptr(b->part[i].rows), 0, b->part[i].n * e->spec.d_model * sizeof(float));
     }
-    sl_emulated_pass(&e->clock, ns);
+    sl_emulated_pass(&e->clock, (uint64_t)(us * e->costs.time_scale * 1000.0));
 }
 
 static uint32_t common_divisor(uint32_t a, uint32_t b) {
@@ -140,6 +141,14 @@ static void emulated_close(sl_device *base) {
     sl_free(e);
 }
 
+/* A gang is one device that takes as long as its ranks: nothing else of it would be seen. */
+static void cost_of_gang(emulated *e, uint32_t ranks) {
+    const uint32_t kv_heads = e->spec.kv_lora ? 1 : e->spec.n_kv_heads;
+    for (int k = 0; k < SL_COST_COUNT; k++)
+        e->costs.cost[k] = sl_gang_stage_cost(&e->costs.cost[k], (sl_cost_kind)k, ranks, kv_heads,
+                                              &e->costs.rank_link, e->spec.d_model * sizeof(float));
+}
+
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = emulated_close,
                                       .submit = emulated_submit,
@@ -154,6 +163,7 @@ sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err
     e->base = (sl_device){.ops = &ops, .spec = &e->spec, .in_place = true};
     sl_status st = sl_stage_kernels(o->isa, &e->exec.k, err);
     if (st == SL_OK) st = sl_model_read_spec(o->folder, &e->spec, NULL, err);
+    if (st == SL_OK) cost_of_gang(e, SL_MAX(o->ranks, 1u));
     if (st == SL_OK)
         st = sl_skew_create(o->hosts.skew.on ? &o->hosts.skew : &even, &e->spec, &e->skew, err);
     if (st == SL_OK && !(e->sum = sl_alloc(2 * (size_t)e->spec.d_model, sizeof *e->sum)))
