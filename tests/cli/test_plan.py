@@ -303,3 +303,38 @@ def test_tensor_parallelism_on_cpus_is_run(tmp_path):
     file.write_text(json.dumps(lied))
     _, err = sluice("run", TINY, "--plan", file, "--ids", "3", code=1)
     assert "was planned" in err and '"tp" has 1 ranks' in err
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_strategy_of_cpus_that_is_no_pipeline_runs(tmp_path, nodes):
+    """A plan of each row: groups of ranks, experts in groups, as often as there are devices for them; the answer is one device's."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("devices:\n  box: {memory: 1GB, bandwidth: 10GB/s, f32: 1TFLOPS, launch: 1us, cpu: true}\n"
+                       f"nodes:\n  - {{device: box, devices_per_node: {4 // nodes}, count: {nodes}, intra: {{bandwidth: 100GB/s, latency: 1us}}, "
+                       "inter: {bandwidth: 10GB/s, latency: 10us}}\n")
+    load = tmp_path / "load.yaml"
+    load.write_text("input: 32\noutput: 16\narrival: {closed: 8}\n")
+    args = [TINY, "--cluster", cluster, "--strategies", "--top", 16, "--slo-tpot", "none", "--workload", load]
+    group, = plan(*args, "--plans")["groups"]
+    assert any(r["planned_only"] == "pipeline stages" and r["plan"] is None and "[PP=" in r["strategy"] for r in group["best"])
+    group, = plan(*args, "--plans", "--runnable")["groups"]
+    names = [r["strategy"] for r in group["best"]]
+    assert "DP=4, EP=4" in names and "TP=2+DP=2, TP=2+EP=2" in names and not any("PP" in name for name in names)
+    assert any(r["replicas"] == 2 for r in group["best"]), names
+    request = ["--ids", "3,5,7,9,11", "-n", 6, "--ignore-eos", "--exact", "--segments", "--json"]
+    alone = json.loads(sluice("run", TINY, *request)[0])["ids"]
+    file = tmp_path / "plan.json"
+    for row in group["best"]:
+        assert row["planned_only"] is False
+        file.write_text(json.dumps(row["plan"]))
+        assert json.loads(sluice("run", TINY, "--plan", file, *request)[0])["ids"] == alone, row["strategy"]
+    sluice("plan", *args, "--runnable", "-o", file)
+    assert json.loads(file.read_text())["deployment"]["predicted"]["strategy"] == names[0]
+
+
+def test_strategies_that_are_not_run_are_not_written(tmp_path):
+    out = tmp_path / "plan.json"
+    err = refused(3, "qwen3-235b-a22b", "--cluster", "mixserve-h20", "--strategies", "--top", 1, "-o", out)
+    assert "--runnable looks for the best that is" in err and not out.exists()
+    group, = plan("qwen3-235b-a22b", "--cluster", "mixserve-h20", "--strategies", "--top", 3)["groups"]
+    assert all(r["planned_only"] == "tensor parallelism over GPUs" or "PP" in r["strategy"] for r in group["best"])

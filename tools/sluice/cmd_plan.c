@@ -163,7 +163,8 @@ static void tell(void *ctx, uint64_t done, uint64_t total) {
 
 static sl_status search(const sl_options *o, const sl_search_problem *p, const sl_plan_file *to,
                         sl_search_result *r, sl_err *err) {
-    if (o->strategies) return sl_plan_report_strategies(p, o->top, o->json, stdout, err);
+    if (o->strategies)
+        return sl_plan_report_strategies(p, o->top, o->json, o->plans, to, stdout, err);
     listener who = {.fd = (int)o->report_fd};
     sl_search_problem told = *p;
     told.progress = tell;

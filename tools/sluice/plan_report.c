@@ -1,20 +1,13 @@
 /* What `sluice plan` found, as text and JSON. */
+#include "plan_draft.h"
 #include "plan_report.h"
 
-#include "base/output.h"
 #include "cmd.h"
-#include "plan/account.h"
-#include "plan/lengths.h"
-#include "spec/kv.h"
 
 #include <math.h>
 #include <string.h>
 
 #define WORKERS_TEXT (2 * SL_CLUSTER_NAME + 96) /* of both sides, whatever the devices' names */
-
-static const char *type_of(const sl_search_problem *p, uint32_t group) {
-    return p->cluster->type[p->cluster->group[group].type].name;
-}
 
 static const char *unit_of(const sl_search_problem *p) {
     static const char *const units[] = {"tok/s", "tok/s/$", "tok/s/device"};
@@ -25,11 +18,11 @@ static void print_workers(const sl_search_problem *p, const sl_layout *l, char *
     size_t n = 0;
     if (sl_layout_is_apart(l->kind))
         n = (size_t)snprintf(out, room, "%ux%u %s + %ux%u %s", l->n_a, l->tp_a,
-                             type_of(p, l->attn_group), l->n_e, l->tp_e,
-                             type_of(p, l->expert_group));
+                             sl_plan_type_of(p, l->attn_group), l->n_e, l->tp_e,
+                             sl_plan_type_of(p, l->expert_group));
     else
         n = (size_t)snprintf(out, room, "%u %s TP=%u+DP=%u, ", l->n_a * l->tp_a * l->stages,
-                             type_of(p, l->attn_group), l->tp_a, l->n_a);
+                             sl_plan_type_of(p, l->attn_group), l->tp_a, l->n_a);
     if (!sl_layout_is_apart(l->kind) && n < room)
         n += (size_t)snprintf(out + n, room - n, l->tp_e > 1 ? "TP=%u+EP=%u" : "%.0uEP=%u",
                               l->tp_e > 1 ? l->tp_e : 0, l->n_e);
@@ -144,7 +137,7 @@ void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, 
     print_front(p, r, out);
 }
 
-static void json_text(const char *before, const char *text, FILE *out) {
+void sl_plan_put_text(const char *before, const char *text, FILE *out) {
     fputs(before, out);
     sl_print_json_string(out, text, strlen(text));
 }
@@ -154,9 +147,9 @@ static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FI
     const sl_layout *l = &c->layout;
     const char *planned = sl_layout_not_run(p, l);
     fprintf(out, "{\"schedule\": \"%s\", \"copies\": %u", sl_layout_name(l->kind), c->copies);
-    json_text(", \"attention\": {\"device\": ", type_of(p, l->attn_group), out);
+    sl_plan_put_text(", \"attention\": {\"device\": ", sl_plan_type_of(p, l->attn_group), out);
     fprintf(out, ", \"workers\": %u, \"tensor_parallel\": %u}", l->n_a, l->tp_a);
-    json_text(", \"expert\": {\"device\": ", type_of(p, l->expert_group), out);
+    sl_plan_put_text(", \"expert\": {\"device\": ", sl_plan_type_of(p, l->expert_group), out);
     fprintf(out,
             ", \"workers\": %u, \"tensor_parallel\": %u}, \"pipeline_stages\": %u, \"lanes\": %u, "
             "\"chunks\": %u, \"chunk_by\": \"%s\", \"order\": \"%s\", ",
@@ -189,104 +182,46 @@ static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FI
     fprintf(out, planned ? "\"%s\"" : "%.0sfalse", planned ? planned : "");
 }
 
-static void write_workers(const sl_layout *l, FILE *out) {
-    bool apart = sl_layout_is_apart(l->kind);
-    fprintf(out, "  \"workers\": [\n");
-    for (uint32_t i = 0; i < l->n_a; i++) {
-        bool last = !apart && i + 1 == l->n_a;
-        fprintf(out, "    {\"roles\": [\"attention\"%s]}%s\n", apart ? "" : ", \"expert\"",
-                last ? "" : ",");
-    }
-    for (uint32_t i = 0; apart && i < l->n_e; i++)
-        fprintf(out, "    {\"roles\": [\"expert\"]}%s\n", i + 1 < l->n_e ? "," : "");
-    fprintf(out, "  ],\n");
+typedef struct predicted {
+    const sl_search_problem *p;
+    const sl_candidate *c;
+} predicted;
+
+static void put_prediction(const void *ctx, FILE *out) {
+    const predicted *of = ctx;
+    json_candidate(of->p, of->c, out);
+    fprintf(out, "}");
 }
 
-static uint32_t context_of(const sl_search_problem *p, const sl_plan_file *to) {
-    const sl_workload *w = p->workload;
-    uint32_t longest = sl_length_quantile(&w->input, 1) + sl_length_quantile(&w->output, 1);
-    uint32_t most = p->shape->max_position ? p->shape->max_position : 1u << 20;
-    if (to->context) return to->context;
-    return SL_MIN(SL_MAX(longest, 64u), SL_MIN(most, 1u << 20));
-}
-
-/* One request of the context has to fit beside the weights. */
-static sl_status check_context(const sl_search_problem *p, const sl_candidate *c, uint32_t context,
-                               sl_err *err) {
-    const sl_cluster *k = p->cluster;
+/* One copy of a deployment. */
+static sl_plan_draft draft_of(const sl_candidate *c, const predicted *of) {
     const sl_layout *l = &c->layout;
-    sl_footprint f = sl_account_footprint(p->shape);
-    uint32_t shards = p->shape->attention == SL_ATTENTION_MLA ? 1 : p->shape->n_kv_heads;
-    double kv = context * f.kv_token / SL_MIN(l->tp_a, SL_MAX(shards, 1u)) / l->stages;
-    double room =
-        k->type[k->group[l->attn_group].type].memory_bytes * (1 - p->reserve) - c->attn_memory;
-    if (kv <= room) return SL_OK;
-    return sl_fail(err, SL_ERR_LIMIT,
-                   "--context: KV of one request of %u positions takes %.3g GB, a device has %.3g "
-                   "GB beside the weights",
-                   context, kv / 1e9, room / 1e9);
-}
-
-/* Requests of one attention worker, and what they need of positions and rows. */
-static void write_limits(const sl_search_problem *p, const sl_candidate *c, uint32_t context,
-                         FILE *out) {
-    const sl_layout *l = &c->layout;
-    const sl_workload *w = p->workload;
-    uint32_t p95 = sl_length_p95(&w->input) + sl_length_p95(&w->output);
-    uint64_t seqs = SL_MIN((uint64_t)c->rows * l->lanes * l->stages, 4096u);
-    uint64_t pages = seqs * sl_kv_pages_for(p95);
-    pages = SL_MIN(SL_MAX(pages, sl_kv_pages_for(context)), 1u << 22);
-    uint64_t tokens = SL_MIN(SL_MAX(seqs, 512u), 4096u);
-    fprintf(out,
-            "  \"limits\": {\"max_num_seqs\": %llu, \"max_num_batched_tokens\": %llu, \"context\": "
-            "%u, \"kv_pages\": %llu},\n",
-            (unsigned long long)seqs, (unsigned long long)tokens, context,
-            (unsigned long long)pages);
-}
-
-static void write_origin(const sl_search_problem *p, const sl_layout *l, const char *machine,
-                         FILE *out) {
-    const char *names[] = {p->cluster->name, machine ? machine : type_of(p, l->attn_group),
-                           machine ? machine : type_of(p, l->expert_group)};
-    static const char *const heads[] = {
-        "\"cluster\": ", ", \"costs\": {\"attention\": ", ", \"expert\": "};
-    for (size_t i = 0; i < SL_LEN(names); i++) json_text(heads[i], names[i], out);
-    fprintf(out, "},\n    ");
-}
-
-static void write_plan(const sl_search_problem *p, const sl_candidate *c, const char *machine,
-                       uint32_t context, FILE *out) {
-    const sl_layout *l = &c->layout;
-    fprintf(out, "{\n  \"version\": %u, \"schedule\": \"%s\", \"lanes\": %u, \"chunks\": %u,\n",
-            SL_PLAN_VERSION, sl_layout_name(l->kind), l->kind == SL_LAYOUT_AEP ? 1 : l->lanes,
-            l->chunks);
-    fprintf(out, "  \"chunk_by\": \"%s\", \"order\": \"%s\",\n",
-            l->chunking == SL_CHUNK_EXPERTS || l->kind == SL_LAYOUT_EPS ? "experts" : "tokens",
-            l->order == SL_ORDER_AASS ? "aass" : "asas");
-    write_workers(l, out);
-    if (l->tp_a > 1 || l->tp_e > 1)
-        fprintf(out, "  \"tp\": {\"attention\": %u, \"expert\": %u},\n", l->tp_a, l->tp_e);
-    write_limits(p, c, context, out);
-    fprintf(out, "  \"deployment\": {");
-    write_origin(p, l, machine, out);
-    fprintf(out,
-            "\"tensor_parallel\": {\"attention\": %u, \"expert\": %u}, \"pipeline_stages\": %u, "
-            "\"predicted\":\n    ",
-            l->tp_a, l->tp_e, l->stages);
-    json_candidate(p, c, out);
-    fprintf(out, "}}\n}");
+    const bool groups = l->chunking == SL_CHUNK_EXPERTS || l->kind == SL_LAYOUT_EPS;
+    return (sl_plan_draft){.schedule = sl_layout_name(l->kind),
+                           .lanes = l->kind == SL_LAYOUT_AEP ? 1 : l->lanes,
+                           .chunks = l->chunks,
+                           .by_experts = groups,
+                           .order = l->order,
+                           .apart = sl_layout_is_apart(l->kind),
+                           .n_a = l->n_a,
+                           .tp_a = l->tp_a,
+                           .n_e = l->n_e,
+                           .tp_e = l->tp_e,
+                           .stages = l->stages,
+                           .groups = l->n_e,
+                           .attn_group = l->attn_group,
+                           .expert_group = l->expert_group,
+                           .seqs = (uint64_t)c->rows * l->lanes * l->stages,
+                           .attn_memory = c->attn_memory,
+                           .put_prediction = put_prediction,
+                           .ctx = of};
 }
 
 sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c,
                                const sl_plan_file *to, sl_err *err) {
-    uint32_t context = context_of(p, to);
-    sl_output file;
-    sl_status st = check_context(p, c, context, err);
-    if (st == SL_OK) st = sl_output_open(to->path, &file, err);
-    if (st != SL_OK) return st;
-    write_plan(p, c, to->machine, context, file.f);
-    fprintf(file.f, "\n");
-    return sl_output_close(&file, err);
+    const predicted of = {p, c};
+    const sl_plan_draft d = draft_of(c, &of);
+    return sl_plan_draft_save(p, &d, to, err);
 }
 
 /* What readers of a report see of a deployment beside its figures. */
@@ -297,18 +232,15 @@ static void json_words(const sl_search_problem *p, const sl_candidate *c, FILE *
     sl_search_about(c, NULL, about);
     const char *const texts[] = {workers, schedule, about};
     static const char *const names[] = {", \"workers\": ", ", \"details\": ", ", \"about\": "};
-    for (size_t i = 0; i < SL_LEN(texts); i++) json_text(names[i], texts[i], out);
+    for (size_t i = 0; i < SL_LEN(texts); i++) sl_plan_put_text(names[i], texts[i], out);
 }
 
 static void json_plan(const sl_search_problem *p, const sl_candidate *c, const sl_plan_file *each,
                       FILE *out) {
-    uint32_t context = context_of(p, each);
-    sl_err err;
+    const predicted of = {p, c};
+    const sl_plan_draft d = draft_of(c, &of);
     fprintf(out, ", \"plan\": ");
-    if (!sl_layout_not_run(p, &c->layout) && check_context(p, c, context, &err) == SL_OK)
-        write_plan(p, c, each->machine, context, out);
-    else
-        fprintf(out, "null");
+    sl_plan_draft_put(p, sl_layout_not_run(p, &c->layout) ? NULL : &d, each, out);
 }
 
 static void json_list(const sl_search_problem *p, const sl_candidate *const *list, uint32_t n,
@@ -352,8 +284,8 @@ void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r,
     char why[SL_SEARCH_TEXT];
     uint32_t n = sort_rows(r, rows);
     sl_search_why(p, r, why);
-    json_text("{\"model\": ", p->shape->name, out);
-    json_text(", \"cluster\": ", p->cluster->name, out);
+    sl_plan_put_text("{\"model\": ", p->shape->name, out);
+    sl_plan_put_text(", \"cluster\": ", p->cluster->name, out);
     fprintf(out, ", \"devices\": %llu, \"unit\": \"%s\", ",
             (unsigned long long)sl_cluster_devices(p->cluster), unit_of(p));
     fprintf(out, "\"slo_tpot_ms\": %.6g, \"slo_ttft_ms\": %.6g, ", p->workload->slo_tpot_us / 1e3,
@@ -361,7 +293,7 @@ void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r,
     fprintf(out, "\"estimated\": %s, \"as_published\": %s, \"layouts\": %llu, \"why\": ",
             n && rows[0]->estimated ? "true" : "false", p->as_published ? "true" : "false",
             (unsigned long long)r->layouts);
-    json_text("", why, out);
+    sl_plan_put_text("", why, out);
     fprintf(out, ", \"deployments\": ");
     json_list(p, rows, n, each, out);
     fprintf(out, ", \"front\": ");

@@ -12,6 +12,13 @@ typedef struct sl_plan_file {
     const char *machine; /* that was profiled; NULL: costs are of data sheets */
 } sl_plan_file;
 
+static inline const char *sl_plan_type_of(const sl_search_problem *p, uint32_t group) {
+    return p->cluster->type[p->cluster->group[group].type].name;
+}
+
+/* `before`, then the text as a JSON string. */
+void sl_plan_put_text(const char *before, const char *text, FILE *out);
+
 void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, FILE *out);
 /* `each`: NULL, or every deployment that the engine runs comes with its plan, of this context and
  * machine (its path is not used); null where the KV of one request does not fit. */
@@ -24,8 +31,11 @@ void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r,
 sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c,
                                const sl_plan_file *to, sl_err *err) SL_MUST_CHECK;
 
-/* MixServe's analyzer: the `top` strategies of each node group that generate most. */
-sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bool json, FILE *out,
-                                    sl_err *err) SL_MUST_CHECK;
+/* MixServe's analyzer: the `top` strategies of each node group that generate most. `to`: a path
+ * gets the plan of the first of them that the engine runs, of the groups in the cluster's order
+ * whose throughput is the highest (SL_ERR_INFEASIBLE: none is run); `plans`: with json, each that
+ * is run comes with its plan. */
+sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bool json, bool plans,
+                                    const sl_plan_file *to, FILE *out, sl_err *err) SL_MUST_CHECK;
 
 #endif

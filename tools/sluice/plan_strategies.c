@@ -1,11 +1,13 @@
 /* sluice plan --strategies: MixServe's analyzer over every strategy of each node group. */
-#include "plan_report.h"
+#include "plan_draft.h"
 
 #include "cmd.h"
 
 #include "base/mem.h"
 #include "plan/lengths.h"
 #include "plan/mixserve.h"
+#include "spec/gang.h"
+#include "spec/schedules.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,6 +20,7 @@ typedef struct row {
 
 typedef struct listing {
     const sl_search_problem *p;
+    uint32_t group; /* of the cluster's nodes */
     sl_mixserve_model model;
     sl_mixserve_system system;
     sl_mixserve_load load;
@@ -73,6 +76,67 @@ static bool most_slots(listing *l, row *x, uint32_t most) {
     return keeps(l, x, (low > 1 ? low - 1 : 1) * unit);
 }
 
+/* ---- what is run, and how ---- */
+
+/* Whether each device group of attention has its experts beside it: then workers have both roles.
+ */
+static bool is_colocated(const sl_strategy *s) {
+    return s->tp_a == s->tp_e;
+}
+
+/* NULL: the engine runs it. */
+static const char *not_run(const sl_search_problem *p, uint32_t group, const sl_strategy *s) {
+    const bool cpu = p->cluster->type[p->cluster->group[group].type].cpu;
+    const uint64_t workers =
+        (uint64_t)s->dp + (is_colocated(s) ? 0 : (uint64_t)s->ep * sl_strategy_replicas(s));
+    if (s->pp > 1) return "pipeline stages";
+    if (!cpu && (s->tp_a > 1 || s->tp_e > 1)) return "tensor parallelism over GPUs";
+    if (!sl_ranks_can_be(s->tp_a) || !sl_ranks_can_be(s->tp_e)) return "so many ranks of a worker";
+    return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;
+}
+
+static void put_row(const row *x, FILE *out) {
+    char text[SL_STRATEGY_TEXT];
+    sl_strategy_print(&x->s, text);
+    fprintf(out,
+            "{\"strategy\": \"%s\", \"requests\": %u, \"ttft_ms\": %.6g, \"itl_ms\": %.6g, "
+            "\"wait_ms\": %.6g, \"tokens_per_s\": %.6g, \"requests_per_s\": %.6g, "
+            "\"memory_bytes\": %.0f, \"replicas\": %u",
+            text, x->r.slots, x->r.ttft_us / 1e3, x->r.itl_us / 1e3, x->r.wait_us / 1e3,
+            x->r.output_throughput, x->r.capacity, x->r.memory_bytes, sl_strategy_replicas(&x->s));
+}
+
+static void put_prediction(const void *ctx, FILE *out) {
+    put_row(ctx, out);
+    fprintf(out, "}");
+}
+
+/* Attention of dp workers, the experts of ep groups as often as there are devices for them. Where
+ * both have the same ranks they are the same workers; else they are workers of their own on the
+ * same devices, and take turns there, as a step's attention and experts do. */
+static sl_plan_draft draft_of(const listing *l, uint32_t group, const row *x) {
+    const sl_strategy *s = &x->s;
+    const bool apart = !is_colocated(s);
+    return (sl_plan_draft){.schedule = sl_schedule_name(apart ? SL_SCHED_DEP : SL_SCHED_EP),
+                           .lanes = 1,
+                           .chunks = 1,
+                           .apart = apart,
+                           .n_a = s->dp,
+                           .tp_a = s->tp_a,
+                           .n_e = s->ep * sl_strategy_replicas(s),
+                           .tp_e = s->tp_e,
+                           .stages = s->pp,
+                           .groups = s->ep,
+                           .attn_group = group,
+                           .expert_group = group,
+                           .seqs = (x->r.slots + s->dp - 1) / s->dp,
+                           .attn_memory = sl_mixserve_memory(&l->model, &l->load, s, 0),
+                           .put_prediction = put_prediction,
+                           .ctx = x};
+}
+
+/* ---- which are the best ---- */
+
 static void note_lack(listing *l, const row *x) {
     const sl_arrival *a = &l->p->workload->arrival;
     if (!x->keeps_up && a->kind == SL_ARRIVAL_POISSON)
@@ -97,6 +161,7 @@ static bool each(void *ctx, const sl_strategy *s) {
         note_lack(l, &now);
         return true;
     }
+    if (l->p->runnable && not_run(l->p, l->group, s)) return true;
     l->fit++;
     uint32_t at = l->n;
     while (at > 0 && l->best[at - 1].r.output_throughput < now.r.output_throughput) at--;
@@ -107,38 +172,42 @@ static bool each(void *ctx, const sl_strategy *s) {
     return true;
 }
 
-static void print_text(const listing *l, const char *device, FILE *out) {
+/* True: some are planned only. */
+static bool print_text(const listing *l, FILE *out) {
+    bool planned = false;
     fprintf(out, "%u %s x %u nodes: %u strategies, %u keep memory and objectives\n",
-            l->system.per_node, device, l->system.nodes, l->seen, l->fit);
+            l->system.per_node, sl_plan_type_of(l->p, l->group), l->system.nodes, l->seen, l->fit);
     fprintf(out, "%-34s %8s %9s %9s %9s %9s %7s\n", "strategy", "requests", "TTFT ms", "ITL ms",
             "tok/s", "GB", "replicas");
     for (uint32_t i = 0; i < l->n; i++) {
         const row *x = &l->best[i];
+        const bool runs = !not_run(l->p, l->group, &x->s);
         char text[SL_STRATEGY_TEXT];
         sl_strategy_print(&x->s, text);
-        fprintf(out, "%-34s %8u %9.1f %9.2f %9.0f %9.1f %7u\n", text, x->r.slots,
+        fprintf(out, "%-34s %8u %9.1f %9.2f %9.0f %9.1f %7u%s\n", text, x->r.slots,
                 x->r.ttft_us / 1e3, x->r.itl_us / 1e3, x->r.output_throughput,
-                x->r.memory_bytes / 1e9, sl_strategy_replicas(&x->s));
+                x->r.memory_bytes / 1e9, sl_strategy_replicas(&x->s), runs ? "" : " *");
+        planned = planned || !runs;
     }
     fprintf(out, "\n");
+    return planned;
 }
 
-static void print_json(const listing *l, const char *device, FILE *out) {
-    fprintf(out,
-            "{\"device\": \"%s\", \"nodes\": %u, \"per_node\": %u, \"strategies\": %u, \"fit\": "
-            "%u, \"best\": [",
-            device, l->system.nodes, l->system.per_node, l->seen, l->fit);
+static void print_json(const listing *l, const sl_plan_file *each, FILE *out) {
+    sl_plan_put_text("{\"device\": ", sl_plan_type_of(l->p, l->group), out);
+    fprintf(out, ", \"nodes\": %u, \"per_node\": %u, \"strategies\": %u, \"fit\": %u, \"best\": [",
+            l->system.nodes, l->system.per_node, l->seen, l->fit);
     for (uint32_t i = 0; i < l->n; i++) {
         const row *x = &l->best[i];
-        char text[SL_STRATEGY_TEXT];
-        sl_strategy_print(&x->s, text);
-        fprintf(out,
-                "%s{\"strategy\": \"%s\", \"requests\": %u, \"ttft_ms\": %.6g, \"itl_ms\": %.6g, "
-                "\"wait_ms\": %.6g, \"tokens_per_s\": %.6g, \"requests_per_s\": %.6g, "
-                "\"memory_bytes\": %.0f, \"replicas\": %u}",
-                i ? ", " : "", text, x->r.slots, x->r.ttft_us / 1e3, x->r.itl_us / 1e3,
-                x->r.wait_us / 1e3, x->r.output_throughput, x->r.capacity, x->r.memory_bytes,
-                sl_strategy_replicas(&x->s));
+        const char *planned = not_run(l->p, l->group, &x->s);
+        const sl_plan_draft d = draft_of(l, l->group, x);
+        fprintf(out, i ? ", " : "");
+        put_row(x, out);
+        fprintf(out, ", \"planned_only\": ");
+        fprintf(out, planned ? "\"%s\"" : "%.0sfalse", planned ? planned : "");
+        if (each) fprintf(out, ", \"plan\": ");
+        if (each) sl_plan_draft_put(l->p, planned ? NULL : &d, each, out);
+        fprintf(out, "}");
     }
     fprintf(out, "]}");
 }
@@ -147,6 +216,7 @@ static void evaluate_group(const sl_search_problem *p, uint32_t group, uint32_t 
                            sl_search_lack *lack, listing *out) {
     const sl_workload *w = p->workload;
     *out = (listing){.p = p,
+                     .group = group,
                      .model = sl_mixserve_model_of(p->shape),
                      .system = sl_mixserve_system_of(p->cluster, group, p->compute, p->reserve),
                      .top = top,
@@ -161,22 +231,53 @@ static void evaluate_group(const sl_search_problem *p, uint32_t group, uint32_t 
     sl_strategy_enumerate(&limits, each, out);
 }
 
-static void print_groups(const sl_search_problem *p, const listing *group, bool json, FILE *out) {
-    if (json)
-        fprintf(out,
-                "{\"model\": \"%s\", \"cluster\": \"%s\", \"estimated\": true, "
-                "\"as_published\": %s, \"groups\": [",
-                p->shape->name, p->cluster->name, p->as_published ? "true" : "false");
+static void print_groups(const sl_search_problem *p, const listing *group, bool json,
+                         const sl_plan_file *each, FILE *out) {
+    bool planned = false;
+    if (json) {
+        sl_plan_put_text("{\"model\": ", p->shape->name, out);
+        sl_plan_put_text(", \"cluster\": ", p->cluster->name, out);
+        fprintf(out, ", \"estimated\": true, \"as_published\": %s, \"groups\": [",
+                p->as_published ? "true" : "false");
+    }
     for (uint32_t g = 0; g < p->cluster->n_groups; g++) {
-        const char *device = p->cluster->type[p->cluster->group[g].type].name;
         if (json && g) fprintf(out, ", ");
-        (json ? print_json : print_text)(&group[g], device, out);
+        if (json)
+            print_json(&group[g], each, out);
+        else
+            planned = print_text(&group[g], out) || planned;
     }
     fprintf(out, json ? "]}\n" : "Estimates from data sheets, not measured.\n");
+    if (planned)
+        fprintf(out,
+                "* planned only: pipelines and tensor parallelism over GPUs are not run yet.\n");
 }
 
-sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bool json, FILE *out,
-                                    sl_err *err) {
+static sl_status save_best(const sl_search_problem *p, const listing *group, const sl_plan_file *to,
+                           sl_err *err) {
+    const listing *of = NULL;
+    const row *best = NULL;
+    for (uint32_t g = 0; g < p->cluster->n_groups; g++) {
+        for (uint32_t i = 0; i < group[g].n; i++) {
+            const row *x = &group[g].best[i];
+            if (not_run(p, g, &x->s)) continue;
+            if (best && best->r.output_throughput >= x->r.output_throughput) break;
+            best = x;
+            of = &group[g];
+            break;
+        }
+    }
+    if (!best)
+        return sl_fail(
+            err, SL_ERR_INFEASIBLE,
+            "none of the strategies shown is run by the engine: --runnable looks for the "
+            "best that is");
+    const sl_plan_draft d = draft_of(of, of->group, best);
+    return sl_plan_draft_save(p, &d, to, err);
+}
+
+sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bool json, bool plans,
+                                    const sl_plan_file *to, FILE *out, sl_err *err) {
     sl_search_lack lack = {0};
     uint32_t fit = 0;
     listing *group = sl_alloc(p->cluster->n_groups, sizeof *group);
@@ -185,7 +286,9 @@ sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bo
         evaluate_group(p, g, top, &lack, &group[g]);
         fit += group[g].fit;
     }
-    if (fit > 0) print_groups(p, group, json, out);
+    sl_status st = fit > 0 ? SL_OK : sl_search_infeasible(p, &lack, err);
+    if (st == SL_OK && to->path[0]) st = save_best(p, group, to, err);
+    if (st == SL_OK) print_groups(p, group, json, plans ? to : NULL, out);
     sl_free(group);
-    return fit > 0 ? SL_OK : sl_search_infeasible(p, &lack, err);
+    return st;
 }
