@@ -82,10 +82,11 @@ typedef enum sl_msg_kind {
 #define SL_WIRE_KEPT    0x10u /* READY: KV lies in the file that its place has */
 #define SL_WIRE_RESUMES 0x20u /* READY: requests can begin with pages that others computed */
 #define SL_WIRE_AGAIN   0x40u /* DISPATCH, RETURN outside of rounds: for a worker that is lost */
+#define SL_WIRE_ENDS    0x80u /* dispatch: the sender has no further chunk of this layer */
 /* Any other bit is refused. */
 #define SL_WIRE_FLAGS                                                                              \
     (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT | SL_WIRE_RESUMES |   \
-     SL_WIRE_AGAIN)
+     SL_WIRE_AGAIN | SL_WIRE_ENDS)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */

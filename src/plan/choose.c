@@ -143,10 +143,11 @@ uint32_t sl_choose_chunks(const sl_costs *c, const sl_choose_load *l, const sl_c
     sl_choice at = *x;
     double least = INFINITY;
     uint32_t best = 1;
-    for (at.chunks = 1; at.chunks <= x->chunks && (at.chunks == 1 || at.chunks <= rows);
-         at.chunks++) {
-        sl_findep_times t = times_of(c, l, rows, keys, at.chunks, SL_CHUNK_TOKENS, l->skew);
-        double p = period(c, &t, &at);
+    const bool groups = x->chunking == SL_CHUNK_EXPERTS;
+    for (at.chunks = 1; at.chunks <= x->chunks; at.chunks++) {
+        if (groups ? x->chunks % at.chunks != 0 : at.chunks > 1 && at.chunks > rows) continue;
+        sl_findep_times t = times_of(c, l, rows, keys, at.chunks, x->chunking, l->skew);
+        double p = l->colocated ? colocated_period(&t, &at) : period(c, &t, &at);
         if (p >= least * (1 - 1e-9)) continue;
         least = p;
         best = at.chunks;

@@ -22,6 +22,8 @@ typedef struct bar_round {
     size_t owed, live; /* live members, and those of them that have not sent `step` yet */
     sl_idset set;
     uint32_t *sent; /* [max_members], parallel to set: steps sent, or DIED */
+    uint32_t *cut;  /* [max_members][2]: into how many chunks it cuts a layer, even and odd ones:
+                     * nobody is more than one ahead of the step */
 } bar_round;
 
 struct sl_barrier {
@@ -47,7 +49,7 @@ static sl_status grow_rounds(sl_barrier *b, size_t cap, sl_err *err) {
     while (b->cap_rounds < cap) {
         bar_round r = {0};
         sl_status st = sl_idset_reserve(&r.set, b->max_members, err);
-        r.sent = sl_alloc(b->max_members, sizeof *r.sent);
+        r.sent = sl_alloc(3 * b->max_members, sizeof *r.sent);
         if (st == SL_OK && !r.sent)
             st = sl_fail(err, SL_ERR_NOMEM, "no memory for a round of %zu members", b->max_members);
         if (st != SL_OK) {
@@ -55,6 +57,7 @@ static sl_status grow_rounds(sl_barrier *b, size_t cap, sl_err *err) {
             sl_free(r.sent);
             return st;
         }
+        r.cut = r.sent + b->max_members;
         rounds[b->cap_rounds++] = r;
     }
     return SL_OK;
@@ -186,7 +189,10 @@ static sl_status check_known(const sl_barrier *b, const bar_round *r, const bar_
                        " of round %" PRIu64 ", its next is layer %" PRIu32 " chunk %" PRIu32,
                        member, step / b->chunks, step % b->chunks, r->round,
                        r->sent[at] / b->chunks, r->sent[at] % b->chunks);
-    if (step - step % b->chunks > r->step || (w && w->round != r->round && w->unanswered))
+    /* Who has cut a layer into fewer chunks than others may be at the next one before they are. */
+    bool ahead = step - step % b->chunks > r->step;
+    if (w &&
+        ((ahead && w->unanswered > step % b->chunks) || (w->round != r->round && w->unanswered)))
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %" PRIu32 " sent layer %" PRIu32 " of round %" PRIu64
                        " before its messages of the layer before were answered",
@@ -246,8 +252,13 @@ bool sl_barrier_is_early(const sl_barrier *b, uint64_t round) {
     return round > b->newest;
 }
 
+static uint32_t *cut_of(const sl_barrier *b, const bar_round *r, size_t member, uint32_t step) {
+    return &r->cut[2 * member + step / b->chunks % 2];
+}
+
 sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
-                            uint32_t chunk, const sl_idset *set, bool *dropped, sl_err *err) {
+                            uint32_t chunk, bool ends, const sl_idset *set, bool *dropped,
+                            sl_err *err) {
     size_t at, wat, mat;
     bar_worker *w = find_worker(b, member, &wat) ? &b->workers[wat] : NULL;
     *dropped = w && w->dead;
@@ -266,7 +277,8 @@ sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint
     bool in = sl_idset_find(&r->set, member, &mat);
     SL_ASSERT(in && r->sent[mat] == step && step >= r->step);
     r->owed -= step == r->step;
-    r->sent[mat]++;
+    *cut_of(b, r, mat, step) = ends ? chunk + 1 : b->chunks;
+    r->sent[mat] = ends ? (layer + 1) * b->chunks : step + 1;
     w->unanswered++;
     w->round = round;
     return SL_OK;
@@ -289,28 +301,39 @@ sl_status sl_barrier_dead(sl_barrier *b, uint32_t member, sl_err *err) {
     return SL_OK;
 }
 
-bool sl_barrier_pop(sl_barrier *b, sl_ready *out) {
-    size_t i = 0, at;
-    while (i < b->n_rounds && b->rounds[i].owed > 0) i++;
-    if (i == b->n_rounds) return false;
-    bar_round *r = &b->rounds[i];
-    *out = (sl_ready){.round = r->round,
-                      .layer = r->step / b->chunks,
-                      .chunk = r->step % b->chunks,
-                      .reply_to = &b->reply};
+/* The step of a round that all have sent is over: whom to answer, into b->reply. */
+static void pop_step(sl_barrier *b, bar_round *r) {
+    const uint32_t step = r->step++;
+    size_t at;
     sl_idset_clear(&b->reply);
-    r->step++;
     for (size_t m = 0; m < r->set.n; m++) {
         if (r->sent[m] == DIED) continue;
+        r->owed += r->sent[m] <= r->step;
+        if (step % b->chunks >= *cut_of(b, r, m, step)) continue; /* its layer has no such chunk */
         uint32_t id = r->set.ids[m];
         b->reply.ids[b->reply.n++] = id;
-        r->owed += r->sent[m] <= r->step;
         bool in = find_worker(b, id, &at);
         SL_ASSERT(in && b->workers[at].unanswered > 0);
         b->workers[at].unanswered--;
     }
-    if (r->step == b->n_moe * b->chunks) drop_round(b, i);
-    return true;
+}
+
+bool sl_barrier_pop(sl_barrier *b, sl_ready *out) {
+    for (size_t i = 0; i < b->n_rounds;) {
+        bar_round *r = &b->rounds[i];
+        if (r->owed > 0) {
+            i++;
+            continue;
+        }
+        *out = (sl_ready){.round = r->round,
+                          .layer = r->step / b->chunks,
+                          .chunk = r->step % b->chunks,
+                          .reply_to = &b->reply};
+        pop_step(b, r);
+        if (r->step == b->n_moe * b->chunks) drop_round(b, i);
+        if (b->reply.n > 0) return true; /* else nobody has that chunk */
+    }
+    return false;
 }
 
 void sl_barrier_reset(sl_barrier *b, uint64_t epoch) {

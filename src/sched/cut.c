@@ -2,6 +2,7 @@
 #include "sched/cut.h"
 
 #include "base/mem.h"
+#include "spec/schedules.h"
 
 /* Each expert worker's experts, in order of id, are cut into as many even groups as there are
  * chunks. An expert counts where its first copy is: any rule would do. */
@@ -28,11 +29,20 @@ static sl_status group_experts(const sl_plan *p, sl_cut *c, sl_err *err) {
 sl_status sl_cut_create(const sl_plan *p, const sl_model_spec *m, size_t row_bytes, sl_cut *out,
                         sl_err *err) {
     *out = (sl_cut){.n_chunks = p->chunks};
-    if (p->chunks > 1 && p->chunking == SL_CHUNK_EXPERTS) return group_experts(p, out, err);
-    if (!p->has_costs || p->schedule != SL_SCHED_FINDEP) return SL_OK;
-    out->costs = &p->costs;
-    out->choice = (sl_choice){.lanes = p->lanes, .chunks = p->chunks, .order = p->order};
+    if (p->chunks > 1 && p->chunking == SL_CHUNK_EXPERTS) {
+        sl_status st = group_experts(p, out, err);
+        if (st != SL_OK) return st;
+    }
+    if (!p->has_costs || sl_schedule_traits_of(p->schedule)->chunks <= 1) return SL_OK;
     sl_choose_describe(p, m, row_bytes, 0, &out->load);
+    /* A group's rows come back as sums of its experts: without exact other groups, other bits. */
+    if (out->group && !out->load.regroup) return SL_OK;
+    out->costs = &p->costs;
+    out->choice = (sl_choice){.schedule = p->schedule,
+                              .lanes = p->lanes,
+                              .chunks = p->chunks,
+                              .chunking = out->group ? SL_CHUNK_EXPERTS : SL_CHUNK_TOKENS,
+                              .order = p->order};
     return SL_OK;
 }
 
@@ -42,6 +52,7 @@ void sl_cut_free(sl_cut *c) {
 }
 
 uint32_t sl_cut_choose(const sl_cut *c, uint32_t rows, double keys) {
-    if (!c->costs || rows == 0) return c->n_chunks;
+    if (!c->costs) return c->group || rows == 0 ? c->n_chunks : SL_MIN(c->n_chunks, rows);
+    if (rows == 0) return c->n_chunks;
     return sl_choose_chunks(c->costs, &c->load, &c->choice, rows, keys);
 }

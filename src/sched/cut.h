@@ -1,8 +1,8 @@
 /* Chunks: a lane's step travels to the experts in so many messages, each of which is computed and
  * answered on its own, so that links and experts work at once (FinDEP's r2, EPS's groups). A chunk
- * is a share of the rows, or of each expert worker's experts. FinDEP's online part is here: with
- * measured costs each step's rows are cut into as many chunks as are fastest. Pure; only create
- * allocates. Thread: any. */
+ * is a share of the rows, or of each expert worker's experts. What FinDEP does online and EPS-MoE
+ * (4.3) for each load is here: with measured costs each step is cut into as many chunks as are
+ * fastest for its rows. Pure; only create allocates. Thread: any. */
 #ifndef SL_SCHED_CUT_H
 #define SL_SCHED_CUT_H
 
@@ -12,10 +12,10 @@
 #include "spec/plan.h"
 
 typedef struct sl_cut {
-    uint32_t n_chunks; /* of every step; those without rows are sent and answered as well */
-    uint32_t *group;   /* [n_experts] the chunk that an expert is in; NULL: chunks are of rows.
-                          Owned. */
-    /* FinDEP online; NULL: a step is cut into all of them */
+    uint32_t n_chunks; /* of a step at most */
+    uint32_t *group;   /* [n_experts] the chunk that an expert is in where a step is cut into all
+                          of them; NULL: chunks are of rows. Owned. */
+    /* NULL: a step is cut into all of them */
     const sl_costs *costs;
     sl_choose_load load;
     sl_choice choice;
@@ -27,8 +27,13 @@ sl_status sl_cut_create(const sl_plan *p, const sl_model_spec *m, size_t row_byt
 void sl_cut_free(sl_cut *c); /* zeroed is fine */
 
 /* Into how many chunks a step of so many rows goes, each of which attends to `keys` keys on
- * average: 1 .. n_chunks. */
+ * average: 1 .. n_chunks; of experts a divisor of n_chunks. */
 uint32_t sl_cut_choose(const sl_cut *c, uint32_t rows, double keys);
+
+/* The chunk of an expert in a step that is cut into n_cut; chunks are of experts. */
+static inline uint32_t sl_cut_group(const sl_cut *c, uint32_t n_cut, uint32_t expert) {
+    return (uint32_t)((uint64_t)c->group[expert] * n_cut / c->n_chunks);
+}
 
 /* Rows [*first, *end) of a step of `rows` rows that chunk `chunk` has, where the rows go into
  * `n_cut`; none beyond those. */

@@ -110,7 +110,8 @@ sl_status sl_barrier_open(sl_barrier *b, uint64_t round, const sl_idset *set, ui
                           sl_err *err);
 /* Whether this round is still to be announced here: keep its messages until it is. */
 bool sl_barrier_is_early(const sl_barrier *b, uint64_t round);
-/* A message of a member arrived. set: what it carried, NULL if nothing. After SL_OK call
+/* A message of a member arrived. ends: no further chunk of the layer follows; not of the last
+ * layer, whose last chunk everybody sends. set: what it carried, NULL if nothing. After SL_OK call
  * sl_barrier_pop until it is false. *dropped: the sender is dead, forget the message and its rows.
  * Rounds are independent of each other: a joiner's layer 0 of the next round may arrive, and run,
  * while members of this round still owe their last layer here.
@@ -118,7 +119,8 @@ bool sl_barrier_is_early(const sl_barrier *b, uint64_t round);
  * the sequencer's, a round that is over or not announced, a layer or chunk that is not next, a
  * layer before the replies to the one before. */
 sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
-                            uint32_t chunk, const sl_idset *set, bool *dropped, sl_err *err);
+                            uint32_t chunk, bool ends, const sl_idset *set, bool *dropped,
+                            sl_err *err);
 /* The sequencer announced (or is) the end of this member: it counts as a bare header from now on.
  * Only the sequencer's word counts: a broken connection alone is no reason to call this.
  * After SL_OK call sl_barrier_pop until it is false. SL_ERR_LIMIT: too many dead to remember. */

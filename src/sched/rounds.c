@@ -19,6 +19,7 @@ typedef enum state {
 
 typedef struct place {
     uint32_t state, layer, rows, task;
+    bool ends; /* no chunk of the layer follows */
 } place;
 
 /* NEXT of a round that is closed and whose last chunk has not run. */
@@ -318,6 +319,11 @@ sl_status sl_rounds_check(const sl_rounds *r, const sl_round_msg *m, sl_err *err
                        "dispatch for lane %" PRIu32 " of %" PRIu32 ", layer %" PRIu32 " of %" PRIu32
                        ", chunk %" PRIu32 " of %" PRIu32,
                        m->lane, s->n_lanes, m->layer, s->n_moe, m->chunk, s->chunks);
+    /* The last chunk of the last layer votes and is answered with who is next. */
+    if (m->ends && m->layer == s->n_moe - 1)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "dispatch of layer %" PRIu32 ", the last, that ends with chunk %" PRIu32,
+                       m->layer, m->chunk);
     return SL_OK;
 }
 
@@ -329,7 +335,7 @@ static bool comes_early(const sl_rounds *r, const sl_round_msg *m) {
 /* *dropped: its sender is dead. */
 static sl_status arrive(sl_rounds *r, const sl_round_msg *m, bool *dropped, sl_err *err) {
     return sl_barrier_arrive(r->lane[m->lane].barrier, m->member, m->round, m->layer, m->chunk,
-                             m->with_set ? &m->set : NULL, dropped, err);
+                             m->ends, m->with_set ? &m->set : NULL, dropped, err);
 }
 
 static sl_status vote(sl_rounds *r, const sl_round_msg *m, sl_err *err) {
@@ -356,7 +362,10 @@ sl_status sl_rounds_on_dispatch(sl_rounds *r, const sl_round_msg *m, uint32_t *o
     bool early = !r->leaderless && comes_early(r, m);
     if (!early && !r->leaderless) st = arrive(r, m, &dropped, err);
     if (st != SL_OK || dropped) return st;
-    *p = (place){.state = early ? EARLY : WAITS, .layer = m->layer, .rows = m->rows};
+    *p = (place){.state = early ? EARLY : WAITS,
+                 .layer = m->layer,
+                 .rows = m->rows,
+                 .ends = m->ends || m->chunk == r->shape.chunks - 1};
     r->lane[m->lane].n_here++;
     r->lane[m->lane].n_early += early;
     if (r->leaderless)
@@ -498,8 +507,7 @@ void sl_rounds_end(sl_rounds *r) {
         bool left = p->state == LEFT;
         r->lane[t->lane].n_here -= is_here(p);
         p->state = left ? GONE : ANSWERED;
-        if (left || t->chunk == r->shape.chunks - 1)
-            drop_chunks(r, t->lane, (r->run_place[i] - first) / r->shape.chunks);
+        if (left || p->ends) drop_chunks(r, t->lane, (r->run_place[i] - first) / r->shape.chunks);
     }
     r->head = (r->head + 1) % r->cap;
     r->n--;

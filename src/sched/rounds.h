@@ -6,8 +6,9 @@
  * leave behind.
  *
  * A message has a place, one for each lane, member and chunk; what lies there, the driver keeps. A
- * message that was answered stays until the last chunk of its layer is, since later chunks may
- * refer to its rows.
+ * message that was answered stays until the member's last chunk of its layer is, since later chunks
+ * may refer to its rows. A member may cut a layer into fewer chunks than there are: the last one
+ * says so, and those that others have run without it.
  *
  * Events go in by the functions below; what is to be sent comes out by the driver's sl_rounds_ops
  * before they return. No I/O, clock or threads; memory is taken by create, and by lanes that have
@@ -28,6 +29,7 @@ typedef struct sl_round_msg {
     uint32_t lane, layer, chunk;
     uint64_t round;
     uint32_t rows; /* counted in sl_rounds_rows alone */
+    bool ends;     /* no further chunk of the layer follows, which is not the last */
     bool stay;     /* of the last layer's last chunk: STAY, else LEAVE */
     bool with_set;
     sl_idset set; /* with_set: what it carried, borrowed during the call */

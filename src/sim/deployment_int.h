@@ -66,7 +66,7 @@ typedef struct sim_entry {
 
 typedef struct sim_msg {
     uint8_t kind;
-    bool stay, with_set;
+    bool stay, with_set, ends;
     uint32_t src, dst, lane, layer, chunk; /* layer: among MoE blocks */
     uint32_t rows, entries, old, bytes;
     uint64_t round;

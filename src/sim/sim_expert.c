@@ -52,6 +52,7 @@ static sl_round_msg round_msg(const sim *s, uint32_t id) {
                           .chunk = m->chunk,
                           .round = m->round,
                           .rows = m->entries,
+                          .ends = m->ends,
                           .stay = m->stay,
                           .with_set = m->with_set,
                           .set = s->worker[m->src].attn->lane[m->lane].member.set};

@@ -91,10 +91,10 @@ void sim_route_pair(sim *s, uint32_t worker, uint32_t expert) {
 
 /* Puts the pairs so far into the messages of their workers; experts say the chunk, or it is given.
  */
-static void flush_pairs(sim *s, uint32_t chunk) {
+static void flush_pairs(sim *s, uint32_t n_cut, uint32_t chunk) {
     for (uint32_t i = 0; i < s->n_touched; i++) {
         uint32_t at = s->touched[i], e = at % s->m->n_experts, x = at / s->m->n_experts;
-        uint32_t c = s->cut.group ? s->cut.group[e] : chunk;
+        uint32_t c = s->cut.group ? sl_cut_group(&s->cut, n_cut, e) : chunk;
         sim_msg_add_pair(s, s->to_msg[x * s->chunks + c], e, s->cell[at]);
         s->cell[at] = 0;
     }
@@ -103,10 +103,12 @@ static void flush_pairs(sim *s, uint32_t chunk) {
 
 /* The row's data travels to a worker with the first of its chunks; later ones refer to it. */
 static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32_t *owner,
-                      uint32_t chunk) {
-    uint32_t k = s->m->top_k;
+                      uint32_t n_cut, uint32_t chunk) {
+    uint32_t k = s->m->top_k, group[SL_MAX_TOP_K];
+    for (uint32_t j = 0; j < k; j++)
+        group[j] = s->cut.group ? sl_cut_group(&s->cut, n_cut, expert[j]) : chunk;
     for (uint32_t j = 0; j < k; j++) {
-        uint32_t c = s->cut.group ? s->cut.group[expert[j]] : chunk, at = owner[j] * s->chunks + c;
+        uint32_t c = group[j], at = owner[j] * s->chunks + c;
         sim_msg *m = &s->msg[s->to_msg[at]];
         m->entries++;
         sim_route_pair(s, owner[j], expert[j]);
@@ -114,8 +116,7 @@ static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32
         s->last_row[at] = row;
         m->rows++;
         bool old = false;
-        for (uint32_t i = 0; i < k && s->cut.group && !old; i++)
-            old = owner[i] == owner[j] && s->cut.group[expert[i]] < c;
+        for (uint32_t i = 0; i < k && !old; i++) old = owner[i] == owner[j] && group[i] < c;
         m->old += old;
     }
 }
@@ -131,44 +132,61 @@ static void count_rows(sim *s, const sim_lane *l, uint32_t moe, uint32_t first, 
         uint32_t key = sim_route_row(s, l->request[part->slot], position, moe, expert);
         for (uint32_t j = 0; j < s->m->top_k; j++)
             owner[j] = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
-        count_row(s, r, expert, owner, chunk);
+        count_row(s, r, expert, owner, l->step.n_cut, chunk);
     }
+}
+
+/* Chunks of the layer that are sent, as the engine's lanes do it. */
+static uint32_t chunks_out(const sim *s, const sim_lane *l, uint32_t moe) {
+    if (moe + 1u == s->m->n_moe) return s->chunks;
+    return l->step.rows ? l->step.n_cut : 1;
+}
+
+static bool take_messages(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay,
+                          uint32_t n_out) {
+    const sim_lane *l = &w->attn->lane[lane_id];
+    for (uint32_t i = 0; i < s->n_expert * s->chunks && s->status == SL_OK; i++) {
+        uint32_t chunk = i % s->chunks;
+        if (chunk >= n_out) continue;
+        uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, s->expert_id[i / s->chunks]);
+        if (id == SIM_NONE) return false;
+        sim_msg *m = &s->msg[id];
+        m->lane = lane_id;
+        m->layer = moe;
+        m->chunk = chunk;
+        m->round = l->member.round;
+        m->with_set = sl_member_needs_set(&l->member, moe, chunk);
+        m->stay = stay && chunk == s->chunks - 1;
+        m->ends = chunk + 1 == n_out && n_out < s->chunks;
+        s->to_msg[i] = id;
+        s->last_row[i] = SIM_NONE;
+    }
+    return s->status == SL_OK;
 }
 
 void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay) {
     const sim_lane *l = &w->attn->lane[lane_id];
-    uint32_t n = s->n_expert * s->chunks;
-    for (uint32_t i = 0; i < n && s->status == SL_OK; i++) {
-        uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, s->expert_id[i / s->chunks]);
-        if (id == SIM_NONE) return;
-        sim_msg *m = &s->msg[id];
-        m->lane = lane_id;
-        m->layer = moe;
-        m->chunk = i % s->chunks;
-        m->round = l->member.round;
-        m->with_set = sl_member_needs_set(&l->member, moe, m->chunk);
-        m->stay = stay && m->chunk == s->chunks - 1;
-        s->to_msg[i] = id;
-        s->last_row[i] = SIM_NONE;
-    }
-    if (s->status != SL_OK) return;
-    for (uint32_t c = 0; !s->cut.group && c < s->chunks; c++) {
+    const uint32_t n_out = chunks_out(s, l, moe);
+    if (!take_messages(s, w, lane_id, moe, stay, n_out)) return;
+    for (uint32_t c = 0; !s->cut.group && c < n_out; c++) {
         uint32_t first, end;
         sl_cut_rows(l->step.rows, l->step.n_cut, c, &first, &end);
         count_rows(s, l, moe, first, end, c);
-        flush_pairs(s, c);
+        flush_pairs(s, l->step.n_cut, c);
     }
     if (s->cut.group) {
         count_rows(s, l, moe, 0, l->step.rows, 0);
-        flush_pairs(s, 0);
+        flush_pairs(s, l->step.n_cut, 0);
     }
-    for (uint32_t c = 0; c < s->chunks; c++)
+    for (uint32_t c = 0; c < n_out; c++)
         for (uint32_t x = 0; x < s->n_expert && s->status == SL_OK; x++) {
             uint32_t id = s->to_msg[x * s->chunks + c];
             const sim_msg *m = &s->msg[id];
             size_t n_set = m->with_set ? l->member.set.n : 0;
             sim_msg_send(s, id, m->rows || n_set ? sim_dispatch_bytes(s, m, n_set) : 0);
         }
+    for (uint32_t i = n_out * s->n_expert; i < s->chunks * s->n_expert; i++)
+        sl_turns_reply(&w->attn->turns, lane_id);
 }
 
 /* ---- life ---- */

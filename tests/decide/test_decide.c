@@ -95,7 +95,7 @@ static void draw_schedule(uint64_t *rng, scene *x, sl_schedule schedule) {
     p->policy = (sl_policy)below(rng, SL_POLICY_COUNT);
     p->lookahead = 1 + below(rng, 3);
     p->delta = below(rng, 2) ? 0.5 : 1;
-    p->has_costs = schedule == SL_SCHED_FINDEP && p->chunking == SL_CHUNK_TOKENS && below(rng, 2);
+    p->has_costs = (schedule == SL_SCHED_FINDEP || schedule == SL_SCHED_EPS) && below(rng, 2);
     p->costs = x->attention;
     p->exact |= p->chunking == SL_CHUNK_EXPERTS || schedule == SL_SCHED_AEP;
 }

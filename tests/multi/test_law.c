@@ -191,7 +191,7 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
     if (k == 4) p->lanes = 1;
     p->chunks = 2 + (uint32_t)sl_rng_below(state, 3);
     if (k == 2) p->chunking = (sl_chunking)sl_rng_below(state, SL_CHUNKING_COUNT);
-    if (k == 2 && sl_rng_below(state, 2)) { /* steps choose their chunks by these */
+    if ((k == 2 || k == 4) && sl_rng_below(state, 2)) { /* steps choose their chunks by these */
         p->has_costs = true;
         p->costs.stage[SL_COST_ATTENTION].row_us = 10;
         p->costs.stage[SL_COST_EXPERT].row_us = 5;

@@ -267,6 +267,20 @@ static void message(replay *p, const span *s) {
     }
 }
 
+/* Chunks that a layer was not cut into are answered at once: only those that returned were away. */
+static void leave_out(replay *p, size_t i) {
+    const span *block = &p->r->span[i];
+    uint32_t away = 0;
+    if (p->turns.lane[block->lane].phase != SL_TURN_WAITS) return;
+    for (i++; i < p->r->n; i++) {
+        const span *s = &p->r->span[i];
+        if (s->worker != p->worker || s->lane != block->lane) continue;
+        if (s->src == NONE && is(s, "merge")) break;
+        away += s->src != NONE && is(s, "RETURN");
+    }
+    for (; away < p->turns.shape.n_replies; away++) sl_turns_reply(&p->turns, block->lane);
+}
+
 static void task(replay *p, const span *s, size_t i) {
     const sl_turn_lane *lane = &p->turns.lane[SL_MIN(s->lane, SL_PLAN_MAX_LANES - 1)];
     bool ready = lane->phase == SL_TURN_READY;
@@ -275,9 +289,11 @@ static void task(replay *p, const span *s, size_t i) {
         expect(p, SL_TURN_BEGIN, s);
     } else if (is(s, "attention")) {
         expect(p, SL_TURN_BLOCK, s);
+        leave_out(p, i);
     } else if (is(s, "dispatch") && p->rows[s->lane] == 0 && ready && lane->next == SL_TURN_BLOCK) {
         skip_empty(p);
         expect(p, SL_TURN_BLOCK, s);
+        leave_out(p, i);
     } else if (is(s, "shared")) {
         expect(p, SL_TURN_SHARED, s);
     } else if (is(s, "merge")) {
@@ -339,6 +355,18 @@ typedef struct expert_side {
     const span *begun; /* the last task */
 } expert_side;
 
+/* Flags are not recorded, either: no further chunk of the sender's layer came. */
+static bool is_last_chunk(const record *r, const span *last) {
+    for (size_t i = 0; i < r->n; i++) {
+        const span *s = &r->span[i];
+        if (s->src == last->src && s->worker == last->worker && is(s, "DISPATCH") &&
+            s->lane == last->lane && s->round == last->round && s->layer == last->layer &&
+            s->chunk > last->chunk)
+            return false;
+    }
+    return true;
+}
+
 static sl_round_msg message_of(expert_side *x, const span *s) {
     uint32_t layer = x->m->moe_index[s->layer];
     members_of(x->r, s, &x->set);
@@ -348,6 +376,7 @@ static sl_round_msg message_of(expert_side *x, const span *s) {
                           .chunk = s->chunk,
                           .round = s->round,
                           .rows = s->rows,
+                          .ends = layer + 1 < x->m->n_moe && is_last_chunk(x->r, s),
                           .with_set = layer == 0 && s->chunk == 0,
                           .set = x->set};
 }

@@ -181,7 +181,7 @@ static sl_barrier *bar;
 
 static sl_status arrive(uint32_t who, uint64_t round, uint32_t layer, const sl_idset *set) {
     bool dropped;
-    sl_status st = sl_barrier_arrive(bar, who, round, layer, 0, set, &dropped, &err);
+    sl_status st = sl_barrier_arrive(bar, who, round, layer, 0, false, set, &dropped, &err);
     assert_false(dropped);
     return st;
 }
@@ -269,7 +269,7 @@ static void barrier_counts_the_dead_as_bare_headers(void **state) {
     waits();
     OK(sl_barrier_dead(bar, 3, &err)); /* had not */
     runs(1, 0, SET(1));
-    OK(sl_barrier_arrive(bar, 3, 1, 0, 0, SET(1, 2, 3), &dropped, &err));
+    OK(sl_barrier_arrive(bar, 3, 1, 0, 0, false, SET(1, 2, 3), &dropped, &err));
     assert_true(dropped);
     OK(arrive(1, 1, 1, NULL));
     runs(1, 1, SET(1));
@@ -291,7 +291,7 @@ static void barrier_counts_the_dead_as_bare_headers(void **state) {
 
 static sl_status chunk(uint32_t who, uint32_t layer, uint32_t c, const sl_idset *set) {
     bool dropped;
-    sl_status st = sl_barrier_arrive(bar, who, 1, layer, c, set, &dropped, &err);
+    sl_status st = sl_barrier_arrive(bar, who, 1, layer, c, false, set, &dropped, &err);
     assert_false(dropped);
     return st;
 }

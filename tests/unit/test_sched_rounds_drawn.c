@@ -21,6 +21,7 @@ enum {
     MAX_E = 4,
     MAX_L = 3,
     MAX_C = 3,
+    MAX_STEPS = 4 * MAX_C,
     MAX_NODES = MAX_A + MAX_E,
     MAX_PLACES = MAX_L * MAX_A * MAX_C,
     QUEUE = 256,
@@ -36,7 +37,7 @@ typedef struct msg {
     uint32_t lane, layer, chunk;
     uint64_t round;
     uint32_t set; /* bit i: attention worker i */
-    bool has_set, stay;
+    bool has_set, stay, ends;
 } msg;
 
 typedef struct fifo {
@@ -48,15 +49,17 @@ typedef struct attention {
     bool dead;
     sl_member lane[MAX_L];
     uint32_t layer[MAX_L], replies[MAX_L][MAX_E], work[MAX_L];
+    uint32_t cut[MAX_L];  /* chunks of its layer */
     uint32_t next[MAX_L]; /* set of the sequencer's last reply */
 } attention;
 
 /* The plain model of a lane at an expert worker. */
 typedef struct plain_round {
-    bool known, closed;   /* announced here; at the sequencer: over */
-    uint32_t set, next;   /* members; of the round after it, when closed */
-    uint32_t done;        /* chunks that were ready, in order */
-    uint32_t sent[MAX_A]; /* chunks that came */
+    bool known, closed;      /* announced here; at the sequencer: over */
+    uint32_t set, next;      /* members; of the round after it, when closed */
+    uint32_t done;           /* chunks that were ready, in order */
+    uint32_t sent[MAX_A];    /* chunks that came, or will not */
+    uint32_t has[MAX_STEPS]; /* members that have the chunk */
 } plain_round;
 
 typedef struct plain_lane {
@@ -99,7 +102,7 @@ struct network {
     fifo ch[MAX_NODES][MAX_NODES];
     sl_idset members, experts;
     uint32_t member_ids[MAX_A], expert_ids[MAX_E];
-    uint64_t tasks, early, sleeps, buried, replies;
+    uint64_t tasks, early, sleeps, buried, replies, uneven;
     bool failed;
     char why[256];
 };
@@ -188,8 +191,9 @@ static void plain_ready(expert *x, uint32_t lane) {
         for (uint32_t a = 0; a < s->n_att; a++)
             all = all && (!(live >> a & 1) || p->sent[a] > p->done);
         if (!all) continue;
-        x->ready[x->n_ready++ % MAX_TASKS] =
-            (plain_task){lane, p->done / s->chunks, p->done % s->chunks, r};
+        if (p->has[p->done] & live)
+            x->ready[x->n_ready++ % MAX_TASKS] =
+                (plain_task){lane, p->done / s->chunks, p->done % s->chunks, r};
         p->done++;
         r = 0; /* from the oldest again */
     }
@@ -275,6 +279,7 @@ static void exp_rows(network *s, expert *x, const msg *in) {
                       .chunk = in->chunk,
                       .round = in->round,
                       .rows = 1,
+                      .ends = in->ends,
                       .stay = in->stay,
                       .with_set = in->has_set,
                       .set = set_of(in->set, ids)};
@@ -282,7 +287,9 @@ static void exp_rows(network *s, expert *x, const msg *in) {
     bool dead = x->dead >> a & 1;
     if (!dead) {
         s->early += in->round > l->newest;
-        l->round[in->round].sent[a]++;
+        plain_round *p = &l->round[in->round];
+        p->has[p->sent[a]] |= 1u << a;
+        p->sent[a] = in->ends ? (in->layer + 1) * s->chunks : p->sent[a] + 1;
         if (x->at == 0 && in->layer == s->n_moe - 1 && in->chunk == s->chunks - 1) {
             l->voted |= 1u << a;
             if (in->stay) l->stays |= 1u << a;
@@ -355,7 +362,9 @@ static void exp_begin(network *s, expert *x) {
             m->round != t->round || m->layer != t->layer || m->chunk != t->chunk)
             broken(s, "expert %u: the message of worker %u is another", x->at, t->member[i]);
     }
-    if (members != (p->set & ~x->dead)) broken(s, "expert %u answers %x", x->at, members);
+    uint32_t step = t->layer * s->chunks + t->chunk;
+    if (members != (p->set & p->has[step] & ~x->dead))
+        broken(s, "expert %u answers %x", x->at, members);
     bool last = x->at == 0 && t->layer == s->n_moe - 1 && t->chunk == s->chunks - 1;
     if ((t->next != NULL) != last || (last && (!p->closed || mask_of(t->next) != p->next)))
         broken(s, "expert %u: wrong NEXT after round %u.%" PRIu64, x->at, t->lane, t->round);
@@ -410,13 +419,16 @@ static void send_layer(network *s, uint32_t a, uint32_t lane) {
         sl_member_vote(m, out.stay);
     }
     memset(w->replies[lane], 0, sizeof w->replies[lane]);
+    w->cut[lane] = out.layer == s->n_moe - 1 ? s->chunks : 1 + pick(s, s->chunks);
+    s->uneven += w->cut[lane] < s->chunks;
     uint32_t first = pick(s, s->n_exp);
-    for (uint32_t i = 0; i < s->n_exp * s->chunks; i++) {
+    for (uint32_t i = 0; i < s->n_exp * w->cut[lane]; i++) {
         if (s->deaths > 0 && pick(s, 200) == 0) {
             die(s, a);
             return;
         }
         out.chunk = i / s->n_exp;
+        out.ends = out.chunk + 1 == w->cut[lane] && w->cut[lane] < s->chunks;
         out.has_set = sl_member_needs_set(m, out.layer, out.chunk);
         out.set = out.has_set ? mask_of(&m->set) : 0;
         push(s, a, exp_node((first + i) % s->n_exp), out);
@@ -433,7 +445,7 @@ static void att_reply(network *s, uint32_t a, uint32_t e, const msg *in) {
     w->replies[lane][e]++;
     if (e == 0) w->next[lane] = in->set;
     for (uint32_t i = 0; i < s->n_exp; i++)
-        if (w->replies[lane][i] < s->chunks) return;
+        if (w->replies[lane][i] < w->cut[lane]) return;
     if (s->failed) return;
     if (++w->layer[lane] < s->n_moe) {
         send_layer(s, a, lane);
@@ -603,7 +615,7 @@ static void drawn_networks(void **state) {
     (void)state;
     static network s;
     uint64_t first = only_seed ? only_seed : 1, n = only_seed ? 1 : 1500;
-    uint64_t tasks = 0, early = 0, sleeps = 0, buried = 0, replies = 0;
+    uint64_t tasks = 0, early = 0, sleeps = 0, buried = 0, replies = 0, uneven = 0;
     for (uint64_t seed = first; seed < first + n; seed++) {
         if (!run(&s, seed)) fail_msg("seed %" PRIu64 ": %s", seed, s.why);
         tasks += s.tasks;
@@ -611,12 +623,14 @@ static void drawn_networks(void **state) {
         sleeps += s.sleeps;
         buried += s.buried;
         replies += s.replies;
+        uneven += s.uneven;
     }
     print_message("%" PRIu64 " seeds: %" PRIu64 " chunks, %" PRIu64 " answers, %" PRIu64
                   " messages before their round's announcement, %" PRIu64 " sleeps, %" PRIu64
                   " messages of the dead dropped\n",
                   n, tasks, replies, early, sleeps, buried);
-    if (!only_seed) assert_true(tasks > 100 * n && early > n && sleeps > n && buried > n / 10);
+    if (!only_seed)
+        assert_true(tasks > 100 * n && early > n && sleeps > n && buried > n / 10 && uneven > n);
 }
 
 int main(int argc, char **argv) {

@@ -37,7 +37,7 @@ typedef struct msg {
     uint64_t epoch, round;
     uint32_t lane, layer, chunk, who;
     uint64_t set; /* bit i: attention worker i */
-    bool has_set, stay;
+    bool has_set, stay, ends;
 } msg;
 
 typedef struct queue {
@@ -51,6 +51,8 @@ typedef struct att {
     uint32_t layer[MAX_L];
     uint32_t replies[MAX_L][MAX_E]; /* chunks of this layer that each expert worker has answered */
     msg next[MAX_L];                /* what the sequencer's last reply said */
+    uint32_t cut[MAX_L];            /* chunks of this layer */
+    uint32_t was_cut[MAX_L][2][3];  /* ghost: of even and odd rounds' layers */
     uint32_t work[MAX_L];           /* rounds still wanted */
 } att;
 
@@ -73,7 +75,7 @@ typedef struct sim {
     queue ch[MAX_NODES][MAX_NODES];
     uint64_t truth[MAX_L][MAX_ROUNDS]; /* ghost: the set the sequencer fixed, of this epoch */
     uint64_t left[MAX_L];              /* ghost: said LEAVE and has not joined since */
-    uint64_t rounds_done, sleeps, early, dropped, held;
+    uint64_t rounds_done, sleeps, early, dropped, held, uneven;
     bool failed;
     char why[256];
 } sim;
@@ -186,13 +188,17 @@ static void send_layer(sim *s, uint32_t a, uint32_t lane) {
         out.stay = stay != (s->fault == FLIP_VOTE && pick(s, 16) == 0);
     }
     memset(w->replies[lane], 0, sizeof w->replies[lane]);
+    w->cut[lane] = out.layer == s->n_moe - 1 ? s->n_chunks : 1 + pick(s, s->n_chunks);
+    w->was_cut[lane][m->round % 2][out.layer] = w->cut[lane];
+    s->uneven += w->cut[lane] < s->n_chunks;
     uint32_t first = pick(s, s->n_exp);
-    for (uint32_t i = 0; i < s->n_exp * s->n_chunks; i++) {
+    for (uint32_t i = 0; i < s->n_exp * w->cut[lane]; i++) {
         if (s->deaths > 0 && pick(s, 200) == 0) {
             die(s, a);
             return;
         }
         out.chunk = i / s->n_exp;
+        out.ends = out.chunk + 1 == w->cut[lane] && w->cut[lane] < s->n_chunks;
         out.has_set = sl_member_needs_set(m, out.layer, out.chunk);
         out.set = out.has_set ? mask_of(&m->set) : 0;
         att_send(s, a, (first + i) % s->n_exp, out);
@@ -209,7 +215,7 @@ static void att_reply(sim *s, uint32_t a, uint32_t e, const msg *in) {
     w->replies[lane][e]++;
     if (e == sequencer(s)) w->next[lane] = *in;
     for (uint32_t i = 0; i < s->n_exp; i++)
-        if (!s->e[i].lost && w->replies[lane][i] < s->n_chunks) return;
+        if (!s->e[i].lost && w->replies[lane][i] < w->cut[lane]) return;
     if (s->failed) return;
     if (++w->layer[lane] < s->n_moe) {
         send_layer(s, a, lane);
@@ -308,7 +314,8 @@ static void run_ready(sim *s, uint32_t e, uint32_t lane) {
         if (to == 0 || (to & ~truth)) broken(s, "lane %u: replies to no members", lane);
         for (uint32_t a = 0; a < s->n_att; a++) {
             bool member = truth >> a & 1, replied = to >> a & 1;
-            if (member && !s->a[a].dead && !replied)
+            bool has = r.chunk < s->a[a].was_cut[lane][r.round % 2][r.layer];
+            if (member && !s->a[a].dead && has != replied)
                 broken(s, "lane %u, round %" PRIu64 ": ran without worker %u", lane, r.round, a);
             if (replied && (x->sent[lane][a] < 1 || x->sent[lane][a] > s->n_chunks - r.chunk))
                 broken(s, "lane %u: worker %u sent %u messages", lane, a, x->sent[lane][a]);
@@ -335,7 +342,7 @@ static void exp_rows(sim *s, uint32_t e, const msg *in) {
     const sl_idset *missing;
     if (sl_barrier_waiting(x->bar[lane], &round, &layer, &missing) && round < in->round) s->early++;
     check(s,
-          sl_barrier_arrive(x->bar[lane], in->who, in->round, in->layer, in->chunk,
+          sl_barrier_arrive(x->bar[lane], in->who, in->round, in->layer, in->chunk, in->ends,
                             in->has_set ? &set : NULL, &dropped, &err),
           &err, "arrive");
     if (s->failed) return;

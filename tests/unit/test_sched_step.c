@@ -289,10 +289,32 @@ static void a_step_is_cut_as_is_fastest(void **state) {
     assert_int_equal(sl_cut_choose(&t.cut, 77, 500),
                      sl_choose_chunks(&p.costs, &t.cut.load, &x, 77, 500));
     assert_int_equal(sl_cut_choose(&t.cut, 0, 0), 4);
+    /* Groups of experts: a divisor of what the plan has, and only where no bit depends on it. */
+    uint32_t first[9];
+    sl_host host[8];
+    for (uint32_t e = 0; e < 8; e++) host[e] = (sl_host){1, UINT32_MAX};
+    for (uint32_t e = 0; e < 9; e++) first[e] = e;
+    p.place = (sl_placement){1, first, host};
+    p.chunking = SL_CHUNK_EXPERTS;
+    for (int exact = 0; exact < 2; exact++) {
+        p.exact = exact;
+        sl_cut_free(&t.cut);
+        assert_int_equal(sl_cut_create(&p, &m, 256, &t.cut, &err), SL_OK);
+        const uint32_t few = sl_cut_choose(&t.cut, 1, 1);
+        assert_true(exact ? few < 4 && 4 % few == 0 : few == 4);
+        assert_int_equal(sl_cut_choose(&t.cut, 3000, 1), 4);
+        for (uint32_t e = 0; e < 8; e++) {
+            assert_int_equal(sl_cut_group(&t.cut, 4, e), e / 2);
+            assert_int_equal(sl_cut_group(&t.cut, 2, e), e / 4);
+            assert_int_equal(sl_cut_group(&t.cut, 1, e), 0);
+        }
+    }
+    p.chunking = SL_CHUNK_TOKENS;
     p.schedule = SL_SCHED_PINGPONG; /* nobody else's steps are cut by costs */
     sl_cut_free(&t.cut);
     assert_int_equal(sl_cut_create(&p, &m, 256, &t.cut, &err), SL_OK);
-    assert_int_equal(sl_cut_choose(&t.cut, 1, 1), 4);
+    assert_int_equal(sl_cut_choose(&t.cut, 1, 1), 1); /* but by their rows */
+    assert_int_equal(sl_cut_choose(&t.cut, 9, 1), 4);
     unmake(&t);
 }
 

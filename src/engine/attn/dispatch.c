@@ -27,8 +27,9 @@ static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
 /* Where entry rj of the lane goes in a chunk, NULL: it is not of the chunk. */
 static sl_outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, sl_outgoing *out) {
     const sl_pass *p = &lane->pass;
-    const uint32_t *group = lane->attn->cut.group;
-    if (s->group != UINT32_MAX && group[p->expert[rj]] != s->group) return NULL;
+    if (s->group != UINT32_MAX &&
+        sl_cut_group(&lane->attn->cut, p->step.n_cut, p->expert[rj]) != s->group)
+        return NULL;
     if (s->lost == UINT32_MAX) return &out[p->owner[rj]];
     return s->lost == p->owner[rj] ? &out[sl_outgoing_host(p, rj)] : NULL;
 }
@@ -145,21 +146,41 @@ static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_bu
     return st == SL_ERR_PEER_DOWN || st == SL_ERR_NOMEM ? SL_OK : st;
 }
 
+/* Chunks of the layer that are sent: those that the step is cut into, one word where there are no
+ * rows; of the last layer all, as its last one votes and is answered with who is next. */
+static uint32_t chunks_out(const sl_lane *lane) {
+    const sl_attn *a = lane->attn;
+    if (a->m->moe_index[lane->pass.layer] + 1u == a->m->n_moe) return a->n_chunks;
+    return lane->n_away ? lane->pass.step.n_cut : 1;
+}
+
+/* The other chunks are as if they had been answered. */
+static void leave_out_rest(sl_lane *lane) {
+    const sl_attn *a = lane->attn;
+    for (; lane->n_left < a->n_chunks; lane->n_left++) {
+        for (uint32_t i = 0; i < a->n_experts; i++) {
+            sl_again_sent(&lane->again, lane->n_left * a->n_experts + i, true, 0);
+            sl_turns_reply(lane->turns, lane->id);
+        }
+    }
+}
+
 /* To every expert worker. */
 static sl_status send_chunk(sl_lane *lane) {
     bool with_set = carries_set(lane), last = lane->n_left == lane->attn->n_chunks - 1;
+    bool ends = !last && lane->n_left + 1 == chunks_out(lane);
     sl_status st = SL_OK;
     for (uint32_t i = 0; st == SL_OK && i < lane->attn->n_experts; i++) {
         sl_outgoing *o = &lane->pass.out[i];
-        const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
-                                  .flags = (with_set ? SL_WIRE_SET : 0) |
-                                           (lane->stay && last ? SL_WIRE_STAY : 0) |
-                                           (o->n.n_old ? SL_WIRE_OLD : 0),
-                                  .round = lane->member.round,
-                                  .lane = lane->id,
-                                  .layer = lane->attn->m->moe_index[lane->pass.layer],
-                                  .chunk = lane->n_left,
-                                  .rows = o->n.rows};
+        const sl_wire_header h = {
+            .kind = SL_MSG_DISPATCH,
+            .flags = (with_set ? SL_WIRE_SET : 0) | (lane->stay && last ? SL_WIRE_STAY : 0) |
+                     (ends ? SL_WIRE_ENDS : 0) | (o->n.n_old ? SL_WIRE_OLD : 0),
+            .round = lane->member.round,
+            .lane = lane->id,
+            .layer = lane->attn->m->moe_index[lane->pass.layer],
+            .chunk = lane->n_left,
+            .rows = o->n.rows};
         sl_buf *b = o->buf;
         o->buf = NULL;
         st = send_message(lane, i, h, b);
@@ -186,8 +207,10 @@ bool sl_lane_left(sl_lane *lane) {
         lane->n_left++;
         if (st != SL_OK)
             give_up(lane, st);
-        else if (lane->n_left < lane->attn->n_chunks)
+        else if (lane->n_left < chunks_out(lane))
             pack_chunk(lane);
+        else
+            leave_out_rest(lane);
     }
     if (lane->pass.leaving && lane->n_left < lane->attn->n_chunks) return false;
     lane->pass.leaving = false;

@@ -90,6 +90,7 @@ static sl_round_msg round_msg(const sl_wire_header *h, const sl_wire_dispatch *v
                           .chunk = h->chunk,
                           .round = h->round,
                           .rows = v->n_entries,
+                          .ends = (h->flags & SL_WIRE_ENDS) != 0,
                           .stay = (h->flags & SL_WIRE_STAY) != 0,
                           .with_set = (h->flags & SL_WIRE_SET) != 0,
                           .set = {.ids = v->set, .n = v->n_set}};
