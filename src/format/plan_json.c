@@ -680,11 +680,6 @@ static sl_status check_ranks(const sl_plan *p, sl_err *err) {
     if (p->segments && !p->exact)
         return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
     if (attention == 1 && expert == 1) return SL_OK;
-    if (p->exact && !p->segments)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: exact with gangs (%u ranks for attention, %u for experts) needs "
-                       "segments",
-                       attention, expert);
     const sl_link_cost *link = &p->device.rank_link;
     if (sl_device_is_modelled(&p->device) && link->alpha_us <= 0 && link->byte_us <= 0)
         return sl_fail(err, SL_ERR_ARG,

@@ -218,7 +218,10 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
         .o = o,
         .o_stride = q_width};
     if (s->n_heads) sl_attention(ex, &args);
-    sl_project(ex, &w->mat[SL_ROLE_O], o, rows->n, y, scratch);
+    const uint32_t all = m->stored.n_heads * s->head_dim;
+    const float *whole = sl_rank_whole(m, &m->holds.heads, s->head_dim, o, rows->n, all, scratch);
+    sl_project_to(ex, &w->mat[SL_ROLE_O], whole, rows->n, y + sl_rank_first(m), s->d_model,
+                  scratch);
     sl_stream_add(m, ex, &w->mat[SL_ROLE_O_BIAS], y, rows->n, x);
     scratch->used = level;
 }
@@ -241,16 +244,19 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     }
 }
 
-/* The three matrices of a SwiGLU feed-forward, in the order of their roles; rows h, or act. */
-static void feed_forward(const sl_exec *ex, const sl_mat *w, const float *h, const sl_act *act,
-                         uint32_t n_rows, float *y, sl_arena *scratch) {
+/* The three matrices of a SwiGLU feed-forward, in the order of their roles; rows h, or act. mine: a
+ * rank's of `width` values between them. */
+static void feed_forward(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *h,
+                         const sl_act *act, const sl_holding *mine, uint32_t width, uint32_t n_rows,
+                         float *y, sl_arena *scratch) {
     size_t level = scratch->used;
     float *mid = sl_take_rows(scratch, n_rows, w[0].n);
     sl_gemm_job job = sl_dense_job(&w[0], h, n_rows, mid);
     const sl_mat *up = &w[1];
     job.act = *act;
     sl_gemm_swiglu(ex, &job, &up, 1);
-    sl_project(ex, &w[2], mid, n_rows, y, scratch);
+    const float *whole = sl_rank_whole(m, mine, 1, mid, n_rows, width, scratch);
+    sl_project_to(ex, &w[2], whole, n_rows, y + sl_rank_first(m), m->spec.d_model, scratch);
     scratch->used = level;
 }
 
@@ -265,7 +271,8 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
     const sl_mat *const into[] = {&w->mat[SL_ROLE_DENSE_GATE], &w->mat[SL_ROLE_DENSE_UP]};
     sl_act act =
         sl_norm_for(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, into, SL_LEN(into), h, scratch);
-    feed_forward(ex, into[0], h, &act, n_rows, y, scratch);
+    feed_forward(m, ex, into[0], h, &act, &m->holds.dense, m->stored.d_ff_dense, n_rows, y,
+                 scratch);
     sl_stream_add(m, ex, NULL, y, n_rows, x);
     scratch->used = level;
 }
@@ -287,7 +294,8 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     const sl_mat *ffn = &w->mat[SL_ROLE_SHARED_GATE];
     uint32_t kinds = sl_act_kinds(ex, &ffn[0]) | sl_act_kinds(ex, &ffn[1]);
     sl_act act = sl_take_act(ex, kinds, in, NULL, n_rows, m->spec.d_model, NULL, scratch);
-    feed_forward(ex, ffn, in, &act, n_rows, y, scratch); /* in is read, then y */
+    feed_forward(m, ex, ffn, in, &act, &m->holds.shared, m->stored.d_ff_shared, n_rows, y,
+                 scratch); /* in is read, then y */
     if (m->gang)
         sl_rank_put(m, ex, y, n_rows, gate->data ? scale : NULL, h);
     else if (gate->data)

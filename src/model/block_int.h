@@ -134,11 +134,23 @@ static inline sl_mat sl_bias_part(const sl_mat *bias, uint32_t c0, uint32_t n) {
 
 /* ---- ranks (model/rank.c); without a gang what they do for one ---- */
 
-/* Rows y, a rank's part of a product, are added up, then biased (NULL, or no data: not), then added
- * to the stream x. */
+/* What a product with O or DOWN multiplies, a rank's part of rows of `width` values: the whole
+ * rows, from all ranks, where each has rows of the matrix; x itself where it has columns. mine: of
+ * things that have `values` each. */
+const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
+                           const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch);
+/* The first column of such a product's results that is this rank's, if it has rows of the matrix.
+ */
+uint32_t sl_rank_first(const sl_model *m);
+/* Rows y, [n_rows][d_model], which such a product has written (from sl_rank_first on): afterwards
+ * columns *first .. *first + *n - 1 are what they are of all ranks together, and the rank does what
+ * follows to these. */
+void sl_rank_join(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows, uint32_t *first,
+                  uint32_t *n);
+/* Rows y are joined, then biased (NULL, or no data: not), then added to the stream x. */
 void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, float *y,
                    uint32_t n_rows, float *x);
-/* Of a gang: y is added up, and weighed by the sigmoid of scale[row] unless that is NULL, into h.
+/* Of a gang: y is joined, and weighed by the sigmoid of scale[row] unless that is NULL, into h.
  */
 void sl_rank_put(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows,
                  const float *scale, float *h);

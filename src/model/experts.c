@@ -158,10 +158,23 @@ static slice_jobs make_jobs(const sl_model *m, const sl_exec *ex, uint32_t layer
         j.who[j.n] = e;
         j.in_kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
         j.out_kinds |= sl_act_kinds(ex, &e->down);
-        j.out[j.n++] = sl_dense_job(&e->down, mine, n, y + skip);
+        j.out[j.n] = sl_dense_job(&e->down, mine, n, y + skip + sl_rank_first(m));
+        j.out[j.n++].y_stride = m->spec.d_model;
         at += n;
     }
     return j;
+}
+
+/* What DOWN multiplies is with all ranks, where each has some of its rows: afterwards here. */
+static const float *gather_mid(const sl_model *m, const slice_jobs *j, const float *mid,
+                               uint32_t pairs, uint32_t width, sl_arena *scratch) {
+    const float *whole = sl_rank_whole(m, &m->holds.expert, 1, mid, pairs, width, scratch);
+    size_t at = 0;
+    for (uint32_t i = 0; whole != mid && i < j->n; i++) {
+        j->out[i].x = whole + at * width;
+        at += j->out[i].n_rows;
+    }
+    return whole;
 }
 
 /* once: rows of x in 8 bits, all of them; NULL: a slice rounds what its pairs take. */
@@ -194,14 +207,18 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
         clamped_swiglu(ex, spec->glu_limit, j.in, j.who, j.n, pairs, scratch);
     else
         sl_gemm_swiglu(ex, j.in, j.up, j.n);
-    act_to_jobs(sl_take_act(ex, j.out_kinds, mid, NULL, pairs, d_ff, j.out[0].w->segments, scratch),
-                d_ff, j.out, j.n);
+    const float *whole = gather_mid(m, &j, mid, pairs, m->stored.d_ff_expert, scratch);
+    const uint32_t wide = j.out[0].w->k;
+    act_to_jobs(
+        sl_take_act(ex, j.out_kinds, whole, NULL, pairs, wide, j.out[0].w->segments, scratch), wide,
+        j.out, j.n);
     sl_gemm(ex, j.out, j.n);
     uint32_t c0 = 0, n = d;
-    if (m->gang) m->gang->sum(m->gang->ctx, ex, y, pairs, d, &c0, &n);
+    if (m->gang) sl_rank_join(m, ex, y, pairs, &c0, &n);
     for (uint32_t i = 0; i < j.n; i++)
         if (j.who[i]->down_bias.data)
-            add_bias(ex, j.out[i].y, &j.who[i]->down_bias, j.out[i].n_rows, c0, n);
+            add_bias(ex, j.out[i].y - sl_rank_first(m), &j.who[i]->down_bias, j.out[i].n_rows, c0,
+                     n);
     if (m->gang)
         put_results(ex, b, s, gate, d, y, c0, n);
     else if (b->to)

@@ -154,6 +154,7 @@ sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) 
 size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows);
 /* What ranks need besides. */
 size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows);
+size_t sl_rank_pairs_bytes(const sl_model *m, uint32_t max_pairs);
 
 /* x[i] = embedding row of ids[i], widened. ids are < vocab (checked by the caller). */
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,

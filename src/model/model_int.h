@@ -76,6 +76,7 @@ typedef struct sl_holding {
 
 typedef struct sl_holdings {
     sl_holding heads, kv_heads, dense, expert, shared, vocab;
+    sl_holding out; /* of the rows of O and DOWN, where ranks gather what these multiply */
 } sl_holdings;
 
 /* Columns of O and of the three kinds of DOWN that one rank has together: the largest block of

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#define OUT_UNIT 32u
+
 static uint32_t gcd(uint32_t a, uint32_t b) {
     while (b) {
         uint32_t rest = a % b;
@@ -47,6 +49,19 @@ static void cut_width(const sl_model *m, uint32_t block, sl_holding *cut, uint32
     *width = cut->n;
 }
 
+/* Sums in segments are of columns; else ranks have rows, and no number is added otherwise than by
+ * one device. */
+static bool takes_rows(const sl_model *m) {
+    return !sl_rank_alone(m->rank) && !m->segmented;
+}
+
+/* As many rows a unit as lie in two lines of the results, which no other rank writes. */
+static void cut_out(sl_model *m) {
+    const uint32_t d = m->stored.d_model;
+    const uint32_t unit = d % OUT_UNIT || d < OUT_UNIT * SL_MAX_RANKS ? 1 : OUT_UNIT;
+    m->holds.out = cut_of(m->rank, d / unit, unit);
+}
+
 void sl_rank_take(sl_model *m) {
     sl_model_spec *s = &m->spec;
     if (sl_rank_alone(m->rank) && !m->segmented) return;
@@ -55,6 +70,7 @@ void sl_rank_take(sl_model *m) {
     cut_width(m, m->blocks.expert, &m->holds.expert, &s->d_ff_expert);
     cut_width(m, m->blocks.shared, &m->holds.shared, &s->d_ff_shared);
     m->holds.vocab = cut_of(m->rank, s->vocab, 1);
+    if (takes_rows(m)) cut_out(m);
 }
 
 /* What of a dimension the rank has, in its values; false: all of it. */
@@ -123,6 +139,11 @@ static bool stays_whole(sl_arch_role role) {
     return role == SL_ROLE_Q_NORM || role == SL_ROLE_K_NORM || role == SL_ROLE_EMBED;
 }
 
+static bool is_joined(sl_arch_role role) {
+    return role == SL_ROLE_O || role == SL_ROLE_DENSE_DOWN || role == SL_ROLE_SHARED_DOWN ||
+           role == SL_ROLE_EXPERT_DOWN;
+}
+
 static const sl_segments *segments_of(const sl_model *m, sl_arch_role role) {
     if (!m->segmented) return NULL;
     switch (role) {
@@ -143,6 +164,10 @@ void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat) {
     uint32_t first, n;
     mat->segments = segments_of(m, t->role);
     if (sl_rank_alone(m->rank) || stays_whole(t->role)) return;
+    if (takes_rows(m) && is_joined(t->role)) {
+        take_rows(mat, m->holds.out.first, m->holds.out.n);
+        return;
+    }
     if (part_of(m, t->n, &first, &n)) {
         if (t->k == SL_DIM_NONE)
             take_columns(mat, first, n);
@@ -181,8 +206,17 @@ sl_extent sl_model_kv_heads(const sl_model *m) {
 size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
     const sl_model_spec *s = &m->stored;
     if (!m->gang) return 0;
-    size_t q = (size_t)s->n_heads * s->head_dim;
-    return 2 * sl_scratch_floats(max_rows, SL_MAX(q, s->d_model));
+    size_t q = (size_t)s->n_heads * SL_MAX(s->head_dim, s->v_dim);
+    size_t whole = SL_MAX(q, SL_MAX(s->d_ff_dense, s->d_ff_shared));
+    size_t joined =
+        takes_rows(m) ? sl_scratch_floats(max_rows, whole) + sl_scratch_act(max_rows, whole) : 0;
+    return 2 * sl_scratch_floats(max_rows, SL_MAX(q, s->d_model)) + joined;
+}
+
+size_t sl_rank_pairs_bytes(const sl_model *m, uint32_t max_pairs) {
+    const uint32_t whole = m->stored.d_ff_expert;
+    if (!m->gang || !takes_rows(m)) return 0;
+    return sl_scratch_floats(max_pairs, whole) + sl_scratch_act(max_pairs, whole);
 }
 
 uint32_t sl_rank_group(const sl_model *m) {
@@ -192,6 +226,25 @@ uint32_t sl_rank_group(const sl_model *m) {
 
 uint32_t sl_rank_skip(const sl_model *m) {
     return m->gang ? m->holds.heads.first - m->holds.kv_heads.first * sl_rank_group(m) : 0;
+}
+
+const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
+                           const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch) {
+    if (!m->gang || !takes_rows(m)) return x;
+    float *whole = sl_take_rows(scratch, n_rows, width);
+    m->gang->gather(m->gang->ctx, x, n_rows, mine->first * values, mine->n * values, width, whole);
+    return whole;
+}
+
+uint32_t sl_rank_first(const sl_model *m) {
+    return m->gang && takes_rows(m) ? m->holds.out.first : 0;
+}
+
+void sl_rank_join(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows, uint32_t *first,
+                  uint32_t *n) {
+    *first = m->holds.out.first;
+    *n = m->holds.out.n;
+    if (!takes_rows(m)) m->gang->sum(m->gang->ctx, ex, y, n_rows, m->spec.d_model, first, n);
 }
 
 void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, float *y,
@@ -205,7 +258,7 @@ void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, flo
         sl_vec_add(ex, x, y, (size_t)n_rows * d);
         return;
     }
-    m->gang->sum(m->gang->ctx, ex, y, n_rows, d, &first, &n);
+    sl_rank_join(m, ex, y, n_rows, &first, &n);
     for (uint32_t r = 0; r < n_rows; r++) {
         const size_t at = (size_t)r * d + first;
         if (biased) {
@@ -221,7 +274,7 @@ void sl_rank_put(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows
                  const float *scale, float *h) {
     const sl_exec alone = {.k = ex->k};
     uint32_t first, n;
-    m->gang->sum(m->gang->ctx, ex, y, n_rows, m->spec.d_model, &first, &n);
+    sl_rank_join(m, ex, y, n_rows, &first, &n);
     for (uint32_t r = 0; r < n_rows; r++) {
         const size_t at = (size_t)r * m->spec.d_model + first;
         if (scale) sl_gate_rows(&alone, y + at, scale + r, 1, n);

@@ -48,8 +48,6 @@ static void note_sums(crypto_generichash_state *h, const sl_plan *p) {
     note_number(h, "groups of experts", groups ? p->chunks : 1);
     note(h, "first host", p->place.first, (entries + 1) * sizeof *p->place.first);
     note(h, "hosts", p->place.host, p->place.first[entries] * sizeof *p->place.host);
-    note_number(h, "attention ranks", sl_plan_ranks(p, SL_ROLE_ATTENTION));
-    note_number(h, "expert ranks", sl_plan_ranks(p, SL_ROLE_EXPERT));
 }
 
 /* What a conversation becomes. */

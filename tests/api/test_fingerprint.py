@@ -39,7 +39,7 @@ def test_exact_deployments_have_one(make_server):
     # another order of sums, and another rounding
     others = [["--segments"], ["--wire", "bf16"], ["--activations", "f32"]]
     assert len(found | {of(make_server, "qwen3moe-tiny", "--exact", *args) for args in others}) == 4
-    assert of(make_server, "qwen3moe-tiny", "--exact", "--tp", "2") == of(make_server, "qwen3moe-tiny", "--exact", "--segments")
+    assert of(make_server, "qwen3moe-tiny", "--exact", "--tp", "2") in found
 
 
 def test_without_exact_placements_differ(make_server):

@@ -295,7 +295,7 @@ def test_tensor_parallelism_on_cpus_is_run(tmp_path):
     file.write_text(json.dumps(rows[0]["plan"]))
     assert rows[0]["plan"]["tp"] == {side: rows[0][side]["tensor_parallel"] for side in ("attention", "expert")}
     out, _ = sluice("run", TINY, "--plan", file, "--ids", "3,5,7", "-n", 8, "--exact", "--json")
-    plain, _ = sluice("run", TINY, "--ids", "3,5,7", "-n", 8, "--exact", "--segments", "--json")
+    plain, _ = sluice("run", TINY, "--ids", "3,5,7", "-n", 8, "--exact", "--json")
     assert json.loads(out)["ids"] == json.loads(plain)["ids"]
     gpus = [r for r in plan(TINY, "--cluster", cluster("false"), *args)["deployments"] if r["attention"]["tensor_parallel"] > 1]
     assert gpus and all(r["planned_only"] == "tensor parallelism over GPUs" and r["plan"] is None for r in gpus)
@@ -321,7 +321,7 @@ def test_every_strategy_of_cpus_that_is_no_pipeline_runs(tmp_path, nodes):
     names = [r["strategy"] for r in group["best"]]
     assert "DP=4, EP=4" in names and "TP=2+DP=2, TP=2+EP=2" in names and not any("PP" in name for name in names)
     assert any(r["replicas"] == 2 for r in group["best"]), names
-    request = ["--ids", "3,5,7,9,11", "-n", 6, "--ignore-eos", "--exact", "--segments", "--json"]
+    request = ["--ids", "3,5,7,9,11", "-n", 6, "--ignore-eos", "--exact", "--json"]
     alone = json.loads(sluice("run", TINY, *request)[0])["ids"]
     file = tmp_path / "plan.json"
     for row in group["best"]:

@@ -72,7 +72,7 @@ static const char *program, *transport;
 static uint64_t seed = 1;
 static uint32_t one_in = 1;    /* slow builds run a draw of the schedules: one in so many */
 static bool skewed;            /* experts are drawn instead of routed */
-static bool segmented;         /* sums in segments, and workers may be gangs */
+static bool segmented;         /* sums in segments */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
 static bool gpus;                  /* some workers are on GPU 0 */
@@ -299,7 +299,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
-        if (segmented) vary_ranks(&o.plan, state);
+        if (!gpus) vary_ranks(&o.plan, state);
         if (gpus) vary_devices(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
@@ -309,10 +309,11 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     if (o.plan.schedule == SL_SCHED_AEP)
         snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
     size_t used = strlen(schedule);
-    if (segmented)
-        snprintf(schedule + used, n - used, ", tp %u and %u, %s",
+    if (!gpus)
+        snprintf(schedule + used, n - used, ", tp %u and %u, %s%s",
                  sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
-                 o.plan.rank_kind == SL_RANKS_PROCESSES ? "processes" : "threads");
+                 o.plan.rank_kind == SL_RANKS_PROCESSES ? "processes" : "threads",
+                 segmented ? ", segments" : "");
     for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
         used = strlen(schedule);
         snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",

@@ -535,8 +535,6 @@ static void refused_workers(void **state) {
     refused("{" HEAD ",\"tp\":{\"expert\":2,\"ranks\":\"fibres\"}," PAIR "}", SL_ERR_ARG,
             "ranks 'fibres' is unknown: threads, processes");
     refused("{" HEAD ",\"segments\":true," PAIR "}", SL_ERR_ARG, "segments are a part of exact");
-    refused("{" HEAD ",\"exact\":true,\"tp\":{\"expert\":2}," PAIR "}", SL_ERR_ARG,
-            "needs segments");
     refused("{\"version\":1,\"schedule\":\"ep\"," PAIR "}", SL_ERR_ARG,
             "schedule ep is colocated, 2 of 2 workers do not have both roles");
 #define EXPERTS(list)                                                                              \

@@ -150,8 +150,7 @@ static sl_status apply_ranks(const sl_options *o, sl_plan *p, sl_err *err) {
     const uint32_t expert = o->expert_tp ? o->expert_tp : o->tp;
     if (attention) p->attention_tp = attention;
     if (expert) p->expert_tp = expert;
-    const bool gangs = p->attention_tp > 1 || p->expert_tp > 1;
-    p->segments = p->segments || o->segments || (p->exact && gangs);
+    p->segments = p->segments || o->segments;
     return o->tp_ranks[0] ? sl_rank_kind_parse(o->tp_ranks, &p->rank_kind, err) : SL_OK;
 }
 

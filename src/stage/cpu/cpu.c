@@ -140,8 +140,8 @@ static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
         rows =
             sl_model_scratch_bytes(m, d->max_rows) + sl_rank_scratch_bytes(d->model, d->max_rows);
     if (max_pairs)
-        pairs =
-            sl_experts_scratch_bytes(m, max_pairs) + 2 * ((size_t)max_pairs * sizeof(void *) + 64);
+        pairs = sl_experts_scratch_bytes(m, max_pairs) + sl_rank_pairs_bytes(d->model, max_pairs) +
+                2 * ((size_t)max_pairs * sizeof(void *) + 64);
     size_t cap = SL_MAX(SL_MAX(rows, pairs), adding);
     if (cap <= d->scratch.cap) return SL_OK;
     sl_arena bigger;
