@@ -68,38 +68,6 @@ SL_INLINE const uint8_t *sl_tile_rows_after(const sl_act_tile *t, uint32_t c0, u
     return (const uint8_t *)t->w + (c0 + cols) * t->w_stride;
 }
 
-/* Where hints for the weight rows that come next go: in memory's order, as one stretch where rows
- * lie one behind the other, else row by row. */
-typedef struct sl_ahead {
-    const uint8_t *at;
-    size_t left, row, gap; /* bytes of the row, of a row, and between two; 0: one stretch */
-} sl_ahead;
-
-/* Values k0 .. k0 + n - 1 of the rows after c0 .. c0 + cols - 1, of a tile that is not dense. */
-SL_INLINE sl_ahead sl_tile_ahead(const sl_act_tile *t, uint32_t c0, uint32_t cols, uint32_t k0,
-                                 uint32_t n) {
-    const size_t row = sl_dtype_row_bytes(t->dtype, n), skip = sl_dtype_row_bytes(t->dtype, k0);
-    const bool past = c0 + cols >= t->n_cols && t->next;
-    const uint8_t *from =
-        past ? (const uint8_t *)t->next : (const uint8_t *)t->w + (c0 + cols) * t->w_stride;
-    return (sl_ahead){from + skip, row, row, t->w_stride - row};
-}
-
-/* The next `bytes` of them. */
-SL_INLINE void sl_ahead_ask(sl_ahead *a, size_t bytes) {
-    while (bytes > 0) {
-        const size_t some = SL_MIN(SL_MIN(bytes, a->left), 64);
-        __builtin_prefetch(a->at, 0, 3);
-        a->at += some;
-        a->left -= some;
-        bytes -= some;
-        if (a->left) continue;
-        __builtin_prefetch(a->at - 1, 0, 3);
-        a->at += a->gap;
-        a->left = a->row;
-    }
-}
-
 /* A function of its own for one type of weights, compiled for it from `of`: with the arrays of all
  * types in one frame they are 2 to 4 % slower. */
 #define SL_TILE_FORM(name, of, dtype)                                                              \

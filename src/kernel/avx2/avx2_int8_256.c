@@ -212,17 +212,13 @@ SL_INLINE void strips_of(const sl_act_tile *t, sl_dtype dtype,
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += 8 * STRIPS) {
         uint32_t n = SL_MIN(8 * STRIPS, t->n_cols - c0);
         const uint8_t *after = sl_tile_rows_after(t, c0, 8 * STRIPS);
-        sl_ahead ahead = sl_tile_ahead(t, c0, 8 * STRIPS, 0, t->k);
         memset(acc, 0, t->n_rows * 8 * STRIPS * sizeof *acc);
         for (uint32_t b = 0; b < t->k / 256; b++) {
             pack_sums(t, b, sums);
             for (uint32_t i = 0; i < STRIPS; i++) {
                 sl_strip_src src = sl_strip_at(t, c0 + 8 * i, b * 256);
                 if (c0 == 0) sl_prefetch_strip(&src, bytes / 8); /* a tile starts cold */
-                if (sl_tile_is_dense(t))
-                    sl_prefetch_bytes(after + (b * STRIPS + i) * bytes, bytes);
-                else
-                    sl_ahead_ask(&ahead, bytes);
+                sl_prefetch_bytes(after + (b * STRIPS + i) * bytes, bytes);
                 fill(&src, &w[i]);
             }
             const run u = {t, w, sums, b, acc};

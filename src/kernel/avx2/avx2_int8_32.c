@@ -309,25 +309,18 @@ SL_INLINE void few_block(const sl_strip_src *src, size_t at, const uint8_t *x, c
 
 /* 8 columns from c0 on over a piece of k; acc is theirs, of row 0. */
 SL_INLINE void few_columns(const sl_act_tile *t, const few_x *xp, uint32_t c0, uint32_t b0,
-                           uint32_t blocks, const uint32_t R, sl_dtype dtype, const bool dense,
-                           float *acc) {
+                           uint32_t blocks, const uint32_t R, sl_dtype dtype, float *acc) {
     const uint32_t bytes = block_bytes(dtype);
     const sl_strip_src src = sl_strip_at(t, c0, b0 * 32);
     const char *next = (const char *)sl_tile_rows_after(t, c0, 8) + b0 * bytes;
-    sl_ahead ahead = {0};
-    if (!dense) ahead = sl_tile_ahead(t, c0, 8, b0 * 32, blocks * 32);
     __m256 y[FEW];
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; r++) y[r] = _mm256_load_ps(acc + r * SL_TILE_COLS);
     for (uint32_t b = 0; b < blocks; b++) {
         __m256i sum[FEW];
-        if (dense) {
 #pragma GCC unroll 8
-            for (uint32_t i = 0; i < 8 * bytes; i += 64)
-                _mm_prefetch(next + (size_t)b * 8 * bytes + i, _MM_HINT_T0);
-        } else {
-            sl_ahead_ask(&ahead, 8 * bytes);
-        }
+        for (uint32_t i = 0; i < 8 * bytes; i += 64)
+            _mm_prefetch(next + (size_t)b * 8 * bytes + i, _MM_HINT_T0);
         const __m256 d = sl_load_d(&src, b * bytes);
         few_block(&src, b * bytes, xp->code + b * R * 32, R, dtype, sum);
 #pragma GCC unroll 8
@@ -341,7 +334,7 @@ SL_INLINE void few_columns(const sl_act_tile *t, const few_x *xp, uint32_t c0, u
     for (uint32_t r = 0; r < R; r++) _mm256_store_ps(acc + r * SL_TILE_COLS, y[r]);
 }
 
-SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype, const bool dense) {
+SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
     _Alignas(64) float acc[FEW * SL_TILE_COLS];
     few_x xp;
     memset(acc, 0, R * SL_TILE_COLS * sizeof *acc);
@@ -349,16 +342,16 @@ SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype, 
         uint32_t blocks = SL_MIN(PIECE, t->k / 32 - b0);
         few_pack(t, b0, blocks, &xp);
         for (uint32_t c0 = 0; c0 < t->n_cols; c0 += 8)
-            few_columns(t, &xp, c0, b0, blocks, R, dtype, dense, acc + c0);
+            few_columns(t, &xp, c0, b0, blocks, R, dtype, acc + c0);
     }
     sl_avx2_int8_store(t, acc);
 }
 
-SL_INLINE void few_of(const sl_act_tile *t, sl_dtype dtype, const bool dense) {
+SL_INLINE void few_of(const sl_act_tile *t, sl_dtype dtype) {
     switch (t->n_rows) {
 #define CASE(R)                                                                                    \
     case R:                                                                                        \
-        few_rows(t, R, dtype, dense);                                                              \
+        few_rows(t, R, dtype);                                                                     \
         break
         CASE(1);
         CASE(2);
@@ -374,28 +367,15 @@ SL_INLINE void few_of(const sl_act_tile *t, sl_dtype dtype, const bool dense) {
     }
 }
 
-SL_INLINE void few_dense(const sl_act_tile *t, sl_dtype dtype) {
-    few_of(t, dtype, true);
-}
-/* A part of longer rows: of a gang's. */
-SL_INLINE void few_apart(const sl_act_tile *t, sl_dtype dtype) {
-    few_of(t, dtype, false);
-}
-
-SL_TILE_FORM(few_q8_0, few_dense, SL_Q8_0)
-SL_TILE_FORM(few_q4_0, few_dense, SL_Q4_0)
-SL_TILE_FORM(few_q8_0_apart, few_apart, SL_Q8_0)
-SL_TILE_FORM(few_q4_0_apart, few_apart, SL_Q4_0)
+SL_TILE_FORM(few_q8_0, few_of, SL_Q8_0)
+SL_TILE_FORM(few_q4_0, few_of, SL_Q4_0)
 SL_TILE_FORM(strips_q8_0, strips_of, SL_Q8_0)
 SL_TILE_FORM(strips_q4_0, strips_of, SL_Q4_0)
 
 /* Codes of 4 bits need fewer operations once they are in strips, so these pay sooner. */
 void sl_avx2_int8_tile_32(const sl_act_tile *t) {
-    const bool q8_0 = t->dtype == SL_Q8_0;
-    if (t->n_rows > (q8_0 ? FEW : FEW - 2))
-        q8_0 ? strips_q8_0(t) : strips_q4_0(t);
-    else if (sl_tile_is_dense(t))
-        q8_0 ? few_q8_0(t) : few_q4_0(t);
+    if (t->dtype == SL_Q8_0)
+        t->n_rows <= FEW ? few_q8_0(t) : strips_q8_0(t);
     else
-        q8_0 ? few_q8_0_apart(t) : few_q4_0_apart(t);
+        t->n_rows <= FEW - 2 ? few_q4_0(t) : strips_q4_0(t);
 }

@@ -156,25 +156,16 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_strip_src *src, uint32_t
 
 SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
     const size_t bytes = sl_dtype_block_bytes(dtype);
-    const bool dense = sl_tile_is_dense(t);
-    sl_ahead ahead = sl_tile_ahead(t, 0, 0, 0, t->k);
     /* a tile starts cold */
-    if (dense)
-        sl_prefetch_bytes(t->w, SL_MIN(8, t->n_cols) * sl_dtype_row_bytes(dtype, t->k));
-    else
-        sl_ahead_ask(&ahead, SL_MIN(8, t->n_cols) * sl_dtype_row_bytes(dtype, t->k));
+    sl_prefetch_bytes(t->w, SL_MIN(8, t->n_cols) * sl_dtype_row_bytes(dtype, t->k));
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += 8) {
         sl_strip_src src = sl_strip_at(t, c0, 0);
         const uint8_t *after = sl_tile_rows_after(t, c0, 8);
-        ahead = sl_tile_ahead(t, c0, 8, 0, t->k);
         __m256 acc[MAX_R];
 #pragma GCC unroll 6
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm256_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            if (dense)
-                sl_prefetch_bytes(after + b * 8 * bytes, 8 * bytes);
-            else
-                sl_ahead_ask(&ahead, 8 * bytes);
+            sl_prefetch_bytes(after + b * 8 * bytes, 8 * bytes);
             few_block(t, &src, b, R, dtype, acc);
         }
 #pragma GCC unroll 6

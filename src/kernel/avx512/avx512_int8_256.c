@@ -189,13 +189,13 @@ SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
     const size_t bytes = SL_STRIP * sl_dtype_block_bytes(dtype);
     const uint32_t cols = SL_STRIPS * SL_STRIP;
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += cols) {
-        sl_ahead ahead = sl_ahead_of(t, c0, cols);
+        const uint8_t *after = sl_tile_rows_after(t, c0, cols);
         memset(acc, 0, t->n_rows * cols * sizeof *acc);
         for (uint32_t b = 0; b < t->k / 256; b++) {
             for (uint32_t r = 0; r < t->n_rows; r++) sl_offsets_of(t, r, b, dtype, &o[r]);
-            for (uint32_t i = 0; i < SL_STRIPS; i++) {
+            for (uint32_t i = 0; i < SL_STRIPS; i++, after += bytes) {
                 const sl_rows16 s = sl_rows_at(t, c0 + i * SL_STRIP, b * 256);
-                sl_ask_next(&ahead, bytes);
+                sl_ask(after, bytes);
                 fill(&s, 0, dtype, &w[i]);
             }
             const run u = {t, w, o, b, acc};
@@ -350,15 +350,15 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
 
 SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
     const size_t bytes = SL_STRIP * sl_dtype_block_bytes(dtype);
-    sl_ask_first(t, dtype);
+    sl_ask(t->w, SL_MIN(SL_STRIP, t->n_cols) * sl_dtype_row_bytes(dtype, t->k)); /* starts cold */
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
         const sl_rows16 s = sl_rows_at(t, c0, 0);
-        sl_ahead ahead = sl_ahead_of(t, c0, SL_STRIP);
+        const uint8_t *after = sl_tile_rows_after(t, c0, SL_STRIP);
         __m512 acc[SL_FEW];
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            sl_ask_next(&ahead, bytes);
+            sl_ask(after + b * bytes, bytes);
             few_block(t, &s, b, R, dtype, acc);
         }
 #pragma GCC unroll 3

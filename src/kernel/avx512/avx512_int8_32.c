@@ -101,16 +101,18 @@ SL_INLINE void add_blocks(const sl_act_tile *t, const sl_rows16 *s, uint32_t b0,
 SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     const uint32_t all = t->k / 32;
     __m512 acc[SL_TILE_ROWS], d[BLOCKS];
-    sl_ask_first(t, dtype);
+    sl_ask(t->w, SL_MIN(SL_STRIP, t->n_cols) * sl_dtype_row_bytes(dtype, t->k)); /* starts cold */
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
-        sl_ahead ahead = sl_ahead_of(t, c0, SL_STRIP);
+        const uint8_t *after = sl_tile_rows_after(t, c0, SL_STRIP);
         for (uint32_t r = 0; r < t->n_rows; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b0 = 0; b0 < all; b0 += BLOCKS) {
             const uint32_t n = SL_MIN(BLOCKS, all - b0);
             const sl_rows16 s = sl_rows_at(t, c0, b0 * 32);
             load_scales(&s, n, dtype, d);
             for (uint32_t b = 0; b < n; b += 2) {
-                sl_ask_next(&ahead, SL_STRIP * block_bytes(dtype) * 2);
+                const uint32_t pair = SL_STRIP * block_bytes(dtype) * 2;
+                sl_ask(after, pair);
+                after += pair;
                 if (b + 1 < n)
                     add_blocks(t, &s, b0, b, true, d, dtype, acc);
                 else

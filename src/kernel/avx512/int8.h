@@ -44,28 +44,6 @@ SL_INLINE void sl_ask(const uint8_t *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
 }
 
-/* Weight rows after c0 .. c0 + cols - 1 of a tile, dense or not, for... */
-SL_INLINE sl_ahead sl_ahead_of(const sl_act_tile *t, uint32_t c0, uint32_t cols) {
-    if (sl_tile_is_dense(t)) return (sl_ahead){.at = sl_tile_rows_after(t, c0, cols)};
-    return sl_tile_ahead(t, c0, cols, 0, t->k);
-}
-
-/* ...this: the next `bytes` of them. */
-SL_INLINE void sl_ask_next(sl_ahead *a, size_t bytes) {
-    if (a->row) {
-        sl_ahead_ask(a, bytes);
-        return;
-    }
-    sl_ask(a->at, bytes);
-    a->at += bytes;
-}
-
-/* A tile starts cold. */
-SL_INLINE void sl_ask_first(const sl_act_tile *t, sl_dtype dtype) {
-    sl_ahead first = sl_tile_is_dense(t) ? (sl_ahead){.at = t->w} : sl_tile_ahead(t, 0, 0, 0, t->k);
-    sl_ask_next(&first, SL_MIN(SL_STRIP, t->n_cols) * sl_dtype_row_bytes(dtype, t->k));
-}
-
 SL_INLINE __m512i sl_quad(const void *p) {
     int32_t v;
     memcpy(&v, p, sizeof v);

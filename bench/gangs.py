@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Tensor parallelism, measured.
+
+  bench/gangs.py MODEL [--ranks 2] [--pairs 5]            ranks that are threads and processes beside one device with as many threads
+  bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says
+
+The first takes turns: one device, threads, processes, and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
+that decode; medians, and medians of the quotients with the one device of the same turn. The second needs a config.json alone; stages
+are stretched (--scale), so that they take milliseconds; what is compared are times of a step in terms of one rank's."""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+SLUICE = os.environ.get("SLUICE_BIN", str(pathlib.Path(__file__).resolve().parents[1] / "build" / "sluice"))
+TESTS = {"prompt 512": ["--n-prompt", 512, "--n-gen", 0], "decode 1": ["--n-prompt", 0, "--n-gen", 64],
+         "decode 16": ["--n-prompt", 0, "--n-gen", 48, "--batch", 16]}
+
+
+def sluice(*args):
+    done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout)
+
+
+def rate(model, *args):
+    return sluice("bench", model, "--reps", 1, "--json", *args)[-1]["median_ts"]
+
+
+def real(model, ranks, pairs):
+    ways = {"one device": [], "threads": ["--tp", ranks, "--pin", "auto"],
+            "processes": ["--tp", ranks, "--tp-ranks", "processes", "--pin", "auto"]}
+    print(f"{model}, {ranks} ranks of one thread each, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)")
+    for test, options in TESTS.items():
+        got = {way: [] for way in ways}
+        for _ in range(pairs):
+            for way, how in ways.items():
+                got[way].append(rate(model, "--threads", ranks, *options, *how))
+        for way, rates in got.items():
+            quotients = [a / b for a, b in zip(rates, got["one device"])]
+            print(f"{test:12} {way:12} {statistics.median(rates):8.1f}  {statistics.median(quotients):.3f} "
+                  f"({min(quotients):.3f}, {max(quotients):.3f})", flush=True)
+
+
+def predicted(model, device, batch, steps):
+    """Tokens per second of as many requests that only decode, in virtual time."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as load:
+        load.write(f"input: 1\noutput: {steps}\narrival: {{closed: {batch}}}\n")
+        load.flush()
+        got = sluice("simulate", model, *device, "--workload", load.name, "--requests", batch, "--control-us", 0, "--json")
+    return batch / (got["itl_ms"]["p50"] / 1e3)
+
+
+def emulated(model, device, link, scale, steps):
+    print(f"{model} on emulated {device}, ranks linked by {link} (us:Gbit/s), stages {scale} times as long\n"
+          "batch ranks  tokens/s  predicted  deviation  faster than one rank: measured, predicted")
+    for batch in (1, 64):
+        alone = None
+        for ranks in (1, 2, 4):
+            how = ["--device", f"emulated:{device}", "--time-scale", scale, "--tp", ranks, "--rank-link", link, "--max-num-seqs", batch]
+            # The first request's first step runs before the others have come: what twice as many steps take longer is without it.
+            took = [batch * n / rate(model, *how, "--n-prompt", 0, "--n-gen", n, "--batch", batch) for n in (steps, 2 * steps)]
+            measured = batch * steps / (took[1] - took[0])
+            want = predicted(model, how, batch, steps)
+            alone = alone or (measured, want)
+            print(f"{batch:5} {ranks:5} {measured:9.2f} {want:10.2f} {100 * (measured / want - 1):8.1f} % {measured / alone[0]:12.2f} "
+                  f"{want / alone[1]:5.2f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    for name, default in (("ranks", 2), ("pairs", 5), ("scale", 20), ("steps", 12)):
+        parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--emulated", metavar="DEVICE")
+    parser.add_argument("--link", default="10:160")
+    o = parser.parse_args()
+    if o.emulated:
+        emulated(o.model, o.emulated, o.link, o.scale, o.steps)
+    else:
+        real(o.model, o.ranks, o.pairs)
+
+
+if __name__ == "__main__":
+    main()
