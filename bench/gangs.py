@@ -62,7 +62,8 @@ def emulated(model, device, link, scale, steps):
     for batch in (1, 64):
         alone = None
         for ranks in (1, 2, 4):
-            how = ["--device", f"emulated:{device}", "--time-scale", scale, "--tp", ranks, "--rank-link", link, "--max-num-seqs", batch]
+            how = ["--device", f"emulated:{device}", "--time-scale", scale, "--max-num-seqs", batch]
+            how += ["--tp", ranks, "--rank-link", link] if ranks > 1 else []
             # The first request's first step runs before the others have come: what twice as many steps take longer is without it.
             took = [batch * n / rate(model, *how, "--n-prompt", 0, "--n-gen", n, "--batch", batch) for n in (steps, 2 * steps)]
             measured = batch * steps / (took[1] - took[0])

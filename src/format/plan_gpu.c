@@ -85,12 +85,18 @@ static sl_plan_worker *nth(const sl_plan *p, sl_devices_of whose, uint32_t k) {
     return NULL;
 }
 
-static sl_status set_emulated(const char *text, sl_plan *p, sl_err *err) {
+void sl_plan_set_emulated(const sl_device_spec *d, sl_plan *p) {
     const sl_device_spec was = p->device;
-    sl_status st = sl_device_parse(text, &p->device, err);
+    p->device = *d;
     p->device.gpu_memory = was.gpu_memory;
     p->device.numerics = was.numerics;
-    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++) p->worker[i].on_gpu = false;
+    for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = false;
+}
+
+static sl_status set_emulated(const char *text, sl_plan *p, sl_err *err) {
+    sl_device_spec d;
+    sl_status st = sl_device_parse(text, &d, err);
+    if (st == SL_OK) sl_plan_set_emulated(&d, p);
     return st;
 }
 

@@ -21,6 +21,8 @@ typedef enum sl_devices_of {
     SL_DEVICES_OF_EXPERTS,   /* workers that have experts alone */
 } sl_devices_of;
 
+/* This emulated device is of all workers. */
+void sl_plan_set_emulated(const sl_device_spec *d, sl_plan *p);
 /* "cpu", "cuda:N" or a list, "cuda:0,cuda:1,cpu": one for all of those workers, or one for each,
  * those with attention first, in the order of their numbers. Of all workers also "emulated:FILE"
  * (sl_device_parse). `option` is what errors name. SL_ERR_ARG: another number of devices than of

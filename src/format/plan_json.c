@@ -680,13 +680,23 @@ static sl_status check_ranks(const sl_plan *p, sl_err *err) {
     if (p->segments && !p->exact)
         return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
     if (attention == 1 && expert == 1) return SL_OK;
-    const sl_link_cost *link = &p->device.rank_link;
-    if (sl_device_is_modelled(&p->device) && link->alpha_us <= 0 && link->byte_us <= 0)
+    if (sl_device_is_modelled(&p->device) && p->rank_kind == SL_RANKS_PROCESSES)
         return sl_fail(err, SL_ERR_ARG,
-                       "plan: gangs (%u ranks for attention, %u for experts) of emulated devices "
-                       "need device.rank_link, the link between ranks",
-                       attention, expert);
+                       "plan: ranks of emulated devices are no processes (tp.ranks, --tp-ranks)");
     return SL_OK;
+}
+
+/* Which options may say, too. */
+static sl_status check_rank_link(const sl_plan *p, sl_err *err) {
+    const sl_link_cost *link = &p->device.rank_link;
+    const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION),
+                   expert = sl_plan_ranks(p, SL_ROLE_EXPERT);
+    if (!sl_device_is_modelled(&p->device) || (attention == 1 && expert == 1)) return SL_OK;
+    if (link->alpha_us > 0 || link->byte_us > 0) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG,
+                   "plan: gangs (%u ranks for attention, %u for experts) of emulated devices need "
+                   "device.rank_link (--rank-link), the link between ranks",
+                   attention, expert);
 }
 
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
@@ -729,5 +739,6 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
 }
 
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
-    return check(p, m, true, err);
+    sl_status st = check(p, m, true, err);
+    return st == SL_OK ? check_rank_link(p, err) : st;
 }

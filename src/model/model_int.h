@@ -79,8 +79,8 @@ typedef struct sl_holdings {
     sl_holding out; /* of the rows of O and DOWN, where ranks gather what these multiply */
 } sl_holdings;
 
-/* Columns of O and of the three kinds of DOWN that one rank has together: the largest block of
- * their types. */
+/* Values that O and the three kinds of DOWN multiply which one rank has together: the largest block
+ * of their types. */
 typedef struct sl_blocks {
     uint32_t o, dense, expert, shared;
 } sl_blocks;

@@ -62,8 +62,10 @@ static double expert_us(const sl_costs *c, const sl_choose_load *l, double token
     double here = active / l->expert_workers;
     if (by == SL_CHUNK_EXPERTS) here /= parts;
     here = fmax(here, 1);
-    return here * stage(c, SL_COST_EXPERT, rows * skew, 0) -
-           (here - 1) * c->stage[SL_COST_EXPERT].sum_us; /* once a task */
+    const sl_stage_cost *cost = &c->stage[SL_COST_EXPERT];
+    if (rows <= 0) return 0;
+    return sl_expert_cost_us(cost, c->grouped, rows * skew, true) +
+           (here - 1) * sl_expert_cost_us(cost, c->grouped, rows * skew, false);
 }
 
 /* A lane's rows to all expert workers, or back: the busier of the two ends' ports. */

@@ -1,6 +1,8 @@
 /* Times of stages by data sheet: operations, bytes, launches. */
 #include "plan/roofline.h"
 
+#include "spec/rank_cost.h"
+
 static double longer(double a, double b) {
     return a > b ? a : b;
 }
@@ -18,8 +20,8 @@ double sl_roofline_flops(const sl_device_type *d, sl_compute compute) {
 
 double sl_roofline_all_reduce_us(const sl_link_tier *link, uint32_t n, double bytes) {
     if (n < 2 || bytes <= 0) return 0;
-    double sent = 2 * bytes * (n - 1) / n * (link->half_duplex ? 2 : 1);
-    return 2 * link->latency_us + sent / link->bandwidth * 1e6;
+    const sl_link_cost cost = sl_roofline_link(link);
+    return sl_sum_latency_us(&cost) + sl_sum_bytes_us(&cost, n, bytes);
 }
 
 sl_link_cost sl_roofline_link(const sl_link_tier *tier) {
@@ -51,17 +53,20 @@ sl_costs sl_roofline_costs(const sl_shape *s, const sl_roofline *r, const sl_lin
         sl_stage_cost *c = &out.stage[k];
         if (w.weight_bytes <= 0) continue;
         double reduce = sl_roofline_all_reduce_us(&r->intra, r->work.tp, w.reduce_bytes);
-        double fixed_reduce = reduce > 0 ? 2 * r->intra.latency_us : 0;
+        const sl_link_cost intra = sl_roofline_link(&r->intra);
+        double fixed_reduce = reduce > 0 ? sl_sum_latency_us(&intra) : 0;
         double read_us = w.weight_bytes / bytes * 1e6;
         c->fixed_us = d->launch_us;
         c->row_us = longer(w.flops / flops, w.activation_bytes / bytes) * 1e6;
         c->sum_us = fixed_reduce;
         c->sum_row_us = reduce - fixed_reduce;
         c->key_us = longer(w.key_flops / flops, w.key_bytes / bytes) * 1e6;
-        if (k == SL_COST_ATTENTION)
+        if (k == SL_COST_ATTENTION) {
             c->fixed_us += read_us;
-        else
+            c->read_us = read_us;
+        } else {
             c->floor_us = read_us;
+        }
     }
     return out;
 }

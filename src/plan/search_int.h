@@ -40,4 +40,7 @@ sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate 
  * tried. */
 void sl_search_evaluate(sl_search_state *s, sl_candidate *c);
 
+/* Devices of a worker of tp that send its rows, a share each; of a gang of CPUs its first rank. */
+uint32_t sl_search_senders(const sl_search_problem *p, uint32_t group, uint32_t tp);
+
 #endif

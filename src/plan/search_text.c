@@ -1,11 +1,15 @@
 /* What a search misses: why a layout is not run, what the nearest change would be. */
-#include "plan/search.h"
+#include "plan/search_int.h"
 
 #include <math.h>
 
 /* A profile is of CPUs. */
 static bool is_cpu(const sl_search_problem *p, uint32_t group) {
     return p->measured || p->cluster->type[p->cluster->group[group].type].cpu;
+}
+
+uint32_t sl_search_senders(const sl_search_problem *p, uint32_t group, uint32_t tp) {
+    return is_cpu(p, group) ? 1 : tp;
 }
 
 static const char *tp_not_run(const sl_search_problem *p, const sl_layout *l) {
@@ -19,7 +23,8 @@ static const char *tp_not_run(const sl_search_problem *p, const sl_layout *l) {
 const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l) {
     if (l->kind == SL_LAYOUT_PIPELINE) return "pipeline stages";
     if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
-    if ((l->tp_a > 1 || l->tp_e > 1) && tp_not_run(p, l)) return tp_not_run(p, l);
+    const char *tp = l->tp_a > 1 || l->tp_e > 1 ? tp_not_run(p, l) : NULL;
+    if (tp) return tp;
     uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);
     return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;
 }

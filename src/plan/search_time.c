@@ -92,9 +92,10 @@ static double link_apart(const batch *b, double rows) {
     const sl_shape *m = b->s->p->shape;
     sl_link_cost from = link_of(b, l->attn_group), to = link_of(b, l->expert_group);
     double copies = sl_expected_groups(m->n_experts, m->top_k, l->n_e);
-    double sent = rows * copies * row_bytes(b) / l->tp_a;
+    double sent = rows * copies * row_bytes(b) / sl_search_senders(b->s->p, l->attn_group, l->tp_a);
     double load = rows * l->n_a * m->top_k / l->n_e;
-    double got = rows * l->n_a * copies / l->n_e * row_bytes(b) / l->tp_e * imbalance(b, load);
+    double got = rows * l->n_a * copies / l->n_e * row_bytes(b) /
+                 sl_search_senders(b->s->p, l->expert_group, l->tp_e) * imbalance(b, load);
     return fmax(from.alpha_us, to.alpha_us) +
            fmax(port_us(&from, sent, l->n_e), port_us(&to, got, l->n_a));
 }
@@ -299,10 +300,12 @@ sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate 
                          .row_bytes = (size_t)row_bytes(&b)};
     t.attention.link = link_of(&b, l->attn_group);
     t.expert.link = link_of(&b, l->expert_group);
-    t.attention.link.byte_us /= l->tp_a; /* each device of a worker sends its share */
-    t.expert.link.byte_us /= l->tp_e;
-    t.attention.link.beyond_us /= l->tp_a;
-    t.expert.link.beyond_us /= l->tp_e;
+    const uint32_t from = sl_search_senders(s->p, l->attn_group, l->tp_a),
+                   to = sl_search_senders(s->p, l->expert_group, l->tp_e);
+    t.attention.link.byte_us /= from;
+    t.expert.link.byte_us /= to;
+    t.attention.link.beyond_us /= from;
+    t.expert.link.beyond_us /= to;
     return t;
 }
 

@@ -263,6 +263,10 @@ sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint
     bar_worker *w = find_worker(b, member, &wat) ? &b->workers[wat] : NULL;
     *dropped = w && w->dead;
     if (*dropped) return SL_OK;
+    if (ends && layer + 1u == b->n_moe && chunk + 1u < b->chunks)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " ends layer %" PRIu32 ", the last, with chunk %" PRIu32,
+                       member, layer, chunk);
     if (layer >= b->n_moe || chunk >= b->chunks)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %" PRIu32 " sent layer %" PRIu32 " of %" PRIu32 ", chunk %" PRIu32

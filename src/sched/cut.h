@@ -15,7 +15,7 @@ typedef struct sl_cut {
     uint32_t n_chunks; /* of a step at most */
     uint32_t *group;   /* [n_experts] the chunk that an expert is in where a step is cut into all
                           of them; NULL: chunks are of rows. Owned. */
-    /* NULL: a step is cut into all of them */
+    /* NULL: a step is cut into all of them, of rows into as many as there are at most */
     const sl_costs *costs;
     sl_choose_load load;
     sl_choice choice;

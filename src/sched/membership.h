@@ -88,8 +88,8 @@ typedef struct sl_barrier sl_barrier;
 typedef struct sl_ready {
     uint64_t round;
     uint32_t layer, chunk;
-    const sl_idset *reply_to; /* its live members, never empty: each gets exactly one reply;
-                                 borrowed until the next call on this barrier */
+    const sl_idset *reply_to; /* its live members that have this chunk, never empty: each gets
+                                 exactly one reply; borrowed until the next call on this barrier */
 } sl_ready;
 
 /* n_moe > 0: number of MoE layers, chunks > 0: of each. max_members as in sl_seq_create. */

@@ -64,8 +64,8 @@ typedef struct sl_rounds_shape {
     const sl_watch *watch; /* TASK; NULL: nobody */
 } sl_rounds_shape;
 
-/* A chunk that may run: messages of the round's live members, or one of them when the sequencer is
- * gone. */
+/* A chunk that may run: messages of the round's live members that have it, or one of them when the
+ * sequencer is gone. */
 typedef struct sl_round_task {
     uint32_t lane, layer, chunk;
     uint64_t round;

@@ -30,6 +30,19 @@ static inline double sl_stage_cost_us(const sl_stage_cost *c, double rows, doubl
            c->sum_row_us * rows;
 }
 
+/* All of it takes so many times longer. */
+static inline sl_stage_cost sl_stage_cost_scaled(const sl_stage_cost *c, double times) {
+    return (sl_stage_cost){.fixed_us = times * c->fixed_us,
+                           .floor_us = times * c->floor_us,
+                           .row_us = times * c->row_us,
+                           .key_us = times * c->key_us,
+                           .pad_us = times * c->pad_us,
+                           .step = c->step,
+                           .read_us = times * c->read_us,
+                           .sum_us = times * c->sum_us,
+                           .sum_row_us = times * c->sum_row_us};
+}
+
 /* One expert's rows of a task; first: of its experts. A gang adds up once a task. */
 static inline double sl_expert_cost_us(const sl_stage_cost *expert, bool grouped, double rows,
                                        bool first) {

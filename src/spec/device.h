@@ -26,9 +26,10 @@ typedef struct sl_stage_cost {
     double fixed_us;
     double floor_us; /* e.g. reading the weights, which takes as long for one row as for many */
     double row_us;
-    double key_us; /* attention: per key of a row's context */
-    double pad_us; /* <= row_us: kernels compute whole groups of rows */
-    uint32_t step; /* rows of such a group; 0, 1: there are none */
+    double key_us;  /* attention: per key of a row's context */
+    double pad_us;  /* <= row_us: kernels compute whole groups of rows */
+    uint32_t step;  /* rows of such a group; 0, 1: there are none */
+    double read_us; /* of fixed_us: what reading weights takes, where that is not the floor */
     /* Of a gang (spec/rank_cost.h): what its ranks' sum takes, once a task, and for each row. */
     double sum_us, sum_row_us;
 } sl_stage_cost;

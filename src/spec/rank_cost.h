@@ -1,8 +1,9 @@
 /* What a gang's stages cost (spec/gang.h), from what they cost on one of its devices: heads, widths
  * and vocabulary are cut evenly, so what a row costs and what reading the weights costs fall with
  * the number of ranks, and the fixed part of a call stays; the router is not cut. A stage whose
- * outputs are partial sums ends with an all-reduce: reduce-scatter, then all-gather. Planner,
- * simulator and emulated device share this rule. Pure. Thread: any. */
+ * outputs are partial sums ends with an all-reduce: reduce-scatter, then all-gather. That is of
+ * ranks that add up, on GPUs and on other machines; those of one memory gather less
+ * (src/model/rank.c). Planner, simulator and emulated device share this rule. Pure. Thread: any. */
 #ifndef SL_SPEC_RANK_COST_H
 #define SL_SPEC_RANK_COST_H
 
@@ -23,6 +24,8 @@ static inline sl_stage_cost sl_rank_stage_cost(const sl_stage_cost *one, sl_cost
                                                uint32_t ranks, uint32_t kv_heads) {
     sl_stage_cost c = *one;
     if (ranks <= 1 || kind == SL_COST_ROUTER) return c;
+    c.read_us /= ranks;
+    c.fixed_us -= one->read_us - c.read_us;
     c.floor_us /= ranks;
     c.row_us /= ranks;
     c.pad_us /= ranks;

@@ -241,13 +241,14 @@ def test_a_gang_costs_what_its_ranks_and_their_sums_cost(tmp_path, grouped):
     config = json.loads((ROOT / "bench/lab/models/shared-top2/config.json").read_text())
     layers, top_k, d = config["num_hidden_layers"], config["num_experts_per_tok"], config["hidden_size"]
     link = {"alpha": 3, "byte": 0.01, "half": 100}
-    cost = {"attention": {"fixed": 40, "row": 80}, "shared": {"fixed": 4, "floor": 24, "row": 8},
+    cost = {"attention": {"fixed": 40, "read": 24, "row": 80}, "shared": {"fixed": 4, "floor": 24, "row": 8},
             "router": {"fixed": 6, "row": 2}, "expert": {"fixed": 10, "floor": 60, "row": 16}, "head": {"fixed": 2, "row": 32}}
     for ranks in (1, 2, 4, 8):
         def part(kind, times=1, once=1):
             c = cost[kind]
             cut = 1 if kind == "router" else ranks
-            return c["fixed"] * (times if not once else 1) + times * max(c.get("floor", 0), c["row"]) / cut
+            fixed = c["fixed"] - c.get("read", 0) * (1 - 1 / cut)
+            return fixed * (times if not once else 1) + times * max(c.get("floor", 0), c["row"]) / cut
         # Reduce-scatter and all-gather: two messages' latency, (ranks - 1) / ranks of a row's f32 values each way.
         rounds = 2 if ranks > 1 else 0
         latency, row = rounds * (3 + 0.01 * 100), rounds * 0.01 * 4 * d * (ranks - 1) / ranks
@@ -266,6 +267,8 @@ def test_links_between_ranks(tmp_path):
     _, err = sluice(*args, "--tp", 2, "--rank-link", "fast", code=2)
     assert "--rank-link: 'fast' is not US:GBIT" in err
     sluice(*args, "--tp", 2, "--rank-link", "10:160")
+    _, err = sluice(*args, "--rank-link", "10:160", code=2)
+    assert "there are none" in err
     _, err = sluice(model, "--device-type", "H100", "--tp", 2, "--requests", 1, code=2)
     assert "--rank-link" in err
     sluice(ROOT / "tests/golden/configs/qwen3-30b-a3b.json", "--device-type", "H100", "--tp", 2, "--rank-link", "10:160", "--requests", 1)
@@ -276,4 +279,8 @@ def test_times_of_a_data_sheet(tmp_path):
     args = [ROOT / "tests/golden/configs/qwen3-30b-a3b.json", "--requests", 2, "--link", "10:200", "--json"]
     sheet, device = (json.loads(sluice(*args, *how)[0]) for how in (["--device-type", "H20"], ["--device", "emulated:H20"]))
     assert sheet["itl_ms"] == device["itl_ms"] and sheet["ttft_ms"] == device["ttft_ms"]
-    assert sheet["estimated"]
+    assert sheet["estimated"] and device["estimated"]
+    # Ranks share what attention reads, and latents are nobody's part.
+    alone = [*args[:1], "--requests", 1, "--device-type", "H20", "--json"]
+    fast, slow = (json.loads(sluice(*alone, *how)[0])["itl_ms"]["p50"] for how in (["--tp", 8, "--rank-link", "0:1000000"], []))
+    assert fast < 0.75 * slow

@@ -266,7 +266,8 @@ static void say_dispatch(stage *s, uint32_t i, const step *t) {
     if (t->d == 0xFF) b->data[t->c % b->len] ^= t->b;
     say(s, i,
         (sl_wire_header){.kind = SL_MSG_DISPATCH,
-                         .flags = t->a >> 6 | (n.n_old ? SL_WIRE_OLD : 0),
+                         .flags = t->a >> 6 | (n.n_old ? SL_WIRE_OLD : 0) |
+                                  (t->c & 0x40 ? SL_WIRE_ENDS : 0),
                          .round = t->b & 7,
                          .layer = t->b >> 3 & 7,
                          .lane = t->c & 3,

@@ -289,11 +289,20 @@ static void barrier_counts_the_dead_as_bare_headers(void **state) {
     sl_barrier_free(bar);
 }
 
-static sl_status chunk(uint32_t who, uint32_t layer, uint32_t c, const sl_idset *set) {
+static sl_status arrives(uint32_t who, uint32_t layer, uint32_t c, bool ends, const sl_idset *set) {
     bool dropped;
-    sl_status st = sl_barrier_arrive(bar, who, 1, layer, c, false, set, &dropped, &err);
+    sl_status st = sl_barrier_arrive(bar, who, 1, layer, c, ends, set, &dropped, &err);
     assert_false(dropped);
     return st;
+}
+
+static sl_status chunk(uint32_t who, uint32_t layer, uint32_t c, const sl_idset *set) {
+    return arrives(who, layer, c, false, set);
+}
+
+/* No further chunk of the layer. */
+static sl_status ends(uint32_t who, uint32_t layer, uint32_t c, const sl_idset *set) {
+    return arrives(who, layer, c, true, set);
 }
 
 static void runs_chunk(uint32_t layer, uint32_t c, const sl_idset *to) {
@@ -301,6 +310,41 @@ static void runs_chunk(uint32_t layer, uint32_t c, const sl_idset *to) {
     assert_true(sl_barrier_pop(bar, &r));
     assert_true(r.layer == layer && r.chunk == c);
     set_is(r.reply_to, to);
+}
+
+static void members_may_end_a_layer_early(void **state) {
+    (void)state;
+    OK(sl_barrier_create(4, 3, 4, &bar, &err));
+    OK(announce(1, SET(1, 2)));
+    OK(ends(1, 0, 0, SET(1, 2)));
+    REFUSED(chunk(1, 0, 1, NULL), "its next is layer 1 chunk 0");
+    REFUSED(ends(1, 0, 0, SET(1, 2)), "its next is layer 1 chunk 0");
+    REFUSED(chunk(1, 1, 0, NULL), "the layer before"); /* which is not answered */
+    OK(chunk(2, 0, 0, SET(1, 2)));
+    runs_chunk(0, 0, SET(1, 2));
+    OK(chunk(1, 1, 0, NULL)); /* at the next layer while 2 is in the middle of this one */
+    OK(ends(1, 1, 1, NULL));
+    REFUSED(chunk(1, 2, 0, NULL), "the layer before");
+    waits();
+    OK(chunk(2, 0, 1, NULL));
+    runs_chunk(0, 1, SET(2));
+    OK(chunk(2, 0, 2, NULL));
+    runs_chunk(0, 2, SET(2));
+    waits();
+    OK(ends(2, 1, 0, NULL));
+    runs_chunk(1, 0, SET(1, 2));
+    runs_chunk(1, 1, SET(1));
+    waits(); /* nobody has chunk 2 of layer 1 */
+    OK(ends(1, 2, 0, NULL));
+    OK(sl_barrier_dead(bar, 2, &err)); /* a layer behind */
+    runs_chunk(2, 0, SET(1));
+    REFUSED(ends(1, 3, 0, NULL), "ends layer 3, the last, with chunk 0");
+    for (uint32_t c = 0; c < 3; c++) {
+        OK(c < 2 ? chunk(1, 3, c, NULL) : ends(1, 3, c, NULL));
+        runs_chunk(3, c, SET(1));
+    }
+    waits();
+    sl_barrier_free(bar);
 }
 
 static void barrier_lets_chunks_run_one_by_one(void **state) {
@@ -540,6 +584,7 @@ int main(void) {
         cmocka_unit_test(barrier_takes_an_early_joiner),
         cmocka_unit_test(barrier_counts_the_dead_as_bare_headers),
         cmocka_unit_test(barrier_lets_chunks_run_one_by_one),
+        cmocka_unit_test(members_may_end_a_layer_early),
         cmocka_unit_test(barrier_refuses_violations),
         cmocka_unit_test(barrier_names_who_is_in_too_many_rounds),
         cmocka_unit_test(barrier_bears_who_does_without),

@@ -114,7 +114,9 @@ static sl_status apply_devices(const sl_options *o, sl_plan *p, sl_err *err) {
               {"--expert-device", o->expert_device, SL_DEVICES_OF_EXPERTS}};
     sl_status st = SL_OK;
     const sl_device_type *sheet = sl_data_sheet_named(o->device);
-    if (sheet) st = sl_data_sheet_device(sheet, o->arg[0], &p->device, err);
+    sl_device_spec emulated;
+    if (sheet) st = sl_data_sheet_device(sheet, o->arg[0], &emulated, err);
+    if (sheet && st == SL_OK) sl_plan_set_emulated(&emulated, p);
     for (size_t i = sheet ? 1 : 0; st == SL_OK && i < SL_LEN(by); i++)
         if (by[i].text[0]) st = sl_plan_set_devices(by[i].option, by[i].whose, by[i].text, p, err);
     if (st == SL_OK && (o->gpu_memory[0] || o->numerics[0]) && sl_plan_n_gpu(p) == 0)
@@ -181,6 +183,10 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
     st = apply_ranks(o, p, err);
+    const bool gangs =
+        sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1;
+    if (st == SL_OK && o->rank_link[0] && !gangs)
+        return sl_fail(err, SL_ERR_ARG, "--rank-link is of gangs (--tp), and there are none");
     if (st == SL_OK && o->progress[0]) st = sl_progress_parse(o->progress, &p->pump, err);
     if (st != SL_OK) return st;
     if (o->kv_replicas) p->kv_replicas = o->kv_replicas;

@@ -94,7 +94,8 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
         fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
     if (planned)
         fprintf(out,
-                "* planned only: tensor parallelism over GPUs, hybrid, pipelines and over %u "
+                "* planned only: tensor parallelism over GPUs or of one role of two, hybrid, "
+                "pipelines and over %u "
                 "workers are not "
                 "run yet.\n",
                 SL_MAX_WORKERS);

@@ -33,7 +33,7 @@ sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c
 
 /* MixServe's analyzer: the `top` strategies of each node group that generate most. `to`: a path
  * gets the plan of the first of them that the engine runs, of the groups in the cluster's order
- * whose throughput is the highest (SL_ERR_INFEASIBLE: none is run); `plans`: with json, each that
+ * whose throughput is the highest (SL_ERR_UNSUPPORTED: none is run); `plans`: with json, each that
  * is run comes with its plan. */
 sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bool json, bool plans,
                                     const sl_plan_file *to, FILE *out, sl_err *err) SL_MUST_CHECK;

@@ -148,6 +148,7 @@ static void note_lack(listing *l, const row *x) {
 static bool each(void *ctx, const sl_strategy *s) {
     listing *l = ctx;
     row now = {.s = *s};
+    if (l->p->runnable && not_run(l->p, l->group, s)) return true;
     l->load.fused = s->tp_e > 1;
     l->seen++;
     uint32_t most = sl_mixserve_slots(&l->model, &l->system, &l->load, s);
@@ -161,7 +162,6 @@ static bool each(void *ctx, const sl_strategy *s) {
         note_lack(l, &now);
         return true;
     }
-    if (l->p->runnable && not_run(l->p, l->group, s)) return true;
     l->fit++;
     uint32_t at = l->n;
     while (at > 0 && l->best[at - 1].r.output_throughput < now.r.output_throughput) at--;
@@ -269,7 +269,7 @@ static sl_status save_best(const sl_search_problem *p, const listing *group, con
     }
     if (!best)
         return sl_fail(
-            err, SL_ERR_INFEASIBLE,
+            err, SL_ERR_UNSUPPORTED,
             "none of the strategies shown is run by the engine: --runnable looks for the "
             "best that is");
     const sl_plan_draft d = draft_of(of, of->group, best);

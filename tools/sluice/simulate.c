@@ -135,10 +135,12 @@ static sl_status rank_link(const sl_options *o, const sl_simulation *x, sl_link_
 }
 
 /* Of one device, to those of the gangs that workers are. */
-static sl_status apply_ranks(const sl_options *o, sl_simulation *x, sl_err *err) {
+static sl_status apply_ranks(const sl_options *o, const sl_shape *shape, bool has_shape,
+                             sl_simulation *x, sl_err *err) {
     const uint32_t ranks[] = {sl_plan_ranks(&x->plan, SL_ROLE_ATTENTION),
                               sl_plan_ranks(&x->plan, SL_ROLE_EXPERT)};
-    const uint32_t kv_heads = x->model.kv_lora ? 1 : x->model.n_kv_heads;
+    const bool latents = x->model.kv_lora || (has_shape && shape->attention == SL_ATTENTION_MLA);
+    const uint32_t kv_heads = latents ? 1 : x->model.n_kv_heads;
     sl_costs *side[] = {&x->attention, &x->expert};
     sl_link_cost link;
     if (ranks[0] == 1 && ranks[1] == 1) return SL_OK;
@@ -161,13 +163,17 @@ static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has
         x->attention.grouped = x->plan.device.grouped;
         x->expert = x->attention;
         x->setup.time_scale = x->plan.device.time_scale;
-        snprintf(x->source, sizeof x->source, "the plan's emulated device");
+        const sl_device_type *sheet = sl_data_sheet_named(o->device);
+        x->attention.estimated = x->expert.estimated = sheet != NULL;
+        if (sheet) snprintf(x->costs_of, sizeof x->costs_of, "%s", sheet->name);
+        snprintf(x->source, sizeof x->source, "%s",
+                 sheet ? "a data sheet" : "the plan's emulated device");
     } else if (has_shape) {
         st = costs_of_roofline(o, shape, x, err);
     } else {
         st = sl_fail(err, SL_ERR_ARG, "no costs: --profile, --device or a model with known shape");
     }
-    if (st == SL_OK) st = apply_ranks(o, x, err);
+    if (st == SL_OK) st = apply_ranks(o, shape, has_shape, x, err);
     return st == SL_OK ? apply_link(o, x, err) : st;
 }
 

@@ -1,5 +1,5 @@
-/* A lane's rows to the experts and back: one message per expert worker and chunk of a layer, once
- * more to others where one of them is lost, and the merge in fixed order. */
+/* A lane's rows to the experts and back: one message per expert worker and chunk that a layer has,
+ * once more to others where one of them is lost, and the merge in fixed order. */
 #include "engine/attn/lane.h"
 #include "engine/attn/outgoing.h"
 

@@ -34,7 +34,7 @@ typedef struct sl_lane {
     uint32_t *sent_row, *n_sent;
     uint64_t dispatched_ns;
     /* rows that leave, of all or, when the block runs inside the device, none: the device packs a
-     * chunk, n_left have left */
+     * chunk, n_left have left, or are none that the layer has */
     uint32_t n_away;
     bool leaves, stay; /* leaves: the task has come so far */
     uint32_t n_left;

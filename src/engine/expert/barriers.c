@@ -1,7 +1,8 @@
 /* The expert side of schedules with barriers: what lies at the places of src/sched/rounds.h:
- * dispatches, kept until the last chunk of their layer is answered. A chunk that may run becomes
- * one grouped GEMM over the rows of all members, and every member gets one reply. So does a call of
- * one member outside of rounds (src/sched/calls.h); its places come after those of rounds. */
+ * dispatches, kept until their member's last chunk of the layer is answered. A chunk that may run
+ * becomes one grouped GEMM over the rows of all members, and every member gets one reply. So does a
+ * call of one member outside of rounds (src/sched/calls.h); its places come after those of rounds.
+ */
 #include "engine/expert/expert.h"
 
 #include "base/log.h"

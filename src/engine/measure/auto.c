@@ -8,6 +8,7 @@
 #include "format/plan_json.h"
 #include "model/skew.h"
 #include "net/net.h"
+#include "spec/rank_cost.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -60,15 +61,14 @@ static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const s
     *c = (sl_costs){0};
     if (sl_device_is_modelled(&p->device)) {
         for (int i = 0; i < SL_COST_COUNT; i++) {
-            double k = p->device.time_scale;
-            const sl_stage_cost *d = &p->device.cost[i];
-            c->stage[i] = (sl_stage_cost){.fixed_us = k * d->fixed_us,
-                                          .floor_us = k * d->floor_us,
-                                          .row_us = k * d->row_us,
-                                          .key_us = k * d->key_us,
-                                          .pad_us = k * d->pad_us,
-                                          .step = d->step};
+            const bool expert = i == SL_COST_EXPERT;
+            const uint32_t ranks = sl_plan_ranks(p, expert ? SL_ROLE_EXPERT : SL_ROLE_ATTENTION);
+            const sl_stage_cost d = sl_gang_stage_cost(
+                &p->device.cost[i], (sl_cost_kind)i, ranks, o->m->kv_lora ? 1 : o->m->n_kv_heads,
+                &p->device.rank_link, o->m->d_model * sizeof(float));
+            c->stage[i] = sl_stage_cost_scaled(&d, p->device.time_scale);
         }
+        c->grouped = p->device.grouped;
         return SL_OK;
     }
     const sl_measure_opts mo = {.model_folder = o->model_folder,
