@@ -139,13 +139,8 @@ static bool stays_whole(sl_arch_role role) {
     return role == SL_ROLE_Q_NORM || role == SL_ROLE_K_NORM || role == SL_ROLE_EMBED;
 }
 
-static bool is_joined(sl_arch_role role) {
-    return role == SL_ROLE_O || role == SL_ROLE_DENSE_DOWN || role == SL_ROLE_SHARED_DOWN ||
-           role == SL_ROLE_EXPERT_DOWN;
-}
-
-static const sl_segments *segments_of(const sl_model *m, sl_arch_role role) {
-    if (!m->segmented) return NULL;
+/* How the inputs are cut of a matrix whose outputs ranks join; NULL: of any other matrix. */
+static const sl_segments *joined_segments(const sl_model *m, sl_arch_role role) {
     switch (role) {
     case SL_ROLE_O:
         return &m->holds.heads.segments;
@@ -161,10 +156,11 @@ static const sl_segments *segments_of(const sl_model *m, sl_arch_role role) {
 }
 
 void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat) {
+    const sl_segments *joined = joined_segments(m, t->role);
     uint32_t first, n;
-    mat->segments = segments_of(m, t->role);
+    mat->segments = m->segmented ? joined : NULL;
     if (sl_rank_alone(m->rank) || stays_whole(t->role)) return;
-    if (takes_rows(m) && is_joined(t->role)) {
+    if (takes_rows(m) && joined) {
         take_rows(mat, m->holds.out.first, m->holds.out.n);
         return;
     }

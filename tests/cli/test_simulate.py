@@ -266,6 +266,8 @@ def test_links_between_ranks(tmp_path):
     assert "device.rank_link" in err
     _, err = sluice(*args, "--tp", 2, "--rank-link", "fast", code=2)
     assert "--rank-link: 'fast' is not US:GBIT" in err
+    _, err = sluice(*args, "--link", "fast", code=2)
+    assert "--link: 'fast' is not US:GBIT, as 50:25, or network" in err
     sluice(*args, "--tp", 2, "--rank-link", "10:160")
     _, err = sluice(*args, "--rank-link", "10:160", code=2)
     assert "there are none" in err

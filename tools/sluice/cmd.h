@@ -69,8 +69,9 @@ const sl_device_type *sl_data_sheet_named(const char *device);
 sl_status sl_data_sheet_device(const sl_device_type *d, const char *model, sl_device_spec *out,
                                sl_err *err) SL_MUST_CHECK;
 
-/* "US:GBIT", as 50:25: latency and rate; errors begin with the option. */
-sl_status sl_link_parse(const char *option, const char *text, sl_link_cost *out,
+/* "US:GBIT", as 50:25: latency and rate. Errors begin with the option and end with what else it
+ * may be. */
+sl_status sl_link_parse(const char *option, const char *others, const char *text, sl_link_cost *out,
                         sl_err *err) SL_MUST_CHECK;
 /* The link within a machine, or between machines, of the first transport whose the profile has;
  * NULL: none. */

@@ -36,12 +36,14 @@ sl_status sl_data_sheet_device(const sl_device_type *d, const char *model, sl_de
     return SL_OK;
 }
 
-sl_status sl_link_parse(const char *option, const char *text, sl_link_cost *out, sl_err *err) {
+sl_status sl_link_parse(const char *option, const char *others, const char *text, sl_link_cost *out,
+                        sl_err *err) {
     double us = 0, gbit = 0;
     char rest;
     if (sscanf(text, "%lf:%lf%c", &us, &gbit, &rest) != 2 || !(us >= 0) || !(us <= 1e9) ||
         !(gbit > 0) || !(gbit <= 1e6))
-        return sl_fail(err, SL_ERR_ARG, "%s: '%.40s' is not US:GBIT, as 50:25", option, text);
+        return sl_fail(err, SL_ERR_ARG, "%s: '%.40s' is not US:GBIT, as 50:25%s", option, text,
+                       others);
     *out = (sl_link_cost){.alpha_us = us, .byte_us = 0.008 / gbit};
     return SL_OK;
 }

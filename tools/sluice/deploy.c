@@ -137,7 +137,7 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
     if (o->route_skew[0]) st = sl_route_skew_parse(o->route_skew, &p->skew, err);
     if (st == SL_OK) st = apply_devices(o, p, err);
     if (st == SL_OK && o->rank_link[0])
-        st = sl_link_parse("--rank-link", o->rank_link, &p->device.rank_link, err);
+        st = sl_link_parse("--rank-link", "", o->rank_link, &p->device.rank_link, err);
     if (st == SL_OK && o->time_scale > 0) {
         if (!sl_device_is_modelled(&p->device))
             return sl_fail(err, SL_ERR_ARG, "--time-scale is for an emulated device (--device)");

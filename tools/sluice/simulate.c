@@ -105,7 +105,7 @@ static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) 
     if (network && !o->profile[0])
         return sl_fail(err, SL_ERR_ARG, "--link network: of a --profile with --links-to");
     if (o->link[0] && !network) {
-        sl_status st = sl_link_parse("--link", o->link, &said, err);
+        sl_status st = sl_link_parse("--link", ", or network", o->link, &said, err);
         if (st != SL_OK) return st;
     }
     if (o->duplex[0] && strcmp(o->duplex, "full") != 0 && strcmp(o->duplex, "half") != 0)
