@@ -254,6 +254,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max) {
     memcpy(buf, b->data + call->events_at, n);
     call->events_at += n;
     call->spoke_ns = sl_now_ns();
+    if (call->ended && call->events_at == b->len) sl_kept_heard(call);
     return (ssize_t)n;
 }
 
@@ -345,6 +346,7 @@ enum MHD_Result sl_call_advance(sl_call *call) {
     sl_reply_ids ids = {0};
     if (call->dialect->kind == SL_API_CHAT) ids = sl_choice_prompt_ids(&call->choice[0]);
     call->dialect->close(&b, &call->head, &ids, usage_of(call));
+    sl_kept_heard(call);
     return sl_call_reply(call, MHD_HTTP_OK, "application/json", &b);
 }
 

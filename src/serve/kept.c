@@ -199,6 +199,7 @@ static void claim(sl_kept *k, sl_call *call) {
     sl_kept_hold(k);
     k->n_claims++;
     call->kept = k;
+    call->claims = true;
 }
 
 static sl_status refuse_other_body(sl_api_error *e) {
@@ -634,6 +635,22 @@ static bool is_stopping(sl_server *s) {
     return atomic_load_explicit(&s->stopping, memory_order_acquire);
 }
 
+/* Under the store's lock. */
+static void unclaim(sl_call *call) {
+    sl_kept *k = call->kept;
+    if (!call->claims) return;
+    call->claims = false;
+    if (--k->n_claims == 0) k->left_ns = sl_now_ns();
+}
+
+void sl_kept_heard(sl_call *call) {
+    if (!call->kept) return;
+    sl_store *st = &call->server->store;
+    pthread_mutex_lock(&st->lock);
+    unclaim(call);
+    pthread_mutex_unlock(&st->lock);
+}
+
 void sl_kept_leave(sl_call *call) {
     sl_kept *k = call->kept;
     if (!k) return;
@@ -646,7 +663,7 @@ void sl_kept_leave(sl_call *call) {
     pthread_mutex_unlock(&k->lock);
     if (failed) cancel(k); /* its other choices */
     pthread_mutex_lock(&st->lock);
-    if (--k->n_claims == 0) k->left_ns = sl_now_ns();
+    unclaim(call);
     /* Without a key its client is not expected to come back; but a service that stops leaves it to
      * the one that resumes. */
     bool alone = k->n_claims == 0 && !over && !k->has_key && !k->resumed && k->listed &&

@@ -195,6 +195,7 @@ struct sl_call {
     const char *key;           /* Idempotency-Key; NULL: none, or nothing is kept */
     bool keeps;                /* it is to be kept: it has a key, or there is a journal */
     sl_kept *kept;             /* what it reads; NULL: its choices are the engine's requests */
+    bool claims;               /* it has not read all of it; under the store's lock */
     sl_call *next_reader;      /* under that one's lock */
     bool replayed;             /* another call of that key came before */
     bool fetched, as_stream;   /* asked for by its id; and how */
@@ -465,6 +466,8 @@ sl_status sl_kept_submit(sl_kept *k, size_t choice, sl_request_params *r,
 void sl_kept_refuse(sl_kept *k, sl_status why, const char *text);
 /* No more tokens are wanted of a choice: a stop string was met. */
 void sl_kept_stop(sl_kept *k, size_t choice);
+/* All of it is on its way to the reader: it holds up nobody's eviction from here on. */
+void sl_kept_heard(sl_call *call);
 /* The call goes; the answer goes on. */
 void sl_kept_leave(sl_call *call);
 /* Forgets those that are too old, cancels those to which nobody came back. About once a second. */

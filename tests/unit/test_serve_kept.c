@@ -321,6 +321,26 @@ static void who_is_answered_has_made_room(void **state) {
     }
 }
 
+/* Who has heard all of an answer reads it no longer, though its connection may not know that yet:
+ * what ended first gives way, not what nobody has just read. */
+static void who_has_heard_it_all_keeps_nothing(void **state) {
+    (void)state;
+    keep((sl_server_opts){.responses = 2});
+    for (int i = 0; i < 100; i++) {
+        static const struct {
+            int key;
+            bool new;
+        } asked[] = {{0, true}, {1, true}, {0, false}, {2, true}, {1, false}};
+        for (size_t j = 0; j < SL_LEN(asked); j++) {
+            char key[64];
+            snprintf(key, sizeof key, KEY("%d-%d"), i, asked[j].key);
+            http_answer a = post(COMPLETIONS, key, i % 2 ? STREAM_TEXT : ASK_TEXT());
+            assert_int_equal(REPLAYED(a), !asked[j].new);
+            http_answer_free(&a);
+        }
+    }
+}
+
 static void time_ends_them(void **state) {
     (void)state;
     keep((sl_server_opts){.responses_ttl_s = 1});
@@ -390,6 +410,7 @@ int main(void) {
         TEST(what_fails_is_not_kept),
         TEST(the_oldest_give_way),
         TEST(who_is_answered_has_made_room),
+        TEST(who_has_heard_it_all_keeps_nothing),
         TEST(time_ends_them),
         TEST(keys_that_are_none_are_refused),
         TEST(a_stop_ends_what_nobody_reads),
