@@ -5,7 +5,6 @@
 #include "base/mem.h"
 
 #define MOST_SPARSE 1024u /* tokens in a list; more are a mask */
-#define FEW_TOKENS  4u    /* of a subtree: looked at one by one */
 
 typedef struct walk {
     const sl_vocab *v;
@@ -119,7 +118,7 @@ static void note_exit(walk *w, sl_rx state, uint32_t node) {
 /* Whether all plain tokens below a node are allowed, which saves looking at them. Exits there are
  * for other tokens alone, and the walk over those notes them. */
 static bool takes_below(walk *w, const sl_plain_node *x, sl_rx before, sl_rx next) {
-    if (x->tokens < FEW_TOKENS || x->part == SL_PLAIN_INSIDE) return false;
+    if (x->part == SL_PLAIN_INSIDE) return false;
     return sl_runs_take(&w->runs, x->part == SL_PLAIN_FIRST ? before : next, x->below, x->most);
 }
 

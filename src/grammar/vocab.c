@@ -162,7 +162,6 @@ static void sum_up(sl_plain_node *v, uint32_t n, sl_plain_node *open) {
         x->most = below->most;
         *below = (sl_plain_node){0};
         if (x->part == SL_PLAIN_FIRST) sl_plain_add(&x->below, 0), x->most++;
-        x->tokens = (uint16_t)SL_MIN(v[x->skip].from - x->from, (uint32_t)UINT16_MAX);
         sl_plain_set own = x->below;
         const bool ascii = x->byte < 0x80;
         if (ascii) sl_plain_add(&own, x->byte);

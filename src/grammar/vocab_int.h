@@ -29,10 +29,9 @@ typedef enum sl_plain_part {
 typedef struct sl_plain_node {
     sl_plain_set below; /* characters behind the node, its own, too, where that begins here */
     uint32_t skip;
-    uint32_t from;   /* place in `order` of the first token from here on */
-    uint16_t depth;  /* bytes */
-    uint16_t most;   /* of those characters, one behind the other */
-    uint16_t tokens; /* from here to skip; more than fit are UINT16_MAX */
+    uint32_t from;  /* place in `order` of the first token from here on */
+    uint16_t depth; /* bytes */
+    uint16_t most;  /* of those characters, one behind the other */
     uint8_t byte;
     uint8_t part;
 } sl_plain_node;
