@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Masks of structured output beside llguidance and xgrammar, in one run: the same schemas (bench/schemas.json), the same
-tokenizer, the same texts. Needs a Python that has llguidance, xgrammar and transformers, and a tokenizer.json.
+tokenizer, the same texts. Needs a Python that has llguidance, xgrammar, apache-tvm-ffi and transformers, and a tokenizer.json; torch need not be there.
 
   bench/peers/masks.py TOKENIZER.json [--repeat 5] [--program build/bench_mask] [--peers llguidance,xgrammar] [--xgrammar-seconds 60] [--json FILE] [--schemas FILE]
 
 Every repetition compiles each schema anew, with no cache of earlier ones, and asks for a mask before each token of each
-example; xgrammar, whose compiler takes long, once. Times are of the processor, so that a busy machine does less to them; each is one thread. What a library refuses, or an example that it does not allow, is counted and left out of
+example; xgrammar, whose compiler takes long, once, and a schema that takes longer than --xgrammar-seconds counts as refused. Times are of the processor, so that a busy machine does less to them; each is one thread. What a library refuses, or an example that it does not allow, is counted and left out of
 its figures; `common` figures are over the cases that all of them take."""
 import argparse
 import importlib.util
