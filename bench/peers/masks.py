@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Masks of structured output beside llguidance and xgrammar, in one run: the same schemas (bench/schemas.json), the same
-tokenizer, the same texts. Needs a Python that has llguidance, xgrammar and transformers, and a tokenizer.json.
+tokenizer, the same texts. Needs a Python that has llguidance, xgrammar, apache-tvm-ffi and transformers, and a tokenizer.json; torch need not be there.
 
-  bench/peers/masks.py TOKENIZER.json [--repeat 5] [--program build/bench_mask] [--peers llguidance,xgrammar] [--json FILE] [--schemas FILE]
+  bench/peers/masks.py TOKENIZER.json [--repeat 5] [--program build/bench_mask] [--peers llguidance,xgrammar] [--xgrammar-seconds 60] [--json FILE] [--schemas FILE]
 
 Every repetition compiles each schema anew, with no cache of earlier ones, and asks for a mask before each token of each
-example; xgrammar, whose compiler takes long, once. Times are of the processor, so that a busy machine does less to them; each is one thread. What a library refuses, or an example that it does not allow, is counted and left out of
+example; xgrammar, whose compiler takes long, once, and a schema that takes longer than --xgrammar-seconds counts as refused. Times are of the processor, so that a busy machine does less to them; each is one thread. What a library refuses, or an example that it does not allow, is counted and left out of
 its figures; `common` figures are over the cases that all of them take."""
 import argparse
+import importlib.util
 import json
 import pathlib
 import statistics
@@ -49,33 +50,69 @@ def llguidance_of(tokenizer, cases, repeat):
         yield case["name"], compiled, masks, error
 
 
-def xgrammar_of(tokenizer, cases, repeat):
-    import torch
+def stand_in_for_torch():
+    """xgrammar imports torch for the types of its functions on logits; masks work on numpy's arrays as well."""
+    import types
+
+    import numpy
+    import tvm_ffi  # noqa: F401  before the stand-in, which it would take for torch
+
+    torch = types.ModuleType("torch")
+    torch.Tensor, torch.int32, torch.tensor = numpy.ndarray, numpy.int32, lambda x, dtype=None: numpy.array(x, dtype)
+    torch.LongTensor = torch.FloatTensor = torch.Tensor
+    sys.modules["torch"] = torch
+
+
+def of_xgrammar(xgrammar, info, mask, case):
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    start = time.thread_time_ns()
+    error, masks = "", []
+    try:
+        grammar = compiler.compile_json_schema(json.dumps(case["schema"]), any_whitespace=True, strict_mode=False)
+    except RuntimeError as e:
+        return 0, [], str(e).splitlines()[0]
+    compiled = (time.thread_time_ns() - start) / 1e3
+    for ids in case["tokens"]:
+        matcher = xgrammar.GrammarMatcher(grammar)
+        for i in ids:
+            begin = time.thread_time_ns()
+            matcher.fill_next_token_bitmask(mask)
+            masks.append((time.thread_time_ns() - begin) / 1e3)
+            if not matcher.accept_token(i):
+                error = f"token {i} is not allowed"
+                break
+    return compiled, masks, error
+
+
+def xgrammar_of(tokenizer, cases, seconds):
+    """Each case in a process of its own, which is ended when it has taken so many seconds of the processor."""
+    import multiprocessing
+    import resource
+
+    if importlib.util.find_spec("torch") is None:
+        stand_in_for_torch()
+    import numpy
     import xgrammar
 
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
-    torch.set_num_threads(1)
-    mask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
-    for case in [c for _ in range(repeat) for c in cases]:
-        compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        start = time.thread_time_ns()
-        error, masks = "", []
+    mask = numpy.zeros((1, (info.vocab_size + 31) // 32), dtype=numpy.int32)
+    here = multiprocessing.get_context("fork")
+
+    def child(out, case):
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        out.send(of_xgrammar(xgrammar, info, mask, case))
+
+    for case in cases:
+        into, out = here.Pipe(duplex=False)
+        own = here.Process(target=child, args=(out, case))
+        own.start()
+        out.close()
         try:
-            grammar = compiler.compile_json_schema(json.dumps(case["schema"]), any_whitespace=True, strict_mode=False)
-        except RuntimeError as e:
-            yield case["name"], 0, [], str(e).splitlines()[0]
-            continue
-        compiled = (time.thread_time_ns() - start) / 1e3
-        for ids in case["tokens"]:
-            matcher = xgrammar.GrammarMatcher(grammar)
-            for i in ids:
-                begin = time.thread_time_ns()
-                matcher.fill_next_token_bitmask(mask)
-                masks.append((time.thread_time_ns() - begin) / 1e3)
-                if not matcher.accept_token(i):
-                    error = f"token {i} is not allowed"
-                    break
-        yield case["name"], compiled, masks, error
+            row = into.recv()
+        except EOFError:
+            row = 0, [], f"did not end in {seconds} s"
+        own.join()
+        yield case["name"], *row
 
 
 def ours(program, tokens, cases, repeat):
@@ -115,6 +152,7 @@ def main():
     p.add_argument("--program", default=ROOT / "build" / "bench_mask")
     p.add_argument("--schemas", default=ROOT / "bench" / "schemas.json")
     p.add_argument("--peers", default="llguidance,xgrammar")
+    p.add_argument("--xgrammar-seconds", type=int, default=60, help="of the processor for one schema")
     p.add_argument("--json")
     p.add_argument("--slow", action="store_true", help="the slowest masks of each")
     a = p.parse_args()
@@ -127,7 +165,7 @@ def main():
     if "llguidance" in a.peers:
         runs["llguidance"] = list(llguidance_of(tokenizer, cases, a.repeat))
     if "xgrammar" in a.peers:
-        runs["xgrammar"] = list(xgrammar_of(tokenizer, cases, 1))
+        runs["xgrammar"] = list(xgrammar_of(tokenizer, cases, a.xgrammar_seconds))
     taken = {k: {r[0] for r in rows} - {r[0] for r in rows if r[3]} for k, rows in runs.items()}
     common = set.intersection(*taken.values())
     out = {"vocabulary": len(tokenizer), "common": {}, "own": {}}

@@ -95,24 +95,39 @@ static sl_rx derive(sl_rx_store *s, sl_rx e, uint8_t b) {
 /* Bytes into classes that no expression at the front of a state tells apart. */
 typedef struct classes {
     uint8_t cls[256], first[256]; /* first: a byte of the class */
+    uint16_t size[256];
     unsigned n, depth;
     uint32_t known[64]; /* sets that were taken in last */
     unsigned n_known;
     bool digits;
 } classes;
 
+/* The bytes of a set, or the others where those are fewer: both split classes alike. */
+static unsigned fewer(const sl_bytes *set, uint8_t out[128]) {
+    unsigned n = 0, in = 0;
+    for (unsigned w = 0; w < 4; w++) in += (unsigned)__builtin_popcountll(set->w[w]);
+    for (unsigned w = 0; w < 4; w++)
+        for (uint64_t left = in > 128 ? ~set->w[w] : set->w[w]; left; left &= left - 1)
+            out[n++] = (uint8_t)(w * 64 + (unsigned)__builtin_ctzll(left));
+    return n;
+}
+
 static void split(classes *c, const sl_bytes *set) {
-    int16_t inside[256];
-    uint16_t in[256] = {0}, all[256] = {0};
-    unsigned n = c->n;
-    for (unsigned b = 0; b < 256; b++)
-        all[c->cls[b]]++, in[c->cls[b]] += sl_bytes_has(set, (uint8_t)b);
-    for (unsigned k = 0; k < n; k++)
-        inside[k] = in[k] && in[k] < all[k] ? (int16_t)c->n++ : (int16_t)-1;
-    if (c->n == n) return;
-    for (unsigned b = 0; b < 256; b++)
-        if (inside[c->cls[b]] >= 0 && sl_bytes_has(set, (uint8_t)b))
-            c->cls[b] = (uint8_t)inside[c->cls[b]];
+    uint8_t list[128];
+    uint16_t in[256] = {0}, inside[256];
+    const unsigned n = fewer(set, list);
+    for (unsigned i = 0; i < n; i++) in[c->cls[list[i]]]++;
+    for (unsigned i = 0; i < n; i++) {
+        const uint8_t k = c->cls[list[i]];
+        if (in[k] == c->size[k]) continue; /* all of it */
+        if (in[k]) {                       /* the first that leaves it */
+            c->size[k] -= in[k];
+            c->size[c->n] = in[k];
+            inside[k] = (uint16_t)c->n++;
+            in[k] = 0;
+        }
+        c->cls[list[i]] = (uint8_t)inside[k];
+    }
 }
 
 static void split_at(sl_rx_store *s, classes *c, uint32_t set) {
@@ -206,7 +221,7 @@ static sl_rx_row raw_row(sl_rx_store *s, sl_rx e) {
     static const uint8_t none_cls[256];
     static const sl_rx none_to[1];
     if (s->extra[e].row.to) return s->extra[e].row;
-    classes c = {.n = 1};
+    classes c = {.size = {256}, .n = 1};
     front(s, &c, e);
     for (unsigned b = 256; b-- > 0;) c.first[c.cls[b]] = (uint8_t)b;
     const uint8_t *map = map_of(s, c.cls);

@@ -14,8 +14,7 @@ typedef struct walk {
                        last */
     uint32_t n_list, n_exits, n_dead;
     size_t cap_list, cap_exits, cap_dead;
-    sl_rx asked[1024]; /* states of which is known whether they take any plain text */
-    bool free[1024];
+    sl_runs runs;
     bool failed;
 } walk;
 
@@ -88,17 +87,6 @@ static void add_plain(walk *w, uint32_t most) {
         if (v->plain_length[i] <= most) w->mask[v->plain_ids[i] / 32] |= 1u << v->plain_ids[i] % 32;
 }
 
-/* Whether every plain token is allowed from a state on. */
-static bool takes_all_plain(walk *w, sl_rx state) {
-    const uint32_t slot = state % SL_LEN(w->asked);
-    bool exact;
-    if (w->asked[slot] != state) {
-        w->asked[slot] = state;
-        w->free[slot] = plain_run(w->s, w->v->rx.plain_char, state, &exact) >= w->v->most_plain;
-    }
-    return w->free[slot];
-}
-
 static void add_dead(walk *w, uint32_t from, uint32_t to) {
     if (from == to) return;
     if (w->n_dead && w->dead[w->n_dead - 1] == from) {
@@ -109,69 +97,124 @@ static void add_dead(walk *w, uint32_t from, uint32_t to) {
     append(w, &w->dead, &w->n_dead, &w->cap_dead, to);
 }
 
-/* Walks the tree of plain tokens, or that of the others. Of plain ones those that are not allowed
- * are noted, and where all that is left is, nothing is looked at. */
-static void walk_tree(walk *w, bool plain, sl_rx state) {
-    const sl_trie *t = plain ? &w->v->plain_tree : &w->v->rest;
-    const uint32_t *node_of = plain ? w->v->plain_in_all : w->v->rest_in_all;
-    sl_rx_row few[64], *rows = few;
-    if (t->most_depth + 1 > SL_LEN(few)) rows = sl_alloc(t->most_depth + 1, sizeof *rows);
-    if (!rows) {
-        w->failed = true;
-        return;
-    }
-    rows[0] = sl_rx_row_of(w->s, state);
-    for (uint32_t i = 1; i < t->n && !w->failed;) {
-        const sl_rx_row *row = &rows[t->depth[i] - 1];
-        const sl_rx next = row->to[row->cls[t->byte[i]]];
-        if (next == SL_RX_NONE && plain) add_dead(w, w->v->from[i], w->v->from[t->skip[i]]);
-        if (next == SL_RX_NONE || (plain && takes_all_plain(w, next))) {
-            i = t->skip[i];
+/* A state on the way to a node. */
+typedef struct step {
+    sl_rx state;
+    sl_rx_row row;
+} step;
+
+/* The way to a node, the root's state first; `few` where it is long enough. NULL: no memory. */
+static step *way_from(walk *w, sl_rx state, uint32_t most_depth, step few[64]) {
+    step *way = most_depth < 64 ? few : sl_alloc((size_t)most_depth + 1, sizeof *way);
+    if (way) way[0] = (step){state, sl_rx_row_of(w->s, state)};
+    w->failed |= !way;
+    return way;
+}
+
+static void note_exit(walk *w, sl_rx state, uint32_t node) {
+    if (sl_rx_nullable(w->s, state)) append(w, &w->exits, &w->n_exits, &w->cap_exits, node);
+}
+
+/* Whether all plain tokens below a node are allowed, which saves looking at them. Exits there are
+ * for other tokens alone, and the walk over those notes them. */
+static bool takes_below(walk *w, const sl_plain_node *x, sl_rx before, sl_rx next) {
+    if (x->part == SL_PLAIN_INSIDE) return false;
+    return sl_runs_take(&w->runs, x->part == SL_PLAIN_FIRST ? before : next, x->below, x->most);
+}
+
+/* Walks the tree of plain tokens, and notes those that are not allowed. */
+static void walk_plain(walk *w, sl_rx state) {
+    const sl_plain_node *t = w->v->plain_tree;
+    const uint32_t end = w->v->n_plain_nodes;
+    step few[64], *way = way_from(w, state, w->v->all.most_depth, few);
+    for (uint32_t i = takes_below(w, t, state, state) ? end : 1; i < end && !w->failed;) {
+        const sl_plain_node *x = &t[i];
+        const step *at = &way[x->depth - 1];
+        const sl_rx next = at->row.to[at->row.cls[x->byte]];
+        if (next == SL_RX_NONE) add_dead(w, x->from, t[x->skip].from);
+        if (next == SL_RX_NONE || (x->skip > i + 1 && takes_below(w, x, at->state, next))) {
+            i = x->skip;
             continue;
         }
-        if (!plain && t->token[i] != SL_TRIE_NO_TOKEN) add_token(w, t->token[i]);
-        if (t->skip[i] > i + 1) {
-            if (sl_rx_nullable(w->s, next))
-                append(w, &w->exits, &w->n_exits, &w->cap_exits, node_of[i]);
-            rows[t->depth[i]] = sl_rx_row_of(w->s, next);
+        if (x->skip > i + 1) {
+            note_exit(w, next, w->v->plain_in_all[i]);
+            way[x->depth] = (step){next, sl_rx_row_of(w->s, next)};
         }
         i++;
     }
-    if (rows != few) sl_free(rows);
+    if (way != few) sl_free(way);
+}
+
+/* Walks the tree of the others. */
+static void walk_rest(walk *w, sl_rx state) {
+    const sl_trie *t = &w->v->rest;
+    step few[64], *way = way_from(w, state, t->most_depth, few);
+    for (uint32_t i = 1; i < t->n && !w->failed;) {
+        const sl_rx_row *row = &way[t->depth[i] - 1].row;
+        const sl_rx next = row->to[row->cls[t->byte[i]]];
+        if (next == SL_RX_NONE) {
+            i = t->skip[i];
+            continue;
+        }
+        if (t->token[i] != SL_TRIE_NO_TOKEN) add_token(w, t->token[i]);
+        if (t->skip[i] > i + 1) {
+            note_exit(w, next, w->v->rest_in_all[i]);
+            way[t->depth[i]] = (step){next, sl_rx_row_of(w->s, next)};
+        }
+        i++;
+    }
+    if (way != few) sl_free(way);
+}
+
+static bool own_mask(walk *w) {
+    if (!w->mask) w->mask = sl_alloc(w->v->words, sizeof *w->mask);
+    w->failed |= !w->mask;
+    return w->mask;
+}
+
+/* A stretch of plain tokens that are allowed. */
+static void add_stretch(walk *w, uint32_t from, uint32_t to) {
+    const uint32_t *order = w->v->order;
+    for (uint32_t k = from; k < to && !w->failed; k++) {
+        if (w->mask)
+            w->mask[order[k] / 32] |= 1u << order[k] % 32;
+        else
+            append(w, &w->list, &w->n_list, &w->cap_list, order[k]);
+    }
 }
 
 /* Plain tokens but the dead ones. Where those are the fewer, they are taken out of all. */
 static void add_living(walk *w) {
     const sl_vocab *v = w->v;
-    const uint32_t all = v->from[v->plain_tree.n];
+    const uint32_t all = v->n_plain;
     uint32_t dead = 0, at = 0;
     for (uint32_t i = 0; i + 1 < w->n_dead; i += 2) dead += w->dead[i + 1] - w->dead[i];
-    if (dead < all / 2 && !w->mask) {
+    if (dead < all / 2) {
         add_plain(w, UINT32_MAX);
         for (uint32_t i = 0; w->mask && i + 1 < w->n_dead; i += 2)
             for (uint32_t k = w->dead[i]; k < w->dead[i + 1]; k++)
-                for (uint32_t id = v->order[k]; id != SL_TRIE_NO_TOKEN; id = v->twin[id])
-                    w->mask[id / 32] &= ~(1u << id % 32);
+                w->mask[v->order[k] / 32] &= ~(1u << v->order[k] % 32);
         return;
     }
-    for (uint32_t i = 0; i <= w->n_dead && !w->failed; i += 2) {
-        for (; at < (i < w->n_dead ? w->dead[i] : all) && !w->failed; at++)
-            add_token(w, v->order[at]);
-        if (i < w->n_dead) at = w->dead[i + 1];
+    if (all - dead > MOST_SPARSE && !own_mask(w)) return;
+    for (uint32_t i = 0; i < w->n_dead; i += 2) {
+        add_stretch(w, at, w->dead[i]);
+        at = w->dead[i + 1];
     }
+    add_stretch(w, at, all);
 }
 
 sl_table *sl_table_make(const sl_vocab *v, sl_rx_store *s, sl_rx state) {
-    walk w = {.v = v, .s = s};
+    walk w = {.v = v, .s = s, .runs.s = s};
     bool exact;
     const uint32_t run = plain_run(s, v->rx.plain_char, state, &exact);
     if (run && (exact || run >= v->most_plain)) {
         add_plain(&w, run);
     } else {
-        walk_tree(&w, true, state);
+        walk_plain(&w, state);
         if (!w.failed) add_living(&w);
     }
-    if (!w.failed) walk_tree(&w, false, state);
+    if (!w.failed) walk_rest(&w, state);
     sl_free(w.dead);
     sl_table *t = sl_alloc(1, sizeof *t);
     if (!t || w.failed || sl_rx_status(s, NULL) != SL_OK) {

@@ -140,19 +140,61 @@ static uint32_t *places_in_all(const sl_vocab *v, const sl_trie *t) {
     return places;
 }
 
-/* Plain tokens in the order of their tree, so that those of a subtree are a stretch. */
-static bool order_plain(sl_vocab *v) {
-    const sl_trie *t = &v->plain_tree;
-    uint32_t n = 0;
-    v->order = sl_alloc(t->n, sizeof *v->order);
-    v->from = sl_alloc((size_t)t->n + 1, sizeof *v->from);
-    if (!v->order || !v->from) return false;
-    for (uint32_t i = 0; i < t->n; i++) {
-        v->from[i] = n;
-        if (t->token[i] != SL_TRIE_NO_TOKEN) v->order[n++] = t->token[i];
+/* Which part of its character each node's byte is. */
+static void mark_parts(sl_plain_node *v, uint32_t n, uint8_t *left) {
+    left[0] = 0; /* by depth: bytes that the character still has */
+    for (uint32_t i = 1; i < n; i++) {
+        const uint8_t b = v[i].byte, before = left[v[i].depth - 1];
+        const bool first = before == 0;
+        const uint8_t behind = b < 0x80 ? 0 : b < 0xe0 ? 1 : b < 0xf0 ? 2 : 3;
+        left[v[i].depth] = first ? behind : before - 1;
+        v[i].part = left[v[i].depth] == 0 ? SL_PLAIN_LAST
+                    : first               ? SL_PLAIN_FIRST
+                                          : SL_PLAIN_INSIDE;
     }
-    v->from[t->n] = n;
-    return true;
+}
+
+/* What each node has below it, from the last node on: children are done before their parents. */
+static void sum_up(sl_plain_node *v, uint32_t n, sl_plain_node *open) {
+    for (uint32_t i = n; i-- > 0;) {
+        sl_plain_node *x = &v[i], *below = &open[x->depth + 1], *beside = &open[x->depth];
+        x->below = below->below;
+        x->most = below->most;
+        *below = (sl_plain_node){0};
+        if (x->part == SL_PLAIN_FIRST) sl_plain_add(&x->below, 0), x->most++;
+        sl_plain_set own = x->below;
+        const bool ascii = x->byte < 0x80;
+        if (ascii) sl_plain_add(&own, x->byte);
+        beside->below.w[0] |= own.w[0];
+        beside->below.w[1] |= own.w[1];
+        beside->most = SL_MAX(beside->most, (uint16_t)(x->most + ascii));
+    }
+}
+
+/* The tree of plain tokens, with what subtrees hold, of the plain tree of their texts. */
+static bool keep_plain_tree(sl_vocab *v, const sl_trie *t) {
+    const size_t depths = (size_t)t->most_depth + 2;
+    sl_plain_node *open = sl_alloc(depths, sizeof *open);
+    uint8_t *left = sl_alloc(depths, sizeof *left);
+    uint32_t n = 0;
+    v->n_plain_nodes = t->n;
+    v->order = sl_alloc(v->n_plain, sizeof *v->order);
+    v->plain_tree = sl_alloc((size_t)t->n + 1, sizeof *v->plain_tree);
+    const bool ok = open && left && v->order && v->plain_tree;
+    for (uint32_t i = 0; ok && i < t->n; i++) {
+        v->plain_tree[i] = (sl_plain_node){
+            .skip = t->skip[i], .from = n, .depth = t->depth[i], .byte = t->byte[i]};
+        for (uint32_t id = t->token[i]; id != SL_TRIE_NO_TOKEN; id = v->twin[id])
+            v->order[n++] = id;
+    }
+    if (ok) {
+        v->plain_tree[t->n].from = n;
+        mark_parts(v->plain_tree, t->n, left);
+        sum_up(v->plain_tree, t->n, open);
+    }
+    sl_free(open);
+    sl_free(left);
+    return ok;
 }
 
 static bool make_tries(sl_vocab *v) {
@@ -175,11 +217,13 @@ static bool make_tries(sl_vocab *v) {
         else
             list[n_plain++] = list[i];
     }
+    sl_trie plain = {0};
     ok = ok && trie_of(&v->rest, rest, n_rest, v->twin) &&
-         trie_of(&v->plain_tree, list, n_plain, v->twin) && order_plain(v);
+         trie_of(&plain, list, n_plain, v->twin) && keep_plain_tree(v, &plain);
     if (ok) v->rest_in_all = places_in_all(v, &v->rest);
-    if (ok) v->plain_in_all = places_in_all(v, &v->plain_tree);
+    if (ok) v->plain_in_all = places_in_all(v, &plain);
     ok = ok && v->rest_in_all && v->plain_in_all;
+    trie_free(&plain);
     sl_free(rest);
     sl_free(list);
     return ok;
@@ -335,11 +379,10 @@ void sl_vocab_free(sl_vocab *v) {
     sl_rx_free(v->base);
     trie_free(&v->all);
     trie_free(&v->rest);
-    trie_free(&v->plain_tree);
+    sl_free(v->plain_tree);
     sl_free(v->rest_in_all);
     sl_free(v->plain_in_all);
     sl_free(v->order);
-    sl_free(v->from);
     sl_free(v->plain);
     sl_free(v->plain_ids);
     sl_free(v->plain_length);

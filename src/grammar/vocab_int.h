@@ -2,7 +2,7 @@
 #ifndef SL_GRAMMAR_VOCAB_INT_H
 #define SL_GRAMMAR_VOCAB_INT_H
 
-#include "grammar/expr.h"
+#include "grammar/runs.h"
 #include "grammar/vocab.h"
 
 #define SL_VOCAB_LENGTHS 32u /* sums of plain tokens by characters are kept up to here */
@@ -17,6 +17,24 @@ typedef struct sl_trie {
     uint32_t most_depth;
 } sl_trie;
 #define SL_TRIE_NO_TOKEN UINT32_MAX
+
+/* Where in a character the byte of a node of plain tokens is. */
+typedef enum sl_plain_part {
+    SL_PLAIN_LAST,  /* its last byte, or its only one */
+    SL_PLAIN_FIRST, /* its first of several */
+    SL_PLAIN_INSIDE,
+} sl_plain_part;
+
+/* A node of the tree of plain tokens, in preorder as above; one that ends the tree is behind it. */
+typedef struct sl_plain_node {
+    sl_plain_set below; /* characters behind the node, its own, too, where that begins here */
+    uint32_t skip;
+    uint32_t from;  /* place in `order` of the first token from here on */
+    uint16_t depth; /* bytes */
+    uint16_t most;  /* of those characters, one behind the other */
+    uint8_t byte;
+    uint8_t part;
+} sl_plain_node;
 
 /* Expressions of every store that is a clone of a vocabulary's. */
 typedef struct sl_base_rx {
@@ -42,10 +60,11 @@ struct sl_vocab {
     uint32_t *twin; /* the next id with the same text, or SL_TRIE_NO_TOKEN */
     uint32_t *ends;
     size_t n_ends;
-    sl_trie all, rest, plain_tree;        /* every text; those that are not plain; those that are */
+    sl_trie all, rest;                    /* every text; those that are not plain */
+    sl_plain_node *plain_tree;            /* those that are */
+    uint32_t n_plain_nodes;               /* but the one behind */
     uint32_t *rest_in_all, *plain_in_all; /* nodes -> nodes of all */
-    uint32_t *order;                      /* tokens of plain_tree as its nodes come */
-    uint32_t *from;  /* node of plain_tree -> place in order of the first token from there on */
+    uint32_t *order; /* tokens of plain_tree as its nodes come: those of a subtree are a stretch */
     uint32_t *plain; /* (SL_VOCAB_LENGTHS + 1) masks: plain tokens of at most so many characters */
     uint32_t *plain_ids;    /* plain tokens, shortest first */
     uint16_t *plain_length; /* their characters */

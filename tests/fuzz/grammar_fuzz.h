@@ -8,9 +8,30 @@
 #include <string.h>
 
 static sl_vocab *fuzz_vocab(void) {
-    static const char *const words[] = {"{\"",  "\":",      "\",\"", "}}", "true",  "null",
-                                        "ab",   "aa",       "12",    "0.", "\\u00", "\n ",
-                                        "a\"}", "\xc3\xa9", "foo",   "]]"};
+    static const char *const words[] = {"{\"",
+                                        "\":",
+                                        "\",\"",
+                                        "}}",
+                                        "true",
+                                        "null",
+                                        "ab",
+                                        "aa",
+                                        "12",
+                                        "0.",
+                                        "\\u00",
+                                        "\n ",
+                                        "a\"}",
+                                        "\xc3\xa9",
+                                        "foo",
+                                        "]]",
+                                        "aba",
+                                        "abc1",
+                                        "a\xc3\xa9",
+                                        "\xc3\xa9\xc3\xa8z",
+                                        "\xe4\xb8\xad",
+                                        "\xe4\xb8\xadz",
+                                        "\xf0\x9f\x98\x80",
+                                        "a\xf0\x9f\x98\x80"};
     static sl_vocab *v;
     sl_span texts[128 + SL_LEN(words) + 2] = {{0}};
     static uint8_t bytes[129];
