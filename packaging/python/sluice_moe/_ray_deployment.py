@@ -56,7 +56,7 @@ class Deployment:
         self._given = given
         self._executable = executable
         self._placed_within = placed_within
-        self._drain_timeout = float(options.get("drain_timeout") or 30)
+        self._drain_timeout = _plan.number(options, "drain_timeout", 30, 86400)
         self._secret = secrets.token_hex(32)
         admin_key_file, api_key_file = options.get("admin_key_file"), options.get("api_key_file")
         self._admin_key = _first_key("admin_key_file", admin_key_file) if admin_key_file else secrets.token_hex(32)
@@ -64,13 +64,14 @@ class Deployment:
         self._api_key = _first_key("api_key_file", api_key_file) if api_key_file else api_key
         self._actors: Dict[int, Any] = {}
         self._runs: Dict[int, Any] = {}
+        self._made: Dict[int, int] = {}
         self._status: Optional[int] = None
         # This machine is the coordinator's, so its ports are chosen here, once: who is started again is where it was.
         self._node = ray.get_runtime_context().get_node_id()
         first = str(ray.util.get_node_ip_address())
         host = str(options.get("host") or "127.0.0.1")
-        port = int(options.get("port") or 0) or _free_port(host)
-        fabric = int(options.get("fabric_port") or 0) or _free_port(first)
+        port = _plan.number(options, "port", 0, 65535) or _free_port(host)
+        fabric = _plan.number(options, "fabric_port", 0, 65535) or _free_port(first)
         self.url = _at(first if host in ("0.0.0.0", "::") else host, port)
         self._model = os.path.abspath(model) if os.path.exists(model) else model
         self._where = ["--first", first, "--fabric-port", str(fabric)]
@@ -87,7 +88,7 @@ class Deployment:
         return self._given.coordinator if worker == _COORDINATOR else self.places[worker].needs
 
     def _create(self, worker: int) -> None:
-        """Asks Ray for the actor, which may have no place yet, and tells it what to run."""
+        """Asks Ray for the actor, which may have no place yet."""
         needs = dict(self._needs(worker))
         own = {"num_cpus": needs.pop("CPU", 0.0), "num_gpus": needs.pop("GPU", 0.0), "memory": int(needs.pop("memory", 0.0)) or None}
         if worker == _COORDINATOR:
@@ -96,14 +97,20 @@ class Deployment:
         else:
             strategy = "SPREAD"  # different machines, where there are enough
         title = f"{self.name}-coordinator" if worker == _COORDINATOR else f"{self.name}-worker-{worker}"
+        made_before = self._made.get(worker, 0)  # whose name Ray may not have given back yet
+        self._made[worker] = made_before + 1
+        title += f".{made_before}" if made_before else ""
         self._ray.cloudpickle.register_pickle_by_value(_ray_task)
         try:
             made = self._ray.remote(_ray_task.Task).options(name=title, scheduling_strategy=strategy, resources=needs, **own, **_ALWAYS)
-            actor = made.remote(self._who(worker), worker != _COORDINATOR)
+            self._actors[worker] = made.remote(self._who(worker), worker != _COORDINATOR)
         except ValueError as e:
             raise ServerError(f"{self._who(worker)}: Ray refuses its actor: {e}") from None
         finally:
             self._ray.cloudpickle.unregister_pickle_by_value(_ray_task)
+
+    def _run(self, worker: int) -> None:
+        """Tells the actor, whether it has a place or not, what to run."""
         words = ["task", self._model, "--rank", str(worker + 1), *self._where]
         files: Dict[str, str] = {}
         if worker == _COORDINATOR:
@@ -115,9 +122,8 @@ class Deployment:
                 files["plan"] = self._given.plan
         else:
             words += self._given.worker_words
-        self._actors[worker] = actor
         # Ray keeps arguments of calls in this process, and those of an actor's constructor elsewhere: the secret is one of these.
-        self._runs[worker] = actor.run.options(max_task_retries=-1).remote(self._executable, words, self._secret, self._variables, files)
+        self._runs[worker] = self._actors[worker].run.options(max_task_retries=-1).remote(self._executable, words, self._secret, self._variables, files)
 
     def _lacking(self, worker: int) -> str:
         """Which resource Ray has too little of."""
@@ -137,20 +143,20 @@ class Deployment:
 
     def _await_placed(self, workers: Sequence[int], within: float) -> None:
         looks = {self._actors[w].look.remote(): w for w in workers}
-        done, late = self._ray.wait(list(looks), num_returns=len(looks), timeout=within)
-        if late:
-            raise ServerError("\n".join(f"{self._who(w)}: has no place within {within:g} s: {self._lacking(w)}"
-                                        for w in sorted(looks[r] for r in late)))
+        done, late = self._ray.wait(list(looks), num_returns=len(looks), timeout=max(0.0, within))
         for ref in done:
             try:
                 self._ray.get(ref)
             except self._ray.exceptions.RayError as e:
-                raise ServerError(f"{self._who(looks[ref])}: Ray cannot start its actor: {e}") from None
+                raise ServerError(f"{self._who(looks[ref])}: Ray has no place for it: {self._lacking(looks[ref])}; it says: {e}") from None
+        if late:
+            raise ServerError("\n".join(f"{self._who(w)}: has no place within {self._placed_within:g} s: {self._lacking(w)}"
+                                        for w in sorted(looks[r] for r in late)))
 
     def _end(self, workers: Sequence[int], within: float) -> Dict[int, int]:
         """Tells the tasks, waits for their ends, gives their resources back. The exit statuses of those that ended in time."""
         actors = {w: self._actors.pop(w) for w in workers}
-        runs = {self._runs.pop(w): w for w in workers}
+        runs = {self._runs.pop(w): w for w in workers if w in self._runs}
         statuses: Dict[int, int] = {}
         told = {actor.stop.remote(): w for w, actor in actors.items()}
         # Who has no place, or whose machine is gone, does not hear it, and is not waited for.
@@ -180,9 +186,14 @@ class Deployment:
     def start(self, ready_within: float) -> None:
         """Called by `deploy`."""
         first = [p.id for p in self.places if not p.spare]
+        # The coordinator's place is on this machine alone, so it gets its own before workers fill that.
+        placed = time.monotonic() + self._placed_within
+        for together in ([_COORDINATOR], first):
+            for worker in together:
+                self._create(worker)
+            self._await_placed(together, placed - time.monotonic())
         for worker in [*first, _COORDINATOR]:
-            self._create(worker)
-        self._await_placed([*first, _COORDINATOR], self._placed_within)
+            self._run(worker)
         until, client = time.monotonic() + ready_within, self.client(timeout=5.0)
         while True:
             self.check(workers=True)
@@ -205,11 +216,15 @@ class Deployment:
         who = _COORDINATOR if worker is None else worker
         if who not in self._actors:
             raise ValueError(f"worker: {worker}: has no actor; these have one: {sorted(w for w in self._actors if w != _COORDINATOR)}")
-        try:
-            found: Dict[str, Any] = self._ray.get(self._actors[who].look.remote(), timeout=within)
-        except self._ray.exceptions.RayError as e:
-            raise ServerError(f"{self._who(who)}: Ray has no answer of its actor within {within:g} s: {e}") from None
-        return found
+        until = time.monotonic() + within
+        while True:
+            try:
+                found: Dict[str, Any] = self._ray.get(self._actors[who].look.remote(), timeout=max(0.0, until - time.monotonic()))
+                return found
+            except self._ray.exceptions.RayError as e:  # Ray may be about to start it again
+                if time.monotonic() >= until:
+                    raise ServerError(f"{self._who(who)}: Ray has no answer of its actor within {within:g} s: {e}") from None
+            time.sleep(0.2)
 
     def log(self, worker: Optional[int] = None) -> List[str]:
         """The last lines that the coordinator, or a worker, has said."""
@@ -241,6 +256,7 @@ class Deployment:
             if worker not in self._actors:
                 self._create(worker)
                 self._await_placed([worker], min(self._placed_within, within))
+                self._run(worker)
             client.wait(worker, operation, max(0.0, until - time.monotonic()))
         except SluiceError:
             if worker in self._actors:
@@ -282,6 +298,7 @@ class Deployment:
                 self._end([w.id], 10.0)
             elif not away and w.id not in self._actors:
                 self._create(w.id)
+                self._run(w.id)
 
     # ---- the end ----
 

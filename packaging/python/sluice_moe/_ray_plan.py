@@ -77,6 +77,15 @@ def _text_of(value: Option) -> str:
     return "1" if value is True else str(value)
 
 
+def number(options: Mapping[str, Option], name: str, usual: int, most: int) -> int:
+    """An option that is needed here, too."""
+    value = options.get(name)
+    text = str(usual if value is None else value)
+    if not text.isdecimal() or int(text) > most:
+        raise ValueError(f"{name}: {value!r} is not a whole number from 0 to {most}")
+    return int(text)
+
+
 def _read_plan(plan: PlanGiven) -> Optional[str]:
     if plan is None:
         return None
@@ -134,6 +143,8 @@ def read(program: str, model: str, plan: PlanGiven, resources: Mapping[str, Mapp
     """Asks the program, as the other launchers do, which workers there are and how much memory each takes."""
     options = {k: v for k, v in options.items() if v is not None and v is not False}
     _check_options(program, options)
+    for name, most in (("port", 65535), ("fabric_port", 65535), ("drain_timeout", 86400)):
+        number(options, name, 0, most)
     text, wanting = _read_plan(plan), set()  # type: Optional[str], Set[int]
     words: List[str] = []
     for name in _OF_PLAN:
@@ -156,12 +167,12 @@ def read(program: str, model: str, plan: PlanGiven, resources: Mapping[str, Mapp
         text, wanting = _with_own_gpus(text)
     _check_resources(resources, len(found))
     places = []
-    for number, role, spare, weights, kv in found:
-        i = int(number)
+    for worker, role, spare, weights, kv in found:
+        i = int(worker)
         needs: Needs = {"CPU": float(threads[1]), "memory": (float(weights) + float(kv) + _EXTRA_MB) * _MB}
         if i in wanting:
             needs["GPU"] = 1.0
-        places.append(Place(i, role, bool(spare), _overridden(needs, resources, role, number)))
+        places.append(Place(i, role, bool(spare), _overridden(needs, resources, role, worker)))
     # What every task is told: the number of threads that Ray was told, too.
     told = {**{k: v for k, v in options.items() if k in _OF_TASK}, "threads": threads[1]}
     coordinator_words = [w for k, v in told.items() for w in ("--" + k.replace("_", "-"), _text_of(v))]

@@ -39,7 +39,7 @@ def _import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as e:
-        raise SluiceError(f"Ray is not installed ({e}): pip install 'sluice-moe[ray]', or pip install ray") from None
+        raise SluiceError(f"Ray is not installed here ({e}): pip install ray") from None
 
 
 def deploy(model: Union[str, "os.PathLike[str]"], plan: _plan.PlanGiven = None, *, name: Optional[str] = None, api_key: Optional[str] = None,
@@ -106,12 +106,23 @@ def _tell(*_: object) -> None:
     raise _Told
 
 
-def _serve(ray: Any, model: str, args: argparse.Namespace, options: Mapping[str, Option]) -> int:
+def _resources_of(text: str) -> Dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"resources: is no JSON: {e}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"resources: {text} has no names, as {{\"expert\": {{\"CPU\": 2}}}}")
+    return found
+
+
+def _serve(ray: Any, model: str, args: argparse.Namespace, options: Mapping[str, Any]) -> int:
+    resources = _resources_of(args.resources)
     ray.init(address=args.address, log_to_driver=args.log)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _tell)
     try:
-        with deploy(model, args.plan, name=args.name, resources=json.loads(args.resources), program=args.program,
+        with deploy(model, args.plan, name=args.name, resources=resources, program=args.program,
                     placed_within=args.placed_within, ready_within=args.ready_within, **options) as deployment:
             print(f"listening on {deployment.url} ({deployment.name} on Ray, {len(deployment.places)} places)", flush=True)
             try:
