@@ -251,7 +251,7 @@ def test_the_command_follows_what_others_ask_and_ends_when_it_has_answered(machi
     subprocess.run([served.SLUICE, "secret", "--out", key], check=True, capture_output=True)
     port, later = launched.free_port(), []
     command = [sys.executable, "-m", "sluice_moe.ray", MODEL, "--attention", "1", "--experts", "2", "--max-experts", "3", "--exact", "--port", str(port),
-               "--admin-key-file", key, "--address", machines.cluster.address, "--placed-within", str(SLOW_S), "--log"]
+               "--admin-key-file", key, "--address", machines.cluster.address, "--placed-within", str(SLOW_S), "--show-log"]
     with ended.scope(), open(tmp_path / "log", "w") as log:
         process = ended.start(command, stdout=log, stderr=log)
         asked = launched.Asked(port)

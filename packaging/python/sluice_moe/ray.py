@@ -46,6 +46,7 @@ def deploy(model: Union[str, "os.PathLike[str]"], plan: _plan.PlanGiven = None, 
            resources: Optional[Mapping[str, Mapping[str, float]]] = None, program: Optional[str] = None, placed_within: float = 60.0,
            ready_within: float = 600.0, **options: Option) -> Deployment:
     """Places the coordinator on this machine and the plan's workers where Ray has what they take, and returns when requests are answered.
+    Connects to Ray (`ray.init()`) if this process has not.
 
     `plan` is a plan.json, by path or as a dict; or say `attention`, `experts`. Any option `--some-name` of serve and worker is a keyword
     `some_name`. A worker takes its threads as CPUs, its weights, KV and 512 MB as memory, and a GPU where the plan has `cuda:N`.
@@ -61,6 +62,8 @@ def deploy(model: Union[str, "os.PathLike[str]"], plan: _plan.PlanGiven = None, 
     if api_key is not None and "api_key_file" in options:
         raise ValueError("api_key: is said twice, as api_key_file is given")
     ray = _import_ray()
+    atexit.unregister(_stop_all)  # Ray has its own, which comes after ours when it was there first
+    atexit.register(_stop_all)
     given = _plan.read(program or _packaged(), os.fspath(model), plan, resources or {}, options)
     if not ray.is_initialized():
         ray.init()
@@ -75,7 +78,6 @@ def deploy(model: Union[str, "os.PathLike[str]"], plan: _plan.PlanGiven = None, 
     return made
 
 
-@atexit.register
 def _stop_all() -> None:
     for deployment in list(running):
         deployment.stop()
@@ -118,7 +120,7 @@ def _resources_of(text: str) -> Dict[str, Any]:
 
 def _serve(ray: Any, model: str, args: argparse.Namespace, options: Mapping[str, Any]) -> int:
     resources = _resources_of(args.resources)
-    ray.init(address=args.address, log_to_driver=args.log)
+    ray.init(address=args.address, log_to_driver=args.show_log)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _tell)
     try:
@@ -158,7 +160,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--program", help="sluice, at the same path on all machines; left out: the package's own")
     parser.add_argument("--placed-within", type=float, default=60.0, help="seconds until Ray has a place for all [60]")
     parser.add_argument("--ready-within", type=float, default=600.0, help="seconds until requests are answered [600]")
-    parser.add_argument("--log", action="store_true", help="show here what the actors say")
+    parser.add_argument("--show-log", action="store_true", help="show here what the actors say")
     args, others = parser.parse_known_args(argv)
     try:
         return _serve(_import_ray(), args.model, args, _options_of(others))
