@@ -123,7 +123,8 @@ class Deployment:
         else:
             words += self._given.worker_words
         # Ray keeps arguments of calls in this process, and those of an actor's constructor elsewhere: the secret is one of these.
-        self._runs[worker] = self._actors[worker].run.options(max_task_retries=-1).remote(self._executable, words, self._secret, self._variables, files)
+        run = self._actors[worker].run.options(max_task_retries=-1)
+        self._runs[worker] = run.remote(self._executable, words, self._secret, self._variables, files)
 
     def _lacking(self, worker: int) -> str:
         """Which resource Ray has too little of."""

@@ -25,6 +25,7 @@ _EXTRA_MB = 512.0  # of a worker for buffers, as the other launchers set aside
 _SLOWEST_S = 60.0  # of reading a model's headers
 # What `sluice task` takes as options; everything else of serve and worker are variables to it.
 _OF_TASK = ("attention", "experts", "max_attention", "max_experts", "threads", "join_timeout", "drain_timeout")
+_PATHS = ("api_key_file", "chat_template", "journal")  # of the coordinator, whose folder is another one
 _OF_PLAN = ("attention", "experts", "max_attention", "max_experts", "threads")
 # Options that deploy says itself, and why not you.
 _IN_PLAN = "the plan's workers say it, so that Ray hears of it"
@@ -178,6 +179,7 @@ def read(program: str, model: str, plan: PlanGiven, resources: Mapping[str, Mapp
     coordinator_words = [w for k, v in told.items() for w in ("--" + k.replace("_", "-"), _text_of(v))]
     of_workers = ("threads", "join_timeout", "drain_timeout")
     worker_words = [w for k, v in told.items() if k in of_workers for w in ("--" + k.replace("_", "-"), _text_of(v))]
-    variables = {"SLUICE_" + k.upper(): _text_of(v) for k, v in options.items() if k not in _OF_TASK}
+    variables = {"SLUICE_" + k.upper(): os.path.abspath(_text_of(v)) if k in _PATHS else _text_of(v)
+                 for k, v in options.items() if k not in _OF_TASK}
     coordinator = _overridden({"CPU": 1.0, "memory": 1000 * _MB}, resources, "coordinator")
     return Given(tuple(places), coordinator, tuple(coordinator_words), tuple(worker_words), variables, text)

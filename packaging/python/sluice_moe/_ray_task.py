@@ -82,11 +82,13 @@ class Task:
             while True:
                 began = time.monotonic()
                 status = self._once([executable, *given], secret, env, list(held.values()))
-                if self._told.is_set() or status > 0 or (status == 0 and not self._endless):  # it says itself what is worth another try
+                # An exit status is the task's own word that another try is in vain.
+                if self._told.is_set() or status > 0 or (status == 0 and not self._endless):
                     return status, list(self._log)
                 lived = time.monotonic() - began
                 fails = 1 if lived > _SERVED_S else fails + 1
-                self._say(f"{self._who}: its task ended with {status if status >= 0 else 128 - status} after {lived:.1f} s: the next one in {pause(fails):.0f} s")
+                shown = status if status >= 0 else 128 - status
+                self._say(f"{self._who}: its task ended with {shown} after {lived:.1f} s: the next one in {pause(fails):.0f} s")
                 self._told.wait(pause(fails))
         finally:
             for fd in held.values():
