@@ -102,9 +102,10 @@ PARTS = {
                                                ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])
                      for seed, args in enumerate([[], ["--transport", "tcp"], ["--schedule", "pingpong"], ["--schedule", "aep"],
                                                   ["--attention", "2", "--experts", "2"], ["--journal-sync", "each"]])]),
-    "launchers": ("jobs under a Slurm of the test's own and under Open MPI's mpirun: kills, signals, nothing left behind", 5,
+    "launchers": ("jobs under a Slurm of the test's own, under Open MPI's mpirun, and on a Ray from PyPI: kills, signals, nothing left behind", 9,
                   [(name, ["sh", "-c", f"tools/install-deps.sh cluster && exec .venv/bin/python -m pytest -q -n0 tests/launchers/test_{name}.py"])
-                   for name in ("slurm", "mpi")]),
+                   for name in ("slurm", "mpi")]
+                  + [("ray", [".venv/bin/python", "tests/launchers/run.py"])]),
     "docs": ("command blocks of README.md and of pages for operators, on a small model and a hub on this machine", 2,
              [(page, [".venv/bin/python", "tests/run_docs.py", page]) for page in run_docs.PAGES]),
     "packages": ("Python wheel and Debian packages: built, installed in a fresh root, served from, removed (root, debootstrap, a mirror, an index)", 6,

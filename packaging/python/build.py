@@ -26,6 +26,8 @@ Version: {version}
 Summary: Serves Mixture-of-Experts language models: the program, a client, the engine in process
 License-Expression: {licence}
 {files}Requires-Python: >=3.9
+Provides-Extra: ray
+Requires-Dist: ray; extra == "ray"
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
@@ -33,7 +35,7 @@ Description-Content-Type: text/markdown
 # sluice-moe
 
 `sluice`, the server of Mixture-of-Experts language models, as a program; `sluice_moe.Server` runs it, `sluice_moe.Client` talks
-with it, and `sluice_moe.Engine` is the engine inside this process.
+with it, and `sluice_moe.Engine` is the engine inside this process. `sluice_moe.ray` starts a deployment on Ray (extra `ray`).
 
 Sluice itself is under Apache-2.0. The libraries in `sluice_moe.libs` come from the Debian packages named in `sboms/`,
 unchanged but for their names and where they look for one another, each under its licence in `licenses/`.
