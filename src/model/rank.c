@@ -192,6 +192,12 @@ sl_idle sl_model_idle(const sl_model *m) {
                      .shared = s->d_ff_shared && c->shared.n == 0};
 }
 
+bool sl_model_out(const sl_model *m, sl_extent *out) {
+    if (!takes_rows(m)) return false;
+    *out = (sl_extent){m->holds.out.first, m->holds.out.n};
+    return true;
+}
+
 sl_extent sl_model_kv_heads(const sl_model *m) {
     if (sl_rank_alone(m->rank)) return (sl_extent){0, m->spec.n_kv_heads};
     return (sl_extent){m->holds.kv_heads.first, m->holds.kv_heads.n};
