@@ -115,8 +115,9 @@ static sl_status check_addresses(const sl_plan *p, sl_err *err) {
     const bool machines = p->rank_kind == SL_RANKS_MACHINES;
     for (uint32_t i = 0; i < p->n_workers; i++) {
         const sl_plan_worker *w = &p->worker[i];
-        const uint32_t wanted = w->roles ? sl_plan_ranks(p, w->roles) - 1 : 0;
+        const uint32_t wanted = sl_plan_ranks(p, w->roles) - 1;
         const uint32_t have = addresses_of(w);
+        if (w->roles == 0) continue; /* it is not there */
         if (!machines && have)
             return sl_fail(err, SL_ERR_ARG,
                            "plan: worker %u has addresses of ranks, which are not machines "

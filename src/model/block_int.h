@@ -52,6 +52,12 @@ static inline uint32_t sl_act_kinds(const sl_exec *ex, const sl_mat *w) {
 }
 
 /* Rows row[i] (or i) of x, of k values, rounded for matrices with these segments, or none. */
+/* Rows of a call that pass together, of `each` a thread. Ranks meet in every slice, so they cut
+ * alike, however many threads each has. */
+static inline uint32_t sl_slice_rows(const sl_model *m, const sl_exec *ex, uint32_t each) {
+    return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
+}
+
 static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float *x,
                                  const uint32_t *row, uint32_t n_rows, uint32_t k,
                                  const sl_segments *segments, sl_arena *scratch) {

@@ -47,6 +47,8 @@ typedef struct sl_gang {
      */
     void (*meet)(void *ctx);
     void *ctx;
+    uint32_t threads; /* by which calls are cut into slices, at all ranks alike; 0: the rank's own,
+                       * which are as many at all */
     bool apart; /* no rank sees another's rows: what rows need of no other rank each does for all of
                  * them, and its part of a result is there in its own columns */
 } sl_gang;

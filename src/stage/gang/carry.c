@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define MOST_THREADS 4096u /* of rank 0, by which calls are cut */
+
 /* ---- marks ---- */
 
 void gang_marks_free(gang_marks *m) {
@@ -178,6 +180,7 @@ typedef struct checking {
     const gang_memory *m;
     const uint8_t *base; /* of the area */
     size_t bytes, room;  /* of it that came; all of it */
+    uint32_t area;
     const gang_bounds *b;
 } checking;
 
@@ -189,15 +192,20 @@ static const void *array(const checking *k, const void *place, size_t n, size_t 
     return k->base + at;
 }
 
+/* A place is one of the area also where nothing is read of it. */
+static bool is_place(const checking *k, const void *place) {
+    return (uintptr_t)place <= k->room;
+}
+
 static bool has_bytes(const checking *k, const void *place, size_t n, size_t size) {
-    return n == 0 || array(k, place, n, size);
+    return n ? array(k, place, n, size) != NULL : is_place(k, place);
 }
 
 /* Room in the area for what the rank writes. */
 static bool has_room(const checking *k, const void *place, size_t n, size_t size) {
     const size_t at = (uintptr_t)place;
-    return n == 0 ||
-           (at && at <= k->room && n <= (k->room - at) / size && at % sizeof(uint64_t) == 0);
+    if (n == 0) return is_place(k, place);
+    return at && at <= k->room && n <= (k->room - at) / size && at % sizeof(uint64_t) == 0;
 }
 
 /* Values of an array of n, all below `most`. */
@@ -205,13 +213,14 @@ static bool below(const checking *k, const void *place, size_t n, uint32_t most)
     const uint32_t *v = n ? array(k, place, n, sizeof *v) : NULL;
     for (size_t i = 0; v && i < n; i++)
         if (v[i] >= most) return false;
-    return n == 0 || v;
+    return n ? v != NULL : is_place(k, place);
 }
 
 /* That many rows of the model's width in a block. */
 static bool has_rows(const checking *k, sl_mem at, size_t n) {
-    if (n == 0) return true;
-    if (at.space == 0 || at.space > GANG_MAX_BLOCKS) return false;
+    if (at.bytes == 0) return n == 0;
+    /* Rows do not lie where lists do: writing them would change what was checked. */
+    if (at.space == 0 || at.space > GANG_MAX_BLOCKS || at.space == k->area + 1) return false;
     const gang_block *b = &k->m->block[at.space - 1];
     return b->at && at.at <= b->bytes && at.bytes <= b->bytes - at.at &&
            at.at % sizeof(float) == 0 && n <= at.bytes / row_bytes(k->b->spec);
@@ -241,10 +250,9 @@ static bool rows_fit(const checking *k, const sl_stage_call *c) {
     if (r->pos && !below(k, r->pos, r->n, s->max_position)) return false;
     if (r->state && !has_bytes(k, r->state, r->n, word)) return false;
     if (r->done && !has_bytes(k, r->done, r->n, word)) return false;
-    if (r->x.bytes && !has_rows(k, r->x, 1)) return false;
-    if (r->h.bytes && !has_rows(k, r->h, 1)) return false;
+    if (!has_rows(k, r->x, 0) || !has_rows(k, r->h, 0)) return false;
     if (c->op != SL_OP_ATTEND) return !r->pages;
-    return r->n == 0 || has_pages(k, r);
+    return r->n ? has_pages(k, r) : is_place(k, r->pages);
 }
 
 static bool experts_fit(const checking *k, const sl_stage_call *c) {
@@ -252,6 +260,9 @@ static bool experts_fit(const checking *k, const sl_stage_call *c) {
     const sl_model_spec *s = k->b->spec;
     if (!k->b->experts || e->n_groups > s->n_experts || e->n_parts > k->b->max_pairs + 1u)
         return false;
+    const bool places = is_place(k, e->expert) && is_place(k, e->part) && is_place(k, e->row) &&
+                        is_place(k, e->gate) && is_place(k, e->to) && is_place(k, e->adds);
+    if (!places || !has_rows(k, e->x, 0)) return false;
     const uint32_t *first = array(k, e->first, e->n_groups + (size_t)1, sizeof *first);
     const uint32_t *who = e->n_groups ? array(k, e->expert, e->n_groups, sizeof *who) : NULL;
     const sl_stage_part *part = e->n_parts ? array(k, e->part, e->n_parts, sizeof *part) : NULL;
@@ -270,7 +281,7 @@ static bool experts_fit(const checking *k, const sl_stage_call *c) {
     }
     if (pairs > k->b->max_pairs || rows > UINT32_MAX) return false;
     if (pairs == 0) return true;
-    if (e->x.bytes == 0 || !has_rows(k, e->x, SL_MAX(e->n_rows, 1u))) return false;
+    if (!has_rows(k, e->x, SL_MAX(e->n_rows, 1u))) return false;
     const size_t have = e->x.bytes / row_bytes(s);
     if (!below(k, e->row, pairs, e->n_rows ? e->n_rows : (uint32_t)SL_MIN(have, UINT32_MAX)))
         return false;
@@ -323,8 +334,21 @@ static bool text_fits(const checking *k, const char *place, size_t bytes) {
     return text && text[bytes - 1] == 0;
 }
 
+/* What came as a byte is one of the two. */
+static bool is_bool(const void *at) {
+    uint8_t byte;
+    memcpy(&byte, at, sizeof byte);
+    return byte <= 1;
+}
+
 static bool open_fits(const checking *k, const gang_job *j) {
     const sl_device_opts *o = &j->open.o;
+    const sl_stages *s = &o->hosts;
+    const bool bools = is_bool(&s->attention) && is_bool(&s->experts) && is_bool(&s->random) &&
+                       is_bool(&s->segmented) && is_bool(&s->skew.on) &&
+                       is_bool(&s->skew.permuted) && is_bool(&o->exact) && is_bool(&o->apart);
+    if (!bools || (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || o->threads > MOST_THREADS)
+        return false;
     return !k->b->spec && text_fits(k, o->folder, j->open.folder_bytes) &&
            (!o->isa || text_fits(k, o->isa, j->open.isa_bytes)) &&
            (!o->hosts.hosted || has_bytes(k, o->hosts.hosted, j->open.hosted_bytes, 1));
@@ -338,7 +362,8 @@ static bool job_fits(const checking *k, const gang_job *j) {
     case GANG_CALL:
         return s && call_fits(k, &j->call);
     case GANG_HOST:
-        return s && k->b->experts && j->host.hosted_bytes == (size_t)s->n_moe * s->n_experts &&
+        return s && k->b->experts && is_bool(&j->host.patient) &&
+               j->host.hosted_bytes == (size_t)s->n_moe * s->n_experts &&
                has_bytes(k, j->host.hosted, j->host.hosted_bytes, 1);
     case GANG_READ:
     case GANG_WRITE:
@@ -356,7 +381,7 @@ sl_status gang_job_check(const gang_memory *m, uint32_t area, size_t bytes, cons
                          const gang_bounds *b, sl_err *err) {
     const bool there = area < GANG_MAX_BLOCKS && m->block[area].at && bytes <= m->block[area].bytes;
     const gang_block *a = there ? &m->block[area] : &(gang_block){0};
-    const checking k = {m, a->at, there ? bytes : 0, a->bytes, b};
+    const checking k = {m, a->at, there ? bytes : 0, a->bytes, area, b};
     if ((there || bytes == 0) && job_fits(&k, j)) return SL_OK;
     return sl_fail(err, SL_ERR_PROTOCOL,
                    "job %d of a gang, stage %d of block %u: it names what is not there",

@@ -75,6 +75,7 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     o.threads = r->threads ? r->threads : SL_MAX(o.threads / r->is.of, 1u);
     o.apart = o.apart && !r->threads;
     o.gang = &r->link;
+    if (r->threads) r->link.threads = SL_MAX(j->open.o.threads, 1u); /* rank 0's */
     if (r->is.index) o.tick = NULL;
     if (r->tick) o.tick = r->tick, o.ctx = r->ctx, o.tick_us = r->tick_us;
     if (r->is.index) o.progress = NULL; /* ranks read about as much: one speaks for all */

@@ -104,16 +104,17 @@ static sl_status is_none(sl_err *err, const char *what) {
     return sl_fail(err, SL_ERR_PROTOCOL, "a job of a gang: %s", what);
 }
 
-/* Inputs to where they belong; all of the parcel is them. */
-static sl_status take_inputs(const gang_memory *m, uint32_t n, const uint8_t *data, size_t len,
-                             sl_err *err) {
+/* Inputs to where they belong, which is not where lists lie; all of the parcel is them. */
+static sl_status take_inputs(const gang_memory *m, uint32_t area, uint32_t n, const uint8_t *data,
+                             size_t len, sl_err *err) {
     for (uint32_t i = 0; i < n; i++) {
         range r;
         if (len < sizeof r) return is_none(err, "its rows are cut short");
         memcpy(&r, data, sizeof r);
         data += sizeof r;
         len -= sizeof r;
-        const gang_block *b = r.block < GANG_MAX_BLOCKS ? &m->block[r.block] : NULL;
+        const bool other = r.block < GANG_MAX_BLOCKS && r.block != area;
+        const gang_block *b = other ? &m->block[r.block] : NULL;
         if (!b || !b->at || r.at > b->bytes || r.bytes > b->bytes - r.at || r.bytes > len)
             return is_none(err, "rows for memory that is not there");
         memcpy(b->at + r.at, data, r.bytes);
@@ -138,7 +139,7 @@ sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_b
     board->job = h.job;
     board->area = h.area;
     const size_t at = sizeof h + h.filled;
-    return take_inputs(m, h.n_inputs, data + at, len - at, err);
+    return take_inputs(m, h.area, h.n_inputs, data + at, len - at, err);
 }
 
 /* ---- answers ---- */
@@ -177,10 +178,18 @@ static void take_result(void *ctx, float *at, size_t n) {
     t->len -= bytes;
 }
 
+static bool is_bool(const void *at) {
+    uint8_t byte;
+    memcpy(&byte, at, sizeof byte);
+    return byte <= 1;
+}
+
 /* Its columns and heads are of the model, and what they were when it opened. */
 static bool is_sound(const gang_report *r, const gang_report *before, const gang_job *own,
                      const sl_model_spec *s) {
-    if (memchr(r->err.msg, 0, sizeof r->err.msg) == NULL || r->left > SL_HOSTING_WAITS)
+    const bool bools = is_bool(&r->ok) && is_bool(&r->idle.heads) && is_bool(&r->idle.dense) &&
+                       is_bool(&r->idle.expert) && is_bool(&r->idle.shared);
+    if (!bools || !memchr(r->err.msg, 0, sizeof r->err.msg) || (uint32_t)r->left > SL_HOSTING_WAITS)
         return false;
     if (own->kind == GANG_OPEN && !s) return true; /* rank 0 did not open: nobody goes on */
     if (own->kind != GANG_OPEN)

@@ -193,7 +193,7 @@ static void *at_place(const gang_block *area, const void *place) {
 }
 
 static sl_mem mem_here(const gang_memory *m, sl_mem at) {
-    if (at.bytes == 0) return at;
+    if (at.bytes == 0) return (sl_mem){0};
     SL_ASSERT(at.space > 0 && at.space <= GANG_MAX_BLOCKS);
     const gang_block *b = &m->block[at.space - 1];
     SL_ASSERT(b->at && at.at <= b->bytes && at.bytes <= b->bytes - at.at);
