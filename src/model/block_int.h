@@ -52,12 +52,6 @@ static inline uint32_t sl_act_kinds(const sl_exec *ex, const sl_mat *w) {
 }
 
 /* Rows row[i] (or i) of x, of k values, rounded for matrices with these segments, or none. */
-/* Rows of a call that pass together, of `each` a thread. Ranks meet in every slice, so they cut
- * alike, however many threads each has. */
-static inline uint32_t sl_slice_rows(const sl_model *m, const sl_exec *ex, uint32_t each) {
-    return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
-}
-
 static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float *x,
                                  const uint32_t *row, uint32_t n_rows, uint32_t k,
                                  const sl_segments *segments, sl_arena *scratch) {
@@ -140,6 +134,9 @@ static inline sl_mat sl_bias_part(const sl_mat *bias, uint32_t c0, uint32_t n) {
 
 /* ---- ranks (model/rank.c); without a gang what they do for one ---- */
 
+/* Rows of a call that pass together, of `each` a thread. Ranks meet in every slice, so they cut
+ * alike, however many threads each has. */
+uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each);
 /* What a product with O or DOWN multiplies, a rank's part of rows of `width` values: the whole
  * rows, from all ranks, where each has rows of the matrix; x itself where it has columns. mine: of
  * things that have `values` each. */

@@ -230,6 +230,10 @@ uint32_t sl_rank_skip(const sl_model *m) {
     return m->gang ? m->holds.heads.first - m->holds.kv_heads.first * sl_rank_group(m) : 0;
 }
 
+uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
+    return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
+}
+
 const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
                            const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch) {
     if (!m->gang || !takes_rows(m)) return x;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "net/transports.h"
 
 #include <inttypes.h>
 #include <sodium.h>
@@ -348,11 +349,18 @@ sl_status gang_link_answer(gang_link *l, sl_err *err) {
     return gang_link_send(l, 0, SL_MSG_RANK_DONE, 0, NULL, 0, err);
 }
 
+/* The first transport that reaches other machines. */
+static const char *between_machines(void) {
+    size_t i = 0;
+    while (sl_transport_at(i) && !sl_transport_at(i)->machines) i++;
+    return sl_transport_at(i) ? sl_transport_at(i)->name : NULL;
+}
+
 sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) {
     *l = (gang_link){.tick = o->tick, .tick_us = o->tick_us, .ctx = o->ctx};
     if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
     build_of(l->own.build);
-    sl_net_opts no = {.transport = "tcp",
+    sl_net_opts no = {.transport = between_machines(),
                       .host = o->host,
                       .port = o->port,
                       .secret = o->secret,
