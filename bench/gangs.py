@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Tensor parallelism, measured.
 
-  bench/gangs.py MODEL [--ranks 2] [--pairs 5]            ranks that are threads and processes beside one device with as many threads
+  bench/gangs.py MODEL [--ranks 2] [--pairs 5]            ranks that are threads, processes, and processes called over TCP as on other
+                                                          machines, beside one device with as many threads
   bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says
 
-The first takes turns: one device, threads, processes, and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
+The first takes turns: one device, threads, processes, machines (all on this one), and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
 that decode; medians, and medians of the quotients with the one device of the same turn. The second needs a config.json alone; stages
 are stretched (--scale), so that they take milliseconds; what is compared are times of a step in terms of one rank's."""
 import argparse
+import contextlib
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -32,9 +35,34 @@ def rate(model, *args):
     return sluice("bench", model, "--reps", 1, "--json", *args)[-1]["median_ts"]
 
 
+@contextlib.contextmanager
+def rank_servers(model, n):
+    """Addresses at which n ranks of one thread wait, and the secret that they know."""
+    with tempfile.TemporaryDirectory() as folder:
+        secret, addresses, servers = f"{folder}/secret", [], []
+        subprocess.run([SLUICE, "secret", "-o", secret], check=True, capture_output=True)
+        for _ in range(n):
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                addresses.append("127.0.0.1:%d" % s.getsockname()[1])
+            servers.append(subprocess.Popen([SLUICE, "rank", model, "--fabric-port", addresses[-1].split(":")[1], "--secret-file", secret, "--threads", "1"]))
+        try:
+            yield ",".join(addresses), secret
+        finally:
+            for s in servers:
+                s.kill()
+                s.wait()
+
+
 def real(model, ranks, pairs):
+    with rank_servers(model, ranks - 1) as (hosts, secret):
+        compare(model, ranks, pairs, hosts, secret)
+
+
+def compare(model, ranks, pairs, hosts, secret):
     ways = {"one device": [], "threads": ["--tp", ranks, "--pin", "auto"],
-            "processes": ["--tp", ranks, "--tp-ranks", "processes", "--pin", "auto"]}
+            "processes": ["--tp", ranks, "--tp-ranks", "processes", "--pin", "auto"],
+            "machines": ["--tp", ranks, "--threads", 1, "--rank-hosts", hosts, "--secret-file", secret]}
     print(f"{model}, {ranks} ranks of one thread each, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)")
     for test, options in TESTS.items():
         got = {way: [] for way in ways}

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "format/placement.h"
 #include "format/plan_gpu.h"
+#include "format/plan_ranks.h"
 #include "format/plan_lab.h"
 #include "quant/wire_rows.h"
 #include "spec/gang.h"
@@ -18,20 +19,12 @@
 #define MAX_PLAN_BYTES (16u << 20)
 #define NOBODY         UINT32_MAX
 
-static const char *const rank_kind_names[SL_RANK_KIND_COUNT] = {"threads", "processes"};
 static const char *const progress_names[2] = {"inline", "thread"}; /* by sl_plan.pump */
 
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     size_t i;
     sl_status st = sl_name_parse("chunk_by", sl_chunking_names, SL_CHUNKING_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_chunking)i;
-    return st;
-}
-
-sl_status sl_rank_kind_parse(const char *name, sl_rank_kind *out, sl_err *err) {
-    size_t i;
-    sl_status st = sl_name_parse("ranks", rank_kind_names, SL_LEN(rank_kind_names), name, &i, err);
-    if (st == SL_OK) *out = (sl_rank_kind)i;
     return st;
 }
 
@@ -234,8 +227,8 @@ static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, u
 
 static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p, uint32_t *owner,
                              bool *any_experts, sl_err *err) {
-    static const char *const keys[] = {"id",  "roles",       "experts", "address",
-                                       "cpu", "incarnation", "spare",   "device"};
+    static const char *const keys[] = {"id",          "roles", "experts", "address", "cpu",
+                                       "incarnation", "spare", "device",  "ranks"};
     const char *address = "";
     sl_json experts = {0};
     uint64_t id = i, cpu = UINT64_MAX;
@@ -250,6 +243,7 @@ static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p
                          &p->worker[i].incarnation, err);
     if (st == SL_OK) st = sl_json_bool(row, "spare", SL_JSON_OPTIONAL, &p->worker[i].spare, err);
     if (st == SL_OK) st = sl_gpu_of_worker(row, &p->worker[i], err);
+    if (st == SL_OK) st = sl_ranks_of_worker(row, &p->worker[i], err);
     if (st != SL_OK) return st;
     if (cpu != UINT64_MAX) p->worker[i].cpu = (int32_t)cpu;
     if (strlen(address) >= sizeof p->worker[i].address)
@@ -392,20 +386,6 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
     return st;
 }
 
-/* Ranks of the workers of either side. */
-static sl_status read_ranks(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"attention", "expert", "ranks"};
-    const char *ranks = rank_kind_names[SL_RANKS_THREADS];
-    sl_json tp = {0};
-    sl_status st = sl_json_object(v, "tp", SL_JSON_OPTIONAL, &tp, err);
-    if (st != SL_OK || !tp.value) return st;
-    st = sl_json_only(tp, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = read_u32(tp, keys[0], 1, SL_MAX_RANKS, &p->attention_tp, err);
-    if (st == SL_OK) st = read_u32(tp, keys[1], 1, SL_MAX_RANKS, &p->expert_tp, err);
-    if (st == SL_OK) st = sl_json_string(tp, keys[2], SL_JSON_OPTIONAL, &ranks, err);
-    return st == SL_OK ? sl_rank_kind_parse(ranks, &p->rank_kind, err) : st;
-}
-
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
         "version",   "epoch",      "schedule",  "lanes",         "chunks",      "chunk_by",
@@ -428,7 +408,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
     if (st == SL_OK) st = read_u32(v, "kv_replicas", 0, 1, &p->kv_replicas, err);
     if (st == SL_OK) st = sl_json_bool(v, "segments", SL_JSON_OPTIONAL, &p->segments, err);
-    if (st == SL_OK) st = read_ranks(v, p, err);
+    if (st == SL_OK) st = sl_ranks_from_json(v, p, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, SL_PLAN_MAX_THREADS, &p->threads, err);
     if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
@@ -561,6 +541,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
         json_object_set_new(row, "incarnation", json_integer((json_int_t)w->incarnation));
     if (w->spare) json_object_set_new(row, "spare", json_true());
     sl_gpu_print_worker(p, i, row);
+    sl_ranks_print_worker(w, row);
     return row;
 }
 
@@ -568,12 +549,7 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
     if (p->segments) json_object_set_new(doc, "segments", json_true());
-    if (p->attention_tp > 1 || p->expert_tp > 1)
-        json_object_set_new(doc, "tp",
-                            json_pack("{s:i, s:i, s:s}", "attention",
-                                      (int)sl_plan_ranks(p, SL_ROLE_ATTENTION), "expert",
-                                      (int)sl_plan_ranks(p, SL_ROLE_EXPERT), "ranks",
-                                      rank_kind_names[p->rank_kind]));
+    if (p->attention_tp > 1 || p->expert_tp > 1) json_object_set_new(doc, "tp", sl_ranks_json(p));
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.kind == SL_DEVICE_EMULATED)
@@ -660,48 +636,9 @@ static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
                    attention);
 }
 
-/* How many ranks a worker can be, and what gangs cannot do. */
-static sl_status check_ranks(const sl_plan *p, sl_err *err) {
-    const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION);
-    const uint32_t expert = sl_plan_ranks(p, SL_ROLE_EXPERT),
-                   both = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
-    if (!sl_ranks_can_be(attention) || !sl_ranks_can_be(expert))
-        return sl_fail(
-            err, SL_ERR_ARG,
-            "plan: %u ranks of attention workers, %u of expert workers: 1, 2, 4 or 8 are "
-            "possible",
-            attention, expert);
-    for (uint32_t i = 0; i < p->n_workers; i++)
-        if (p->worker[i].roles == both && attention != expert)
-            return sl_fail(err, SL_ERR_ARG,
-                           "plan: worker %u has both roles and is one gang: %u ranks for attention "
-                           "and %u for experts are not possible",
-                           i, attention, expert);
-    if (p->segments && !p->exact)
-        return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
-    if (attention == 1 && expert == 1) return SL_OK;
-    if (sl_device_is_modelled(&p->device) && p->rank_kind == SL_RANKS_PROCESSES)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: ranks of emulated devices are no processes (tp.ranks, --tp-ranks)");
-    return SL_OK;
-}
-
-/* Which options may say, too. */
-static sl_status check_rank_link(const sl_plan *p, sl_err *err) {
-    const sl_link_cost *link = &p->device.rank_link;
-    const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION),
-                   expert = sl_plan_ranks(p, SL_ROLE_EXPERT);
-    if (!sl_device_is_modelled(&p->device) || (attention == 1 && expert == 1)) return SL_OK;
-    if (link->alpha_us > 0 || link->byte_us > 0) return SL_OK;
-    return sl_fail(err, SL_ERR_ARG,
-                   "plan: gangs (%u ranks for attention, %u for experts) of emulated devices need "
-                   "device.rank_link (--rank-link), the link between ranks",
-                   attention, expert);
-}
-
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
     sl_status st = check_roles(p, all_there, err);
-    if (st == SL_OK) st = check_ranks(p, err);
+    if (st == SL_OK) st = sl_ranks_check(p, err);
     if (st == SL_OK) st = sl_gpus_check(p, err);
     if (st == SL_OK) st = check_schedule(p, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
@@ -740,5 +677,5 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
 
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     sl_status st = check(p, m, true, err);
-    return st == SL_OK ? check_rank_link(p, err) : st;
+    return st == SL_OK ? sl_ranks_check_link(p, err) : st;
 }

@@ -232,7 +232,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
         sl_mla_attention(m, ex, layer, rows, x, scratch);
         return;
     }
-    uint32_t most = sl_exec_rows(ex, ATTENTION_ROWS);
+    uint32_t most = sl_rank_slice(m, ex, ATTENTION_ROWS);
     SL_ASSERT(m->block[layer].mat[SL_ROLE_Q].data != NULL);
     for (uint32_t at = 0; at < rows->n; at += SL_MIN(rows->n - at, most)) {
         const sl_rows part = {.n = SL_MIN(rows->n - at, most),

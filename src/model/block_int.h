@@ -134,6 +134,9 @@ static inline sl_mat sl_bias_part(const sl_mat *bias, uint32_t c0, uint32_t n) {
 
 /* ---- ranks (model/rank.c); without a gang what they do for one ---- */
 
+/* Rows of a call that pass together, of `each` a thread. Ranks meet in every slice, so they cut
+ * alike, however many threads each has. */
+uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each);
 /* What a product with O or DOWN multiplies, a rank's part of rows of `width` values: the whole
  * rows, from all ranks, where each has rows of the matrix; x itself where it has columns. mine: of
  * things that have `values` each. */

@@ -232,7 +232,7 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
                       const sl_expert_batch *b, sl_arena *scratch) {
     uint32_t pairs = b->first[b->n_groups], kinds = 0;
-    uint32_t most = sl_exec_rows(ex, SLICE_PAIRS);
+    uint32_t most = sl_rank_slice(m, ex, SLICE_PAIRS);
     size_t level = scratch->used;
     SL_ASSERT(m->spec.ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
     bool once = b->n_rows && b->n_rows <= pairs && !(m->spec.gate_input && b->gate);

@@ -43,9 +43,14 @@ typedef struct sl_gang {
      * Ranks may have the same values; all are there. */
     void (*gather)(void *ctx, const float *part, uint32_t n_rows, uint32_t first, uint32_t n,
                    uint32_t width, float *whole);
-    /* What ranks wrote for all before it is there for all after it. */
+    /* What ranks wrote for all before it is there for all after it. Nothing where ranks are apart.
+     */
     void (*meet)(void *ctx);
     void *ctx;
+    uint32_t threads; /* by which calls are cut into slices, at all ranks alike; 0: the rank's own,
+                       * which are as many at all */
+    bool apart; /* no rank sees another's rows: what rows need of no other rank each does for all of
+                 * them, and its part of a result is there in its own columns */
 } sl_gang;
 
 /* A model is a Hugging Face folder or a GGUF file: wherever a `folder` is asked for below, the path
@@ -128,8 +133,13 @@ const sl_model_spec *sl_model_stored_of(const sl_model *m);
 /* Whether experts are drawn (a route skew), which the host does while it asks for the rest. */
 bool sl_model_draws(const sl_model *m);
 
+/* Columns of what O and DOWN give that a rank has, where it has rows of these; false: ranks add up,
+ * and whoever adds says which. */
+bool sl_model_out(const sl_model *m, sl_extent *out);
+
 /* A rank's model computes with the others of `gang` from here on, which is borrowed until
- * sl_model_free. All ranks are given the same rows x, h and results to write, in one memory. */
+ * sl_model_free. All ranks are given the same rows x, h and results to write, in one memory, or
+ * where they are apart the same numbers in memory of their own. */
 void sl_model_join(sl_model *m, const sl_gang *gang);
 /* What of the stages a rank has nothing of: more ranks than units. */
 typedef struct sl_idle {

@@ -192,6 +192,12 @@ sl_idle sl_model_idle(const sl_model *m) {
                      .shared = s->d_ff_shared && c->shared.n == 0};
 }
 
+bool sl_model_out(const sl_model *m, sl_extent *out) {
+    if (!takes_rows(m)) return false;
+    *out = (sl_extent){m->holds.out.first, m->holds.out.n};
+    return true;
+}
+
 sl_extent sl_model_kv_heads(const sl_model *m) {
     if (sl_rank_alone(m->rank)) return (sl_extent){0, m->spec.n_kv_heads};
     return (sl_extent){m->holds.kv_heads.first, m->holds.kv_heads.n};
@@ -222,6 +228,10 @@ uint32_t sl_rank_group(const sl_model *m) {
 
 uint32_t sl_rank_skip(const sl_model *m) {
     return m->gang ? m->holds.heads.first - m->holds.kv_heads.first * sl_rank_group(m) : 0;
+}
+
+uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
+    return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
 }
 
 const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,

@@ -81,6 +81,9 @@ sl_status sl_coll_meet(sl_coll *c, sl_coll_step step, sl_err *err) SL_MUST_CHECK
 /* y, n values, becomes the sum of all ranks'. */
 sl_status sl_coll_all_reduce(sl_coll *c, float *y, size_t n, sl_err *err) SL_MUST_CHECK;
 
+/* Columns of a rank, whole cache lines where there are enough. */
+sl_extent sl_coll_columns(sl_rank r, size_t width);
+
 /* y is [n_rows][width]; columns *first .. *first + *n - 1 of it become the sums of all ranks'. Each
  * column is one rank's; where width allows it ranks have whole cache lines. */
 sl_status sl_coll_reduce_scatter(sl_coll *c, float *y, uint32_t n_rows, uint32_t width,

@@ -47,8 +47,7 @@ sl_status sl_coll_look(sl_coll *c, sl_coll_wait *w, uint32_t rank, bool patient)
 
 /* n values of all ranks, by the tree; `to` may be one of `from`. */
 void sl_coll_add_up(uint32_t ranks, const float *const *from, size_t n, float *to);
-/* Columns of a rank, whole cache lines where there are enough. */
-sl_extent sl_coll_columns(sl_rank r, size_t width);
+
 /* Whether the part that the rank says it has is one of rows of that width. */
 sl_status sl_coll_check_part(sl_coll *c, uint32_t rank, sl_extent its, size_t width);
 /* Values [at, at + n) of a part of rows of its.n values each, into rows of `width`; where they lie

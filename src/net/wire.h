@@ -53,6 +53,9 @@ typedef enum sl_msg_kind {
     SL_MSG_FUSED,         /* a step of the fused collectives (net/fused.h) */
     SL_MSG_ROUND_SET,     /* sequencer -> other expert workers */
     SL_MSG_COLLECTIVE,    /* a rank's word of a round (net/collective.h) */
+    SL_MSG_RANK_IS,       /* between ranks on machines: who this is of which gang (stage/gang) */
+    SL_MSG_RANK_JOB,      /* rank 0 -> another: what to do, in pieces */
+    SL_MSG_RANK_DONE,     /* the answer, in pieces */
     SL_MSG_KV_GET = 47,   /* attention worker to another: some blocks of a page, please */
     SL_MSG_KV_PAGES = 48, /* the answer */
     /* control, about plan `epoch` (sched/change.h), as PLAN and READY are */
@@ -100,7 +103,8 @@ typedef struct sl_wire_header {
         uint64_t attempt; /* with AGAIN: of the sender of rows, from 1 in each epoch; repeated */
         uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
         uint64_t pass;    /* FUSED, COLLECTIVE: which one, from 1 */
-        uint64_t number;  /* CLOCK: of the question; TRACE_GET, TRACE: of the first event; BUSY */
+        uint64_t number;  /* RANK_JOB, RANK_DONE: of the job; CLOCK: of the question; TRACE_GET,
+                             TRACE: of the first event; BUSY */
     };
     uint64_t seq; /* per connection and direction, from 1, no gaps */
     uint32_t lane, layer, chunk;

@@ -14,6 +14,7 @@
 typedef enum sl_rank_kind {
     SL_RANKS_THREADS,   /* of its process */
     SL_RANKS_PROCESSES, /* of the same program, on its machine */
+    SL_RANKS_MACHINES,  /* of the same program, wherever it answers (sluice rank) */
     SL_RANK_KIND_COUNT
 } sl_rank_kind;
 

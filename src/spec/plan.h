@@ -61,8 +61,10 @@ typedef struct sl_plan_worker {
     int32_t cpu;          /* its threads run there alone; -1: anywhere */
     bool on_gpu;          /* it computes on GPU `gpu` of its machine, not on the plan's `device` */
     uint32_t gpu;
-    bool spare; /* nobody is there at first, and nothing is hosted there; somebody may be
-                 * wanted there later */
+    char ranks[256]; /* where its ranks beside the first answer, HOST:PORT with commas; "": they are
+                      * no machines */
+    bool spare;      /* nobody is there at first, and nothing is hosted there; somebody may be
+                      * wanted there later */
 } sl_plan_worker;
 
 /* One of the workers that host an expert: it takes the rows whose key is below `until` and not

@@ -11,6 +11,7 @@
 #ifndef SL_STAGE_STAGE_H
 #define SL_STAGE_STAGE_H
 
+#include "base/span.h"
 #include "model/model.h"
 #include "quant/wire_rows.h"
 #include "spec/device.h"
@@ -171,6 +172,8 @@ typedef struct sl_device_ops {
      * there: no call in flight may write them, none use them. NULL: pages stay here. */
     void (*read_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, void *to);
     void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
+    /* sl_device_tend; NULL: it needs none. */
+    void (*tend)(sl_device *d);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
@@ -198,9 +201,13 @@ typedef struct sl_device_opts {
     uint32_t ranks; /* of a gang that is opened, 1, 2, 4 or 8, which share the threads, one each at
                      * least; 0: one */
     sl_rank_kind rank_kind; /* what they are, but for the first: that is the caller's thread */
-    bool apart;             /* each rank on its own of the CPUs that the caller's thread may use */
-    const sl_gang *gang;    /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
-                             * until the device is closed */
+    /* Of SL_RANKS_MACHINES: where ranks 1 and on answer, HOST:PORT each with commas between, and
+     * what they know callers by. Borrowed for the call. */
+    const char *ranks_at;
+    sl_span secret;
+    bool apart;          /* each rank on its own of the CPUs that the caller's thread may use */
+    const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
+                          * until the device is closed */
     sl_activations activations;
     bool exact;         /* no bit may depend on what runs in the same call */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
@@ -269,6 +276,12 @@ static inline sl_status sl_device_host(sl_device *d, const uint8_t *hosted, uint
                                        bool patient, sl_hosting *left, sl_err *err) {
     *left = SL_HOSTING_DONE;
     return d->ops->host ? d->ops->host(d, hosted, max_pairs, patient, left, err) : SL_OK;
+}
+
+/* To be called again and again while nothing is in flight, ten times a second at least: a device
+ * whose parts are elsewhere shows them that it is there, and ends this process where one is not. */
+static inline void sl_device_tend(sl_device *d) {
+    if (d->ops->tend) d->ops->tend(d);
 }
 
 /* Never refused: callers bound what they have in flight. */

@@ -12,6 +12,7 @@
  * exclude is drawn: one process and one thread of the CPU stays the reference. */
 #include "base/mem.h"
 #include "base/rng.h"
+#include "rank_servers.h"
 #include "deferred.h"
 #include "engine/coord/engine.h"
 #include "format/placement.h"
@@ -209,11 +210,13 @@ static uint32_t draw_ranks(uint32_t n_workers, uint64_t *state) {
     return n_workers > 2 ? SL_MIN(n, 2u) : n;
 }
 
-static void vary_ranks(sl_plan *p, uint64_t *state) {
+/* A third of the gangs are of machines. */
+static void vary_ranks(const char *folder, sl_plan *p, uint64_t *state) {
     p->attention_tp = draw_ranks(p->n_workers, state);
     p->expert_tp = draw_ranks(p->n_workers, state);
     if (p->worker[0].roles & SL_ROLE_EXPERT) p->expert_tp = p->attention_tp;
     p->rank_kind = (sl_rank_kind)sl_rng_below(state, SL_RANK_KIND_COUNT);
+    if (p->rank_kind == SL_RANKS_MACHINES) serve_ranks_of(program, folder, p);
 }
 
 /* One of them at least. */
@@ -272,12 +275,14 @@ static const char *vary_kernels(void) {
 static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
                        uint32_t experts, uint32_t k, uint32_t wire, const char *how,
                        uint64_t *state, char *schedule, size_t n, sl_engine **e, sl_err *err) {
+    static const char *const kinds[SL_RANK_KIND_COUNT] = {"threads", "processes", "machines"};
     const sl_route_skew skew = {.on = skewed, .permuted = true, .theta = 0.6, .seed = seed};
     sl_engine_opts o = {.model_folder = folder,
                         .transport = how,
                         .spawn = strcmp(how, "loop") ? SL_SPAWN_PROCESSES : SL_SPAWN_THREADS,
                         .host = "127.0.0.1",
                         .program = program,
+                        .secret = {(const uint8_t *)RANK_SECRET, strlen(RANK_SECRET)},
                         .join_timeout_s = DEADLINE_S};
     sl_status st = sl_plan_local(m, attention, experts, &o.plan, err);
     if (st != SL_OK) return st;
@@ -299,7 +304,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
-        if (!gpus) vary_ranks(&o.plan, state);
+        if (!gpus) vary_ranks(folder, &o.plan, state);
         if (gpus) vary_devices(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
@@ -312,8 +317,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     if (!gpus)
         snprintf(schedule + used, n - used, ", tp %u and %u, %s%s",
                  sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
-                 o.plan.rank_kind == SL_RANKS_PROCESSES ? "processes" : "threads",
-                 segmented ? ", segments" : "");
+                 kinds[o.plan.rank_kind], segmented ? ", segments" : "");
     for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
         used = strlen(schedule);
         snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",
@@ -448,6 +452,7 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
         }
     }
     sl_engine_free(e);
+    stop_rank_servers();
     n_found += found;
     if (!bad) printf("same bits, %u tokens cached: %s\n", found, what);
     return bad;

@@ -1,6 +1,7 @@
-/* A gang is a device: of every family's fixture, 1, 2, 4 and 8 ranks, threads and processes, give
- * the same bits, whether ranks gather what they multiply or add up in segments; pages that one
- * wrote, others go on from. A process gang's rank that ends, ends the gang's. */
+/* A gang is a device: of every family's fixture, 1, 2, 4 and 8 ranks, threads, processes and
+ * processes that are called as on other machines, give the same bits, whether ranks gather what
+ * they multiply or add up in segments; pages that one wrote, others go on from. A process gang's
+ * rank that ends, ends the gang's. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/convert.h"
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,6 +45,72 @@ static void *floats(size_t n) {
     return p;
 }
 
+/* ---- ranks on machines ---- */
+
+static const sl_span secret = {(const uint8_t *)"a secret of a gang's", 20};
+
+typedef struct servers {
+    pid_t pid[SL_MAX_RANKS];
+    uint32_t n;
+    char at[512]; /* their addresses */
+} servers;
+
+static void says_where(void *ctx, const char *address) {
+    if (write(*(int *)ctx, address, strlen(address) + 1) < 0) _exit(4);
+}
+
+static void ends(void *ctx, const sl_err *err) {
+    (void)ctx;
+    fprintf(stderr, "rank: %s\n", err->msg);
+    _exit(3);
+}
+
+/* One more rank, a process that waits at an address of its own on this machine. */
+static void serve_one(servers *s, const char *folder) {
+    int tell[2];
+    char at[96];
+    assert_int_equal(pipe(tell), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failing test leaves nobody */
+        const sl_rank_server o = {.folder = folder,
+                                  .threads = 1,
+                                  .host = "127.0.0.1",
+                                  .secret = secret,
+                                  .listens = says_where,
+                                  .again = ends,
+                                  .ctx = &tell[1]};
+        sl_err err;
+        if (sl_gang_serve_rank(&o, &err) == SL_OK) _exit(0);
+        fprintf(stderr, "rank: %s\n", err.msg);
+        _exit(2);
+    }
+    close(tell[1]);
+    assert_true(read(tell[0], at, sizeof at) > 0);
+    close(tell[0]);
+    snprintf(s->at + strlen(s->at), sizeof s->at - strlen(s->at), "%s%s", s->n ? "," : "", at);
+    s->pid[s->n++] = pid;
+}
+
+static servers serve_ranks(const char *folder, uint32_t ranks) {
+    servers s = {0};
+    while (s.n + 1 < ranks) serve_one(&s, folder);
+    return s;
+}
+
+/* All have left in order. */
+static void served(const servers *s) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        int status;
+        assert_int_equal(waitpid(s->pid[i], &status, 0), s->pid[i]);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
+/* Of the gang that is opened next. */
+static const char *ranks_at;
+
 /* hosted NULL: all experts. */
 static sl_device *open_hosting(const char *folder, uint32_t ranks, sl_rank_kind kind,
                                bool segmented, sl_activations activations, uint32_t threads,
@@ -54,6 +122,8 @@ static sl_device *open_hosting(const char *folder, uint32_t ranks, sl_rank_kind 
         .device = &cpu,
         .ranks = ranks,
         .rank_kind = kind,
+        .ranks_at = ranks_at,
+        .secret = secret,
         .threads = threads,
         .activations = activations,
         .exact = segmented,
@@ -187,7 +257,7 @@ static void run_step(run *r, uint32_t step) {
     uint32_t row[ROWS], cut = r->s->vocab / 3 + 1;
     for (uint32_t i = 0; i < ROWS; i++) row[i] = ROWS - 1 - i;
     for (uint32_t i = 0; i < 2; i++) {
-        sl_stage_call c = call_of(r, SL_OP_HEAD, 0);
+        sl_stage_call c = call_of(r, SL_OP_HEAD, r->s->n_layers);
         c.head = (sl_stage_head){.n = ROWS,
                                  .first = i ? cut : 0,
                                  .count = i ? r->s->vocab - cut : cut,
@@ -227,25 +297,30 @@ static void check(const char *name, const char *path, sl_activations how) {
     for (int segmented = 0; segmented < 2; segmented++) {
         run one = start(open_gang(path, 1, SL_RANKS_THREADS, segmented, how, 1));
         run moved = start(open_gang(path, 2, SL_RANKS_THREADS, segmented, how, 1));
-        run gang[4];
+        run gang[5];
         for (uint32_t i = 0; i < 3; i++)
             gang[i] =
                 start(open_gang(path, 2u << i, SL_RANKS_THREADS, segmented, how, i == 0 ? 4 : 1));
         const uint32_t most = in_turn[turn++ % SL_LEN(in_turn)];
         gang[3] = start(open_gang(path, most, SL_RANKS_PROCESSES, segmented, how, 1));
-        const uint32_t ranks[] = {2, 4, 8, most};
+        const servers others = serve_ranks(path, most);
+        ranks_at = others.at;
+        gang[4] = start(open_gang(path, most, SL_RANKS_MACHINES, segmented, how, 1));
+        const uint32_t ranks[] = {2, 4, 8, most, most};
         for (uint32_t step = 0; step < STEPS; step++) {
-            if (step == 1) carry_pages(&gang[1 + 2 * segmented], &moved);
-            if (step == 1) carry_pages(&gang[1], &gang[3]);
+            if (step == 1) carry_pages(&gang[1 + segmented], &gang[3]);
+            if (step == 1) carry_pages(&gang[3], &gang[4]);
+            if (step == 1) carry_pages(&gang[4], &moved);
             run_step(&one, step);
-            for (uint32_t i = 0; i < 4; i++) {
+            for (uint32_t i = 0; i < 5; i++) {
                 run_step(&gang[i], step);
                 same_bits(&one, &gang[i], name, ranks[i]);
             }
         }
         run_step(&moved, 1);
         same_bits(&one, &moved, name, 2);
-        for (uint32_t i = 0; i < 4; i++) end(&gang[i]);
+        for (uint32_t i = 0; i < 5; i++) end(&gang[i]);
+        served(&others);
         end(&moved);
         end(&one);
     }
@@ -308,19 +383,19 @@ static void cores_come_back(void **state) {
     }
 }
 
-/* Experts that a gang of processes did not have at first. */
-static void hosted_later(void **state) {
+/* Experts that a gang of that kind did not have at first. */
+static void host_later(sl_rank_kind kind) {
     sl_model_spec m;
     sl_hosting left;
     sl_err err;
-    (void)state;
+    const servers others = serve_ranks(ONE_FIXTURE, kind == SL_RANKS_MACHINES ? 2 : 1);
+    ranks_at = others.at;
     assert_int_equal(sl_model_read_spec(ONE_FIXTURE, &m, NULL, &err), SL_OK);
     uint8_t *hosted = calloc((size_t)m.n_moe, m.n_experts);
     assert_non_null(hosted);
     for (uint32_t i = 0; i < m.n_moe * m.n_experts; i += 3) hosted[i] = 1;
     run one = start(open_gang(ONE_FIXTURE, 1, SL_RANKS_THREADS, true, SL_ACTIVATIONS_F32, 1));
-    run gang = start(
-        open_hosting(ONE_FIXTURE, 2, SL_RANKS_PROCESSES, true, SL_ACTIVATIONS_F32, 1, hosted));
+    run gang = start(open_hosting(ONE_FIXTURE, 2, kind, true, SL_ACTIVATIONS_F32, 1, hosted));
     memset(hosted, 1, (size_t)m.n_moe * m.n_experts);
     do assert_int_equal(sl_device_host(gang.d, hosted, PAIRS, true, &left, &err), SL_OK);
     while (left != SL_HOSTING_DONE);
@@ -328,8 +403,15 @@ static void hosted_later(void **state) {
     run_step(&gang, 0);
     same_bits(&one, &gang, "hosted later", 2);
     end(&gang);
+    served(&others);
     end(&one);
     free(hosted);
+}
+
+static void hosted_later(void **state) {
+    (void)state;
+    host_later(SL_RANKS_PROCESSES);
+    host_later(SL_RANKS_MACHINES);
 }
 
 /* A call with more data than any before it, and others after it. */
@@ -443,6 +525,60 @@ static void a_rank_that_ends_ends_the_gang(void **state) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
+/* A rank on another machine that ends, and one that was never there. */
+static void a_machine_that_is_gone_is_named(void **state) {
+    (void)state;
+    servers others = serve_ranks(ONE_FIXTURE, 4);
+    ranks_at = others.at;
+    int status;
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        run gang =
+            start(open_gang(ONE_FIXTURE, 4, SL_RANKS_MACHINES, false, SL_ACTIVATIONS_F32, 1));
+        run_step(&gang, 0);
+        kill(others.pid[1], SIGKILL);
+        run_step(&gang, 1);
+        _exit(8);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    for (uint32_t i = 0; i < others.n; i++) { /* the other two hear of it, and begin anew */
+        assert_int_equal(waitpid(others.pid[i], &status, 0), others.pid[i]);
+        if (i != 1) assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    }
+}
+
+/* Of another model, of another secret, and more addresses than ranks. */
+static void strangers_are_refused(void **state) {
+    static const sl_device_spec cpu = {.kind = SL_DEVICE_CPU};
+    (void)state;
+    const servers others = serve_ranks(GOLDEN "qwen2moe-tiny", 2);
+    sl_device_opts o = {.folder = ONE_FIXTURE,
+                        .hosts = {.attention = true, .experts = true},
+                        .device = &cpu,
+                        .ranks = 2,
+                        .rank_kind = SL_RANKS_MACHINES,
+                        .ranks_at = others.at,
+                        .secret = secret,
+                        .threads = 1,
+                        .max_rows = ROWS,
+                        .max_pairs = PAIRS,
+                        .kv_pages = PAGES};
+    sl_device *d = NULL;
+    sl_err err;
+    assert_int_equal(sl_device_open(&o, &d, &err), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "another model"));
+    o.secret = (sl_span){(const uint8_t *)"another secret of it", 20};
+    assert_int_not_equal(sl_device_open(&o, &d, &err), SL_OK);
+    assert_non_null(strstr(err.msg, "secret"));
+    o.ranks = 4;
+    assert_int_equal(sl_device_open(&o, &d, &err), SL_ERR_ARG);
+    assert_string_equal(err.msg, "fewer addresses than the 3 of ranks beside the first");
+    kill(others.pid[0], SIGKILL);
+    assert_int_equal(waitpid(others.pid[0], NULL, 0), others.pid[0]);
+}
+
 /* What ends it says so to nobody: its ranks see it. */
 static void ranks_end_with_the_gang(void **state) {
     int tell[2];
@@ -481,10 +617,15 @@ static int as_rank(int fd) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[2], "--rank-fd") == 0) return as_rank(atoi(argv[3]));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_give_the_same),     cmocka_unit_test(hosted_later),
-        cmocka_unit_test(cores_come_back),         cmocka_unit_test(calls_grow),
-        cmocka_unit_test(taking_may_fail),         cmocka_unit_test(a_rank_that_ends_ends_the_gang),
+        cmocka_unit_test(ranks_give_the_same),
+        cmocka_unit_test(hosted_later),
+        cmocka_unit_test(cores_come_back),
+        cmocka_unit_test(calls_grow),
+        cmocka_unit_test(taking_may_fail),
+        cmocka_unit_test(a_rank_that_ends_ends_the_gang),
         cmocka_unit_test(ranks_end_with_the_gang),
+        cmocka_unit_test(a_machine_that_is_gone_is_named),
+        cmocka_unit_test(strangers_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ int sl_cmd_fail(const char *verb, const sl_err *err);
 int cmd_run(const sl_options *o);
 int cmd_serve(const sl_options *o);
 int cmd_worker(const sl_options *o);
+int cmd_rank(const sl_options *o);
 int cmd_logits(const sl_options *o);
 int cmd_inspect(const sl_options *o);
 int cmd_bench(const sl_options *o);

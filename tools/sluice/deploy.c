@@ -6,6 +6,7 @@
 #include "engine/measure/place.h"
 #include "format/plan_gpu.h"
 #include "format/plan_json.h"
+#include "format/plan_ranks.h"
 #include "format/plan_lab.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
@@ -146,14 +147,23 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
     return st == SL_OK && o->pin[0] ? sl_plan_pin(o->pin, p, err) : st;
 }
 
-/* --tp, --attention-tp, --expert-tp, --tp-ranks. */
+/* --tp, --attention-tp, --expert-tp, --tp-ranks, --rank-hosts. */
 static sl_status apply_ranks(const sl_options *o, sl_plan *p, sl_err *err) {
     const uint32_t attention = o->attention_tp ? o->attention_tp : o->tp;
     const uint32_t expert = o->expert_tp ? o->expert_tp : o->tp;
     if (attention) p->attention_tp = attention;
     if (expert) p->expert_tp = expert;
     p->segments = p->segments || o->segments;
-    return o->tp_ranks[0] ? sl_rank_kind_parse(o->tp_ranks, &p->rank_kind, err) : SL_OK;
+    sl_status st = SL_OK;
+    if (o->rank_hosts[0]) st = sl_rank_hosts_parse(o->rank_hosts, p, err);
+    if (st != SL_OK || !o->tp_ranks[0]) return st;
+    sl_rank_kind kind;
+    st = sl_rank_kind_parse(o->tp_ranks, &kind, err);
+    if (st == SL_OK && o->rank_hosts[0] && kind != SL_RANKS_MACHINES)
+        return sl_fail(err, SL_ERR_ARG, "--rank-hosts is of ranks that are machines, not %s",
+                       o->tp_ranks);
+    if (st == SL_OK) p->rank_kind = kind;
+    return st;
 }
 
 /* Cores of this machine for each worker that computes there; one on a GPU takes one of its own, to
@@ -302,6 +312,10 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
         st = sl_fail(err, SL_ERR_ARG, "--rank-link is for an emulated device (--device)");
     if (st == SL_OK) st = sl_deploy_kernels(o, d->kernels, err);
     if (st == SL_OK) st = sl_deploy_secret(o, d->secret, err);
+    if (st == SL_OK && d->opts.plan.rank_kind == SL_RANKS_MACHINES && !d->secret[0])
+        st = sl_fail(err, SL_ERR_ARG,
+                     "ranks on machines (--tp-ranks) know their worker by the fabric's secret: "
+                     "--secret-file is missing");
     if (st != SL_OK) return st;
     ssize_t n = readlink("/proc/self/exe", d->program, sizeof d->program - 1);
     if (n <= 0) return sl_fail(err, SL_ERR_IO, "/proc/self/exe: %s", strerror(errno));

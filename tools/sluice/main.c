@@ -16,6 +16,8 @@ static const sl_verb verbs[] = {
      "sluice serve models/demo --port 8000 --attention 1 --experts 2"},
     {"worker", 'w', cmd_worker, "", "one worker that joins a coordinator",
      "sluice worker --join 10.0.0.1:7000 --secret-file secret"},
+    {"rank", 'z', cmd_rank, "MODEL", "one rank of a worker's gang, on a machine of its own",
+     "sluice rank models/demo --fabric-host 10.0.0.2 --fabric-port 7100 --secret-file secret"},
     {"drain", 'n', cmd_drain, "ID", "a worker of a running server leaves; no token is lost",
      "sluice drain 2 --url http://127.0.0.1:8000 --admin-key-file admin.key"},
     {"join", 'j', cmd_join, "ID", "a drained worker comes back",

@@ -115,6 +115,8 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                                   w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
                               .ranks = sl_plan_ranks(p, w->roles),
                               .rank_kind = p->rank_kind,
+                              .ranks_at = p->worker[w->id].ranks,
+                              .secret = w->opts->secret,
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),
                               .activations = p->activations,
                               .exact = p->exact,
@@ -451,6 +453,7 @@ bool sl_worker_step(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_POLL);
     uint32_t came = sl_net_progress(w->net);
     bool computes = w->device && sl_device_poll(w->device);
+    if (w->device && !computes) sl_device_tend(w->device);
     if (sl_worker_has_no_device(w)) return true;
     drain_inbox(w);
     if (w->attn) sl_attn_look(w->attn); /* before work that takes its time: answers wait for it */

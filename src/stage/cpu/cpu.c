@@ -26,7 +26,7 @@ typedef struct cpu {
 
 /* Rows that a rank does for all, where a row needs no sum over ranks. */
 static sl_rowset own_rows(const cpu *d, const sl_rowset *r) {
-    if (!d->gang) return *r;
+    if (!d->gang || d->gang->apart) return *r;
     const sl_extent mine = sl_rank_range(d->rank, r->n);
     const size_t row = d->base.spec->d_model * sizeof(float), k = d->base.spec->top_k;
     sl_rowset own = *r;
@@ -43,7 +43,8 @@ static sl_rowset own_rows(const cpu *d, const sl_rowset *r) {
 
 static void head(cpu *d, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
-    if (h->first == 0 && d->rank.index == 0)
+    const bool own = d->rank.index == 0 || d->gang->apart;
+    if (h->first == 0 && own)
         sl_model_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n,
                            sl_mem_ptr(h->h));
     if (h->first == 0 && d->gang) d->gang->meet(d->gang->ctx);
@@ -183,6 +184,15 @@ const sl_model_spec *sl_cpu_stored_of(const sl_device *d) {
 
 sl_idle sl_cpu_idle(const sl_device *d) {
     return sl_model_idle(((const cpu *)d)->model);
+}
+
+bool sl_cpu_has_expert(const sl_device *d, uint32_t layer, uint32_t expert) {
+    sl_expert_mats mats;
+    return sl_model_expert(((const cpu *)d)->model, layer, expert, &mats);
+}
+
+bool sl_cpu_out(const sl_device *d, sl_extent *out) {
+    return sl_model_out(((const cpu *)d)->model, out);
 }
 
 sl_extent sl_cpu_kv_heads(const sl_device *d) {

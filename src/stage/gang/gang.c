@@ -30,9 +30,12 @@ sl_status gang_do(gang *g, const gang_job *j, sl_err *err) {
     gang_job own;
     sl_status st = g->ways->show(g, j, &own, err);
     if (st != SL_OK) return st;
-    must_meet(g, SL_COLL_SPEAKS);
+    if (!g->ways->hear) must_meet(g, SL_COLL_SPEAKS);
     gang_rank_do(&g->own, &own);
-    must_meet(g, SL_COLL_HEARS);
+    if (g->ways->hear)
+        g->ways->hear(g, j, &own);
+    else
+        must_meet(g, SL_COLL_HEARS);
     if (g->ways->take_back) g->ways->take_back(g, j);
     for (uint32_t i = 0; i < g->n; i++) {
         const gang_report *r = &g->own.board->report[i];
@@ -51,15 +54,17 @@ static void must_do(gang *g, const gang_job *j) {
 
 /* ---- the device ---- */
 
-/* Rows that only move need no gang. */
-static bool is_for_one(sl_stage_op op) {
+/* Rows that only move need no gang; where ranks are apart, nor do those that need no other rank:
+ * they would only travel. */
+static bool is_for_one(const gang *g, sl_stage_op op) {
+    if (g->ways->apart && (op == SL_OP_EMBED || op == SL_OP_ROUTE)) return true;
     return op == SL_OP_PACK || op == SL_OP_UNPACK || op == SL_OP_MOVE || op == SL_OP_MERGE;
 }
 
 static void gang_submit(sl_device *base, const sl_stage_call *c) {
     gang *g = (gang *)base;
     const gang_job j = {.kind = GANG_CALL, .call = *c};
-    if (is_for_one(c->op))
+    if (is_for_one(g, c->op))
         sl_device_submit(g->own.device, c);
     else
         must_do(g, &j);
@@ -119,6 +124,11 @@ static void gang_give(sl_device *base, sl_mem m) {
     ((gang *)base)->ways->give(base, m);
 }
 
+static void gang_tend(sl_device *base) {
+    gang *g = (gang *)base;
+    if (g->ways->tend) g->ways->tend(g);
+}
+
 /* ---- opening and closing ---- */
 
 static void gang_close(sl_device *base) {
@@ -127,7 +137,7 @@ static void gang_close(sl_device *base) {
     gang_job own;
     sl_err err;
     bool told = g->own.coll && g->ways->show(g, &leave, &own, &err) == SL_OK &&
-                sl_coll_meet(g->own.coll, SL_COLL_SPEAKS, &err) == SL_OK;
+                (g->ways->hear || sl_coll_meet(g->own.coll, SL_COLL_SPEAKS, &err) == SL_OK);
     gang_rank_close(&g->own);
     g->ways->stop(g, told);
     /* The next gang of this thread takes its cores from all of them again. */
@@ -170,7 +180,12 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                       .give = gang_give,
                                       .host = gang_host,
                                       .read_page = gang_read_page,
-                                      .write_page = gang_write_page};
+                                      .write_page = gang_write_page,
+                                      .tend = gang_tend};
+    static const gang_ways *const ways[SL_RANK_KIND_COUNT] = {[SL_RANKS_THREADS] = &gang_threads,
+                                                              [SL_RANKS_PROCESSES] =
+                                                                  &gang_processes,
+                                                              [SL_RANKS_MACHINES] = &gang_machines};
     if (!sl_ranks_can_be(o->ranks))
         return sl_fail(err, SL_ERR_ARG, "a gang of %u ranks: 1, 2, 4 or 8", o->ranks);
     if (o->device->kind != SL_DEVICE_CPU)
@@ -178,11 +193,11 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                        o->ranks);
     gang *g = sl_alloc(1, sizeof *g);
     if (!g) return sl_fail(err, SL_ERR_NOMEM, "a gang of %u ranks", o->ranks);
-    g->ways = o->rank_kind == SL_RANKS_PROCESSES ? &gang_processes : &gang_threads;
+    g->ways = ways[o->rank_kind];
     g->base = (sl_device){.ops = &ops, .in_place = g->ways->in_place, .resumes = true};
     g->n = o->ranks;
     g->own.is = (sl_rank){0, o->ranks};
-    g->apart = o->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
+    g->apart = o->apart && !g->ways->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
     sl_status st = g->ways->start(g, o, err);
     if (st == SL_OK) st = open_ranks(g, o, err);
     if (st != SL_OK) {

@@ -1,6 +1,7 @@
-/* Inside of a gang: its ranks, what they all do at once, and the two ways in which the ranks beside
- * the first are had: threads of this process (threads.c) and processes of this program
- * (processes.c and, there, child.c; shared.c). For src/stage/gang only. */
+/* Inside of a gang: its ranks, what they all do at once, and the ways in which the ranks beside the
+ * first are had: threads of this process (threads.c), processes of this program (processes.c and,
+ * there, child.c) and processes on other machines (machines.c and, there, remote.c). For
+ * src/stage/gang only. */
 #ifndef SL_STAGE_GANG_INT_H
 #define SL_STAGE_GANG_INT_H
 
@@ -59,6 +60,7 @@ typedef struct gang_report {
     sl_err err;         /* unless it is */
     sl_idle idle;       /* GANG_OPEN */
     sl_extent kv_heads; /* GANG_OPEN */
+    sl_extent out;      /* GANG_OPEN: its columns of what O and DOWN give */
     sl_hosting left;    /* GANG_HOST */
 } gang_report;
 
@@ -82,6 +84,11 @@ struct gang_rank {
     sl_coll *coll;
     sl_device *device; /* NULL: not open */
     sl_gang link;      /* what its model meets the others by */
+    uint32_t threads;  /* its kernel threads; 0: its share of the worker's */
+    /* Called about every tick_us while a stage keeps the thread; NULL: by rank 0 what the worker
+     * wants, by the others nothing. */
+    void (*tick)(void *ctx);
+    uint32_t tick_us;
     /* The job of the board as this rank reads it. */
     sl_status (*read)(gang_rank *r, gang_job *out, sl_err *err);
     /* GANG_MAP and GANG_UNMAP; NULL: nothing. */
@@ -96,10 +103,14 @@ typedef struct gang gang;
 /* How the ranks beside the first are had. */
 typedef struct gang_ways {
     bool in_place; /* they see all memory of this process */
+    bool apart;    /* they have memory of their own: rank 0 does alone what rows need of nobody */
     /* They wait for their first job; all or none. Sets what `own` needs, but for is. */
     sl_status (*start)(gang *g, const sl_device_opts *o, sl_err *err);
     /* Puts the job where they see it; *own: as rank 0 does it. */
     sl_status (*show)(gang *g, const gang_job *j, gang_job *own, sl_err *err);
+    /* Rank 0 has done the job: returns when the others have, with their part of its results. NULL:
+     * ranks meet on the board before and after it. */
+    void (*hear)(gang *g, const gang_job *j, const gang_job *own);
     /* What they wrote is where the job said after this. NULL: it is. */
     void (*take_back)(gang *g, const gang_job *j);
     /* They are there no longer; told: the job to leave was shown to them. NULL-safe after a start
@@ -107,9 +118,10 @@ typedef struct gang_ways {
     void (*stop)(gang *g, bool told);
     sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
     void (*give)(sl_device *d, sl_mem m);
+    void (*tend)(gang *g); /* as of sl_device_ops; NULL: nothing */
 } gang_ways;
 
-extern const gang_ways gang_threads, gang_processes;
+extern const gang_ways gang_threads, gang_processes, gang_machines;
 
 struct gang {
     sl_device base;
@@ -123,6 +135,8 @@ struct gang {
 
 /* ---- member.c ---- */
 
+/* What its model meets the others by; its collectives are there. */
+void gang_rank_link(gang_rank *r, bool apart);
 /* Its collectives, over its board. */
 sl_status gang_rank_open(gang_rank *r, const sl_coll_opts *o, sl_err *err) SL_MUST_CHECK;
 void gang_rank_close(gang_rank *r); /* its device, too */

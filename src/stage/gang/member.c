@@ -34,6 +34,16 @@ static void meet(void *ctx) {
     if (sl_coll_meet(r->coll, SL_COLL_ALL, &err) != SL_OK) r->lost(r, &err);
 }
 
+/* Nobody sees what others wrote. */
+static void meet_nobody(void *ctx) {
+    (void)ctx;
+}
+
+void gang_rank_link(gang_rank *r, bool apart) {
+    r->link = (sl_gang){
+        .sum = sum, .gather = gather, .meet = apart ? meet_nobody : meet, .ctx = r, .apart = apart};
+}
+
 /* ---- jobs ---- */
 
 /* Runs, with the threads that are made from here on, on its own of the CPUs that this thread may
@@ -62,15 +72,20 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     o.ranks = 0;
     o.kv_fd = 0;
     o.hosts.rank = r->is;
-    o.threads = SL_MAX(o.threads / r->is.of, 1u);
+    o.threads = r->threads ? r->threads : SL_MAX(o.threads / r->is.of, 1u);
+    o.apart = o.apart && !r->threads;
     o.gang = &r->link;
+    if (r->threads) r->link.threads = SL_MAX(j->open.o.threads, 1u); /* rank 0's */
     if (r->is.index) o.tick = NULL;
+    if (r->tick) o.tick = r->tick, o.ctx = r->ctx, o.tick_us = r->tick_us;
     if (r->is.index) o.progress = NULL; /* ranks read about as much: one speaks for all */
     sl_status st = o.apart ? take_cores(r, o.threads, &report->err) : SL_OK;
     if (st == SL_OK) st = sl_cpu_open(&o, &r->device, &report->err);
     if (st != SL_OK) return st;
     report->idle = sl_cpu_idle(r->device);
     report->kv_heads = sl_cpu_kv_heads(r->device);
+    if (!sl_cpu_out(r->device, &report->out))
+        report->out = sl_coll_columns(r->is, r->device->spec->d_model);
     return SL_OK;
 }
 
@@ -155,7 +170,7 @@ sl_status gang_rank_serve(gang_rank *r, sl_err *err) {
 /* ---- life ---- */
 
 sl_status gang_rank_open(gang_rank *r, const sl_coll_opts *o, sl_err *err) {
-    r->link = (sl_gang){.sum = sum, .gather = gather, .meet = meet, .ctx = r};
+    gang_rank_link(r, false);
     return sl_coll_open(o, r->board->collectives, &r->coll, err);
 }
 

@@ -1,7 +1,7 @@
 /* Ranks that are processes of this program, seen from rank 0: how they are started and end, the
  * memory that they share with it, and jobs by way of that. A rank's process ends with rank 0's
  * thread, and its end is rank 0's. */
-#include "stage/gang/shared.h"
+#include "stage/gang/blocks.h"
 
 #include "base/clock.h"
 #include "base/fault.h"
@@ -20,24 +20,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PROGRAM     "/proc/self/exe"
-#define CHILD_FD    (STDERR_FILENO + 1)
-#define LEAVE_MS    5000  /* that a rank may take to end by itself */
-#define REAP_MS     1000  /* from a process's last descriptor to its end */
-#define KILLED_MS   60000 /* from a kill to the end: much memory is given back first */
-#define LEAST_AREA  ((size_t)1 << 16)
-#define LARGEST_LOG 40u  /* of an area: address space is no more */
-#define UNSEEN      (-1) /* no status of a process that has ended */
+#define PROGRAM   "/proc/self/exe"
+#define CHILD_FD  (STDERR_FILENO + 1)
+#define LEAVE_MS  5000  /* that a rank may take to end by itself */
+#define REAP_MS   1000  /* from a process's last descriptor to its end */
+#define KILLED_MS 60000 /* from a kill to the end: much memory is given back first */
+#define UNSEEN    (-1)  /* no status of a process that has ended */
 
 extern char **environ;
 
 typedef struct crew {
-    gang *of;
-    gang_memory memory;
+    gang_blocks blocks; /* first */
     size_t board_bytes;
     pid_t pid[SL_MAX_RANKS];  /* 0: there is none */
     int socket[SL_MAX_RANKS]; /* to each; -1: none */
-    uint64_t delivered;       /* blocks of memory that were sent to ranks */
     void (*tick)(void *ctx);
     void *ctx;
 } crew;
@@ -99,6 +95,8 @@ static void lost(gang_rank *r, const sl_err *err) {
     _exit(1);
 }
 
+static void deliver(gang_blocks *b, int fd);
+
 /* ---- starting ---- */
 
 static sl_status spawn_rank(crew *c, uint32_t rank, int child, sl_err *err) {
@@ -117,20 +115,20 @@ static sl_status spawn_rank(crew *c, uint32_t rank, int child, sl_err *err) {
     }
     if (rc == 0) return SL_OK;
     c->pid[rank] = 0;
-    return sl_fail(err, SL_ERR_IO, "rank %u of %u does not start: %s", rank, c->of->n,
+    return sl_fail(err, SL_ERR_IO, "rank %u of %u does not start: %s", rank, c->blocks.of->n,
                    strerror(rc));
 }
 
 static sl_status start_rank(crew *c, uint32_t rank, int board, sl_err *err) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-        return sl_fail(err, SL_ERR_IO, "rank %u of %u: socketpair: %s", rank, c->of->n,
+        return sl_fail(err, SL_ERR_IO, "rank %u of %u: socketpair: %s", rank, c->blocks.of->n,
                        strerror(errno));
     c->socket[rank] = pair[0];
     sl_status st = spawn_rank(c, rank, pair[1], err);
     close(pair[1]);
     const gang_hello hello = {
-        .rank = {rank, c->of->n}, .parent = (int32_t)getpid(), .bytes = c->board_bytes};
+        .rank = {rank, c->blocks.of->n}, .parent = (int32_t)getpid(), .bytes = c->board_bytes};
     return st == SL_OK ? gang_send(pair[0], &hello, sizeof hello, board, err) : st;
 }
 
@@ -149,7 +147,7 @@ static sl_status processes_start(gang *g, const sl_device_opts *o, sl_err *err) 
     crew *c = g->others = sl_alloc(1, sizeof *c);
     int board;
     if (!c) return sl_fail(err, SL_ERR_NOMEM, "a gang of %u ranks", g->n);
-    c->of = g;
+    c->blocks = (gang_blocks){.of = g, .deliver = deliver};
     c->tick = o->tick;
     c->ctx = o->ctx;
     for (uint32_t i = 0; i < SL_MAX_RANKS; i++) c->socket[i] = -1;
@@ -180,8 +178,8 @@ static void end_rank(crew *c, uint32_t rank, bool told) {
     if (c->pid[rank] && !(ends && reap(c, rank, REAP_MS, &status))) {
         kill(c->pid[rank], SIGKILL);
         if (!reap(c, rank, KILLED_MS, &status))
-            sl_log(SL_LOG_ERROR, "gang", "rank %u of %u, process %d, does not end", rank, c->of->n,
-                   (int)c->pid[rank]);
+            sl_log(SL_LOG_ERROR, "gang", "rank %u of %u, process %d, does not end", rank,
+                   c->blocks.of->n, (int)c->pid[rank]);
     }
     if (c->socket[rank] >= 0) close(c->socket[rank]);
 }
@@ -190,118 +188,42 @@ static void processes_stop(gang *g, bool told) {
     crew *c = g->others;
     if (!c) return;
     for (uint32_t i = 1; i < g->n; i++) end_rank(c, i, told);
-    gang_memory_free(&c->memory);
+    gang_memory_free(&c->blocks.memory);
     sl_memfd_unmap(g->own.board, c->board_bytes);
     sl_free(c);
 }
 
-/* ---- memory that all have ---- */
-
-/* Before the job GANG_MAP that names it. */
-static void deliver(crew *c, int fd) {
-    sl_err err;
-    const gang_delivery d = {.number = ++c->delivered};
-    for (uint32_t i = 1; i < c->of->n; i++) {
-        sl_status st = gang_send(c->socket[i], &d, sizeof d, fd, &err);
-        if (st == SL_OK) continue;
-        (void)sl_err_prefix(&err, "rank %u of %u", i, c->of->n);
-        lost(&c->of->own, &err);
-    }
-}
-
-/* A block of zeroes, mapped by all ranks. */
-static sl_status add_block(gang *g, size_t bytes, uint32_t *out, sl_err *err) {
-    crew *c = g->others;
-    uint32_t id = 0;
-    int fd;
-    while (id < GANG_MAX_BLOCKS && c->memory.block[id].at) id++;
-    if (id == GANG_MAX_BLOCKS)
-        return sl_fail(err, SL_ERR_LIMIT, "a gang's %u blocks of memory are taken",
-                       GANG_MAX_BLOCKS);
-    sl_status st = sl_memfd_create(bytes, &fd, err);
-    if (st != SL_OK) return st;
-    deliver(c, fd);
-    if ((st = gang_memory_map(&c->memory, id, fd, bytes, err)) != SL_OK) return st;
-    const gang_job j = {.kind = GANG_MAP, .map = {id, c->delivered, bytes}};
-    if ((st = gang_do(g, &j, err)) != SL_OK) gang_memory_unmap(&c->memory, id);
-    *out = id;
-    return st;
-}
-
-static void drop_block(gang *g, uint32_t id) {
-    crew *c = g->others;
-    const gang_job j = {.kind = GANG_UNMAP, .map = {.id = id}};
-    sl_err err;
-    gang_memory_unmap(&c->memory, id);
-    if (gang_do(g, &j, &err) != SL_OK) lost(&g->own, &err);
-}
-
-static sl_status processes_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
-    gang *g = (gang *)d;
-    uint32_t id;
-    sl_status st = add_block(g, bytes, &id, err);
-    if (st == SL_OK) *out = sl_mem_host(((crew *)g->others)->memory.block[id].at, bytes);
-    return st;
-}
-
-static void processes_give(sl_device *d, sl_mem m) {
-    gang *g = (gang *)d;
-    const crew *c = g->others;
-    for (uint32_t i = 0; i < GANG_MAX_BLOCKS; i++) {
-        if (c->memory.block[i].at != sl_mem_ptr(m)) continue;
-        drop_block(g, i);
-        return;
-    }
-    SL_ASSERT(!"memory that is not the device's");
-}
-
 /* ---- jobs ---- */
 
-/* The block that jobs lie in has so much room at least. */
-static sl_status make_area(gang *g, size_t bytes, sl_err *err) {
-    const crew *c = g->others;
-    const uint32_t old = g->own.board->area;
-    size_t more = LEAST_AREA;
-    if (old < GANG_MAX_BLOCKS && c->memory.block[old].bytes >= bytes) return SL_OK;
-    while (more < bytes && more < (size_t)1 << LARGEST_LOG) more *= 2;
-    if (more < bytes)
-        return sl_fail(err, SL_ERR_LIMIT, "a call of %zu bytes, a gang's limit is %zu", bytes,
-                       more);
-    uint32_t id;
-    sl_status st = add_block(g, more, &id, err);
-    if (st != SL_OK) return st;
-    g->own.board->area = id;
-    if (old < GANG_MAX_BLOCKS) drop_block(g, old);
-    return SL_OK;
-}
-
-static bool has_arrays(gang_job_kind kind) {
-    return kind != GANG_MAP && kind != GANG_UNMAP && kind != GANG_LEAVE;
+/* The file of a block, before the job GANG_MAP that names it. */
+static void deliver(gang_blocks *b, int fd) {
+    crew *c = (crew *)b;
+    sl_err err;
+    const gang_delivery d = {.number = b->delivered};
+    for (uint32_t i = 1; i < b->of->n; i++) {
+        sl_status st = gang_send(c->socket[i], &d, sizeof d, fd, &err);
+        if (st == SL_OK) continue;
+        (void)sl_err_prefix(&err, "rank %u of %u", i, b->of->n);
+        lost(&b->of->own, &err);
+    }
 }
 
 static sl_status processes_show(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
-    const crew *c = g->others;
-    gang_board *board = g->own.board;
-    *own = *j;
-    if (!has_arrays(j->kind)) {
-        board->job = *j;
-        return SL_OK;
-    }
-    const sl_model_spec *spec = g->base.spec;
-    sl_status st = make_area(g, gang_job_bytes(j, spec), err);
-    if (st != SL_OK) return st;
-    gang_job_pack(&c->memory, board->area, j, spec, &board->job);
-    /* Pages are put together there. */
-    if (j->kind == GANG_READ)
-        own->page.blocks =
-            (float *)(void *)(c->memory.block[board->area].at + (uintptr_t)board->job.page.blocks);
-    return SL_OK;
+    return gang_blocks_show(g->others, j, own, err);
 }
 
 static void processes_take_back(gang *g, const gang_job *j) {
-    const crew *c = g->others;
+    const gang_blocks *b = g->others;
     const gang_board *board = g->own.board;
-    gang_job_take_back(&c->memory, board->area, &board->job, j, g->base.spec, g->n);
+    gang_job_take_back(&b->memory, board->area, &board->job, j, g->base.spec, g->n);
+}
+
+static sl_status processes_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
+    return gang_blocks_take(((gang *)d)->others, bytes, out, err);
+}
+
+static void processes_give(sl_device *d, sl_mem m) {
+    gang_blocks_give(((gang *)d)->others, m);
 }
 
 const gang_ways gang_processes = {.start = processes_start,

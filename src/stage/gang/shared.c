@@ -44,11 +44,11 @@ void gang_memory_free(gang_memory *m) {
 typedef struct packer {
     const gang_memory *m;
     uint8_t *base;
-    size_t at;
+    size_t at, filled; /* the end of what is read there: room for results comes last */
 } packer;
 
 static packer packer_at(const gang_memory *m, uint8_t *base) {
-    return (packer){m, base, LINE};
+    return (packer){m, base, LINE, LINE};
 }
 
 /* A place for that many bytes, as a pointer that unpacking makes one again. */
@@ -62,6 +62,7 @@ static void *room(packer *p, const void *from, size_t bytes) {
 static void *put(packer *p, const void *from, size_t bytes) {
     void *place = room(p, from, bytes);
     if (place && p->base) memcpy(p->base + (uintptr_t)place, from, bytes);
+    if (place) p->filled = p->at;
     return place;
 }
 
@@ -150,6 +151,10 @@ static void pack(packer *p, const gang_job *j, const sl_model_spec *spec, gang_j
         out->open.o.tick = NULL; /* of this process alone */
         out->open.o.wait = NULL;
         out->open.o.progress = NULL;
+        out->open.o.routed = NULL;
+        out->open.o.device = NULL;
+        out->open.o.ranks_at = NULL;
+        out->open.o.secret = (sl_span){0};
         out->open.o.ctx = out->open.o.progress_ctx = NULL;
     }
     if (j->kind == GANG_CALL) pack_call(p, &j->call, spec, &out->call);
@@ -163,6 +168,13 @@ size_t gang_job_bytes(const gang_job *j, const sl_model_spec *spec) {
     gang_job out;
     pack(&p, j, spec, &out);
     return p.at;
+}
+
+size_t gang_job_filled(const gang_job *j, const sl_model_spec *spec) {
+    packer p = packer_at(NULL, NULL);
+    gang_job out;
+    pack(&p, j, spec, &out);
+    return p.filled;
 }
 
 void gang_job_pack(const gang_memory *m, uint32_t area, const gang_job *j,
@@ -181,7 +193,7 @@ static void *at_place(const gang_block *area, const void *place) {
 }
 
 static sl_mem mem_here(const gang_memory *m, sl_mem at) {
-    if (at.bytes == 0) return at;
+    if (at.bytes == 0) return (sl_mem){0};
     SL_ASSERT(at.space > 0 && at.space <= GANG_MAX_BLOCKS);
     const gang_block *b = &m->block[at.space - 1];
     SL_ASSERT(b->at && at.at <= b->bytes && at.bytes <= b->bytes - at.at);

@@ -28,6 +28,8 @@ void gang_memory_free(gang_memory *m);
 /* Bytes of a block that what the job points to needs. spec: of the ranks' model; GANG_OPEN has
  * none. */
 size_t gang_job_bytes(const gang_job *j, const sl_model_spec *spec);
+/* Of these, the bytes up to the end of what is read there: room for results comes last. */
+size_t gang_job_filled(const gang_job *j, const sl_model_spec *spec);
 /* Copies it there. Rows of the job lie in blocks of m. */
 void gang_job_pack(const gang_memory *m, uint32_t area, const gang_job *j,
                    const sl_model_spec *spec, gang_job *out);

@@ -1,0 +1,173 @@
+/* Gangs of a plan: text, JSON and limits. */
+#include "format/plan_ranks.h"
+
+#include "format/json.h"
+#include "spec/schedules.h"
+
+#include <string.h>
+
+static const char *const rank_kind_names[SL_RANK_KIND_COUNT] = {"threads", "processes", "machines"};
+
+sl_status sl_rank_kind_parse(const char *name, sl_rank_kind *out, sl_err *err) {
+    size_t i;
+    sl_status st = sl_name_parse("ranks", rank_kind_names, SL_LEN(rank_kind_names), name, &i, err);
+    if (st == SL_OK) *out = (sl_rank_kind)i;
+    return st;
+}
+
+/* ---- where they answer ---- */
+
+/* Of one worker, as it stands. */
+static sl_status set_ranks(sl_plan_worker *w, const char *text, size_t len, sl_err *err) {
+    if (len >= sizeof w->ranks)
+        return sl_fail(err, SL_ERR_LIMIT, "addresses of ranks of %zu bytes, %zu are possible", len,
+                       sizeof w->ranks - 1);
+    memcpy(w->ranks, text, len);
+    w->ranks[len] = 0;
+    return SL_OK;
+}
+
+sl_status sl_rank_hosts_parse(const char *text, sl_plan *p, sl_err *err) {
+    uint32_t i = 0;
+    sl_status st = SL_OK;
+    for (const char *at = text; st == SL_OK; i++) {
+        const size_t len = strcspn(at, ";");
+        if (i == p->n_workers)
+            return sl_fail(err, SL_ERR_ARG, "--rank-hosts: more than the plan's %u workers",
+                           p->n_workers);
+        st = set_ranks(&p->worker[i], at, len, err);
+        if (!at[len]) break;
+        at += len + 1;
+    }
+    p->rank_kind = SL_RANKS_MACHINES;
+    return st == SL_OK ? SL_OK : sl_err_prefix(err, "--rank-hosts");
+}
+
+sl_status sl_ranks_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
+    sl_json list = {0};
+    size_t at = 0;
+    sl_status st = sl_json_array(row, "ranks", SL_JSON_OPTIONAL, &list, err);
+    for (size_t i = 0; st == SL_OK && list.value && i < sl_json_count(list); i++) {
+        sl_span s;
+        if (!sl_json_as_span(sl_json_at(list, i), &s) || s.len == 0 || memchr(s.data, ',', s.len) ||
+            memchr(s.data, 0, s.len))
+            return sl_json_fail(row, "ranks", err, SL_ERR_ARG, "an address, HOST:PORT, is wanted");
+        if (at + s.len + 2 > sizeof w->ranks)
+            return sl_json_fail(row, "ranks", err, SL_ERR_LIMIT, "over %zu bytes",
+                                sizeof w->ranks - 1);
+        if (i) w->ranks[at++] = ',';
+        memcpy(w->ranks + at, s.data, s.len);
+        w->ranks[at += s.len] = 0;
+    }
+    return st;
+}
+
+void sl_ranks_print_worker(const sl_plan_worker *w, json_t *row) {
+    json_t *list = w->ranks[0] ? json_array() : NULL;
+    for (const char *at = w->ranks; list && *at;) {
+        const size_t len = strcspn(at, ",");
+        json_array_append_new(list, json_stringn(at, len));
+        at += len + (at[len] == ',');
+    }
+    if (list) json_object_set_new(row, "ranks", list);
+}
+
+/* ---- how many ---- */
+
+static sl_status read_u32(sl_json v, const char *key, uint64_t min, uint64_t max, uint32_t *out,
+                          sl_err *err) {
+    uint64_t n = *out;
+    sl_status st = sl_json_u64(v, key, SL_JSON_OPTIONAL, min, max, &n, err);
+    *out = (uint32_t)n;
+    return st;
+}
+
+/* Ranks of the workers of either side. */
+sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const keys[] = {"attention", "expert", "ranks"};
+    const char *ranks = rank_kind_names[SL_RANKS_THREADS];
+    sl_json tp = {0};
+    sl_status st = sl_json_object(v, "tp", SL_JSON_OPTIONAL, &tp, err);
+    if (st != SL_OK || !tp.value) return st;
+    st = sl_json_only(tp, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = read_u32(tp, keys[0], 1, SL_MAX_RANKS, &p->attention_tp, err);
+    if (st == SL_OK) st = read_u32(tp, keys[1], 1, SL_MAX_RANKS, &p->expert_tp, err);
+    if (st == SL_OK) st = sl_json_string(tp, keys[2], SL_JSON_OPTIONAL, &ranks, err);
+    return st == SL_OK ? sl_rank_kind_parse(ranks, &p->rank_kind, err) : st;
+}
+
+json_t *sl_ranks_json(const sl_plan *p) {
+    return json_pack("{s:i, s:i, s:s}", "attention", (int)sl_plan_ranks(p, SL_ROLE_ATTENTION),
+                     "expert", (int)sl_plan_ranks(p, SL_ROLE_EXPERT), "ranks",
+                     rank_kind_names[p->rank_kind]);
+}
+
+/* ---- checks ---- */
+
+static uint32_t addresses_of(const sl_plan_worker *w) {
+    uint32_t n = w->ranks[0] != 0;
+    for (const char *c = w->ranks; *c; c++) n += *c == ',';
+    return n;
+}
+
+/* As many addresses as ranks beside the first, of ranks that are machines; else none. */
+static sl_status check_addresses(const sl_plan *p, sl_err *err) {
+    const bool machines = p->rank_kind == SL_RANKS_MACHINES;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        const sl_plan_worker *w = &p->worker[i];
+        const uint32_t wanted = sl_plan_ranks(p, w->roles) - 1;
+        const uint32_t have = addresses_of(w);
+        if (w->roles == 0) continue; /* it is not there */
+        if (!machines && have)
+            return sl_fail(err, SL_ERR_ARG,
+                           "plan: worker %u has addresses of ranks, which are not machines "
+                           "(tp.ranks, --tp-ranks)",
+                           i);
+        if (machines && have != wanted)
+            return sl_fail(err, SL_ERR_ARG,
+                           "plan: worker %u has %u addresses of ranks, %u are wanted: one of each "
+                           "rank beside the first (workers.ranks, --rank-hosts)",
+                           i, have, wanted);
+    }
+    return SL_OK;
+}
+
+/* How many ranks a worker can be, and what gangs cannot do. */
+sl_status sl_ranks_check(const sl_plan *p, sl_err *err) {
+    const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION);
+    const uint32_t expert = sl_plan_ranks(p, SL_ROLE_EXPERT),
+                   both = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
+    if (!sl_ranks_can_be(attention) || !sl_ranks_can_be(expert))
+        return sl_fail(
+            err, SL_ERR_ARG,
+            "plan: %u ranks of attention workers, %u of expert workers: 1, 2, 4 or 8 are "
+            "possible",
+            attention, expert);
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].roles == both && attention != expert)
+            return sl_fail(err, SL_ERR_ARG,
+                           "plan: worker %u has both roles and is one gang: %u ranks for attention "
+                           "and %u for experts are not possible",
+                           i, attention, expert);
+    if (p->segments && !p->exact)
+        return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
+    if (attention == 1 && expert == 1) return check_addresses(p, err);
+    if (sl_device_is_modelled(&p->device) && p->rank_kind != SL_RANKS_THREADS)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: ranks of emulated devices are no %s (tp.ranks, --tp-ranks)",
+                       rank_kind_names[p->rank_kind]);
+    return check_addresses(p, err);
+}
+
+/* Which options may say, too. */
+sl_status sl_ranks_check_link(const sl_plan *p, sl_err *err) {
+    const sl_link_cost *link = &p->device.rank_link;
+    const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION),
+                   expert = sl_plan_ranks(p, SL_ROLE_EXPERT);
+    if (!sl_device_is_modelled(&p->device) || (attention == 1 && expert == 1)) return SL_OK;
+    if (link->alpha_us > 0 || link->byte_us > 0) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG,
+                   "plan: gangs (%u ranks for attention, %u for experts) of emulated devices need "
+                   "device.rank_link (--rank-link), the link between ranks",
+                   attention, expert);
+}

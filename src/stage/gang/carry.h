@@ -1,0 +1,49 @@
+/* What of a job travels between ranks that are machines: the rows that it reads to each rank, each
+ * rank's part of its results back. Rank 0's memory is the truth: a rank has nothing of an earlier
+ * job but its KV, its weights and the logits' rows of the first piece. For src/stage/gang only.
+ * Thread: the owner of the memory. */
+#ifndef SL_STAGE_GANG_CARRY_H
+#define SL_STAGE_GANG_CARRY_H
+
+#include "stage/gang/shared.h"
+
+/* Rows of a call by number, marked; zeroed at first, grows. */
+typedef struct gang_marks {
+    uint64_t *bits;
+    size_t cap; /* words */
+} gang_marks;
+
+void gang_marks_free(gang_marks *m);
+
+/* What a rank has of results: its place, its columns of what O and DOWN give, its kv heads. */
+typedef struct gang_share {
+    sl_rank is;
+    sl_extent out, kv_heads;
+} gang_share;
+
+/* Memory that the job reads, in ranges of blocks, in one order for all. SL_ERR_NOMEM. */
+typedef void (*gang_input_fn)(void *ctx, const uint8_t *at, size_t bytes);
+sl_status gang_each_input(const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
+                          gang_input_fn f, void *ctx, sl_err *err) SL_MUST_CHECK;
+
+/* Floats that are the rank's part of the job's results, where the job has them, in one order for
+ * all. SL_ERR_NOMEM. */
+typedef void (*gang_result_fn)(void *ctx, float *at, size_t n);
+sl_status gang_each_result(const gang_job *j, const sl_model_spec *spec, const gang_share *who,
+                           gang_marks *marks, gang_result_fn f, void *ctx,
+                           sl_err *err) SL_MUST_CHECK;
+
+/* What a rank was opened with; spec NULL: it is not open. */
+typedef struct gang_bounds {
+    const sl_model_spec *spec;
+    uint32_t max_rows, max_pairs, kv_pages;
+    bool attention, experts;
+    const sl_device *device; /* which experts it has; NULL: all */
+} gang_bounds;
+
+/* Whether the packed job, of which `bytes` came into block `area`, names nothing but what there is,
+ * so that unpacking and doing it touches nothing else. SL_ERR_PROTOCOL says what. */
+sl_status gang_job_check(const gang_memory *m, uint32_t area, size_t bytes, const gang_job *j,
+                         const gang_bounds *b, sl_err *err) SL_MUST_CHECK;
+
+#endif

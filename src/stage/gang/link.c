@@ -1,0 +1,384 @@
+/* How ranks on machines find each other, and what they send. */
+#include "stage/gang/link.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/version.h"
+#include "net/transports.h"
+
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PIECE       ((size_t)16 << 20)
+#define MOST_PIECES 4096u
+#define WAIT_US     1000u     /* asleep at a time */
+#define AGAIN_MS    200u      /* between two calls of a rank that is not there */
+#define SILENCE_US  60000000u /* at most, of a rank on a machine that is late */
+
+static void build_of(char out[64]) {
+    snprintf(out, 64, "%s %zu %zu", sl_version(), sizeof(gang_job), sizeof(gang_report));
+}
+
+/* ---- who is who ---- */
+
+static uint32_t rank_of(const sl_conn *c) {
+    return (uint32_t)(uintptr_t)sl_conn_user(c); /* 0: nobody has said so; else rank + 1 */
+}
+
+static gang_peer *peer_of(gang_link *l, const sl_conn *c) {
+    const uint32_t user = rank_of(c);
+    gang_peer *p = user ? &l->peer[user - 1] : NULL;
+    return p && p->conn == c ? p : NULL;
+}
+
+static sl_status take_place(gang_link *l, uint32_t rank, sl_conn *c, sl_err *err) {
+    sl_status st = sl_coll_on_open(l->coll, rank, c, err);
+    if (st != SL_OK) return st;
+    sl_conn_set_user(c, (void *)(uintptr_t)(rank + 1));
+    l->peer[rank].conn = c;
+    l->peer[rank].there = true;
+    return SL_OK;
+}
+
+static sl_status say_who(gang_link *l, sl_conn *c, sl_err *err) {
+    sl_buf *b = sl_net_buf_take(l->net, sizeof l->own);
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "a greeting");
+    memcpy(b->data, &l->own, sizeof l->own);
+    return sl_net_send(l->net, c, (sl_wire_header){.kind = SL_MSG_RANK_IS}, b) == SL_OK
+               ? SL_OK
+               : sl_fail(err, SL_ERR_PEER_DOWN, "a rank is gone as it is greeted");
+}
+
+static sl_status begin_collectives(gang_link *l, sl_err *err) {
+    const sl_coll_opts o = {.rank = l->own.rank,
+                            .deadline_ms = GANG_DEADLINE_MS,
+                            .tick = l->tick,
+                            .tick_us = l->tick_us,
+                            .ctx = l->ctx};
+    return sl_coll_open_net(&o, l->net, &l->coll, err);
+}
+
+/* Rank 0 has come: this is a rank of its gang now, and calls those between. */
+static sl_status join_gang(gang_link *l, const gang_greeting *said, sl_conn *c, uint32_t index,
+                           sl_err *err) {
+    l->own.rank = (sl_rank){index, said->rank.of};
+    memcpy(l->own.gang, said->gang, sizeof l->own.gang);
+    memcpy(l->own.at, said->at, sizeof l->own.at);
+    sl_status st = begin_collectives(l, err);
+    if (st == SL_OK) st = take_place(l, 0, c, err);
+    for (uint32_t i = 1; st == SL_OK && i < index; i++) {
+        sl_conn *to = NULL;
+        st = sl_net_connect(l->net, l->own.at[i], (void *)(uintptr_t)(i + 1), &to, err);
+        if (st != SL_OK) return sl_err_prefix(err, "rank %u at %s", i, l->own.at[i]);
+        if ((st = sl_coll_on_open(l->coll, i, to, err)) == SL_OK) st = say_who(l, to, err);
+        l->peer[i].conn = to;
+        l->peer[i].there = true;
+    }
+    return st;
+}
+
+static bool is_same_gang(const gang_link *l, const gang_greeting *g) {
+    return memcmp(l->own.gang, g->gang, sizeof g->gang) == 0 && g->rank.of == l->own.rank.of;
+}
+
+static sl_status greet_early(gang_link *l, const gang_greeting *g, sl_conn *c, sl_err *err) {
+    if (l->n_early == SL_LEN(l->early))
+        return sl_fail(err, SL_ERR_PROTOCOL, "more ranks than a gang has");
+    l->early[l->n_early].conn = c;
+    l->early[l->n_early++].said = *g;
+    return SL_OK;
+}
+
+static sl_status place_early(gang_link *l, sl_err *err) {
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; st == SL_OK && i < l->n_early; i++) {
+        if (!l->early[i].conn || !is_same_gang(l, &l->early[i].said)) continue;
+        st = take_place(l, l->early[i].said.rank.index, l->early[i].conn, err);
+    }
+    l->n_early = 0;
+    return st;
+}
+
+/* Rank 0 says which rank this one is by where it is in the list: `index` of its greeting is 0, and
+ * it has put the place of the one that it greets in front of the addresses, see greet_all. */
+static sl_status greeted(gang_link *l, sl_conn *c, const sl_wire_header *h, const sl_buf *b,
+                         sl_err *err) {
+    gang_greeting g;
+    char build[64];
+    if (!b || b->len != sizeof g)
+        return sl_fail(err, SL_ERR_PROTOCOL, "a greeting of %zu bytes, %zu expected",
+                       b ? b->len : 0, sizeof g);
+    memcpy(&g, b->data, sizeof g);
+    build_of(build);
+    g.build[sizeof g.build - 1] = 0;
+    if (strcmp(g.build, build) != 0)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "ranks of one gang are of one program: \"%s\", not \"%s\"", build, g.build);
+    bool good = sl_ranks_can_be(g.rank.of) && g.rank.index < g.rank.of && !rank_of(c);
+    for (uint32_t i = 0; i < SL_MAX_RANKS; i++) good = good && memchr(g.at[i], 0, GANG_ADDRESS);
+    if (!good) return sl_fail(err, SL_ERR_PROTOCOL, "a greeting that is none");
+    if (!l->serves) return sl_fail(err, SL_ERR_PROTOCOL, "a greeting for rank 0");
+    if (g.rank.index > 0 && !l->coll) return greet_early(l, &g, c, err);
+    if (g.rank.index > 0 && is_same_gang(l, &g)) return take_place(l, g.rank.index, c, err);
+    if (g.rank.index > 0) return sl_fail(err, SL_ERR_PROTOCOL, "a rank of another gang");
+    if (l->coll) return sl_fail(err, SL_ERR_OVERLOADED, "it is a rank of another gang");
+    if (h->rows == 0 || h->rows >= g.rank.of)
+        return sl_fail(err, SL_ERR_PROTOCOL, "rank %u of %u is none to be", h->rows, g.rank.of);
+    sl_status st = join_gang(l, &g, c, h->rows, err);
+    return st == SL_OK ? place_early(l, err) : st;
+}
+
+/* ---- what the net says ---- */
+
+static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    const gang_link *l = ctx;
+    (void)c;
+    if (memcmp(l->model_hash, peer->model_hash, sizeof l->model_hash) == 0) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "it has another model, or another form of it");
+}
+
+/* A piece of what the rank sends. */
+static sl_status add_piece(gang_link *l, gang_peer *p, const sl_wire_header *h, const sl_buf *b,
+                           sl_err *err) {
+    const size_t more = b ? b->len : 0;
+    if (p->whole || h->chunk != p->came || h->layer == 0 || h->layer > MOST_PIECES ||
+        (p->came && (h->layer != p->pieces || h->number != p->number)))
+        return sl_fail(err, SL_ERR_PROTOCOL, "piece %u of %u of job %" PRIu64 ", out of turn",
+                       h->chunk, h->layer, h->number);
+    if (p->came == 0) p->len = 0;
+    if (p->len + more > p->cap) {
+        const size_t cap = SL_MAX(p->len + more, p->cap * 2);
+        uint8_t *data = sl_grow(p->data, p->cap, cap, 1);
+        if (!data) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of a rank", cap);
+        p->data = data;
+        p->cap = cap;
+    }
+    if (more) memcpy(p->data + p->len, b->data, more);
+    p->len += more;
+    p->number = h->number;
+    p->pieces = h->layer;
+    p->whole = ++p->came == h->layer;
+    (void)l;
+    return SL_OK;
+}
+
+static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err) {
+    gang_link *l = ctx;
+    gang_peer *p = peer_of(l, c);
+    const uint32_t rank = p ? rank_of(c) - 1 : 0;
+    if (h->kind == SL_MSG_COLLECTIVE && p && l->coll)
+        return sl_coll_on_message(l->coll, rank, h, payload, err);
+    const sl_msg_kind wanted = l->serves ? SL_MSG_RANK_JOB : SL_MSG_RANK_DONE;
+    sl_status st;
+    if (h->kind == SL_MSG_RANK_IS)
+        st = greeted(l, c, h, payload, err);
+    else if (p && h->kind == wanted && (l->serves ? rank == 0 : rank > 0))
+        st = add_piece(l, p, h, payload, err);
+    else
+        st = sl_fail(err, SL_ERR_PROTOCOL, "kind %u of message, which ranks do not send",
+                     (unsigned)h->kind);
+    sl_net_buf_give(l->net, payload);
+    return st;
+}
+
+static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
+    gang_link *l = ctx;
+    gang_peer *p = peer_of(l, c);
+    for (uint32_t i = 0; i < l->n_early; i++)
+        if (l->early[i].conn == c) l->early[i].conn = NULL;
+    if (!p) return;
+    if (l->coll) sl_coll_on_down(l->coll, c);
+    p->conn = NULL;
+    p->gone = true;
+    p->why = why == SL_OK ? SL_ERR_PEER_DOWN : why;
+    snprintf(p->text, sizeof p->text, "%s", text ? text : "");
+}
+
+/* ---- waiting ---- */
+
+typedef struct waiting {
+    uint64_t until_us; /* by the net's own time; 0: without an end */
+    uint64_t tick_ns;
+} waiting;
+
+static uint64_t net_us(const gang_link *l) {
+    const sl_clock c = sl_net_clock(l->net);
+    return sl_clock_now_us(&c);
+}
+
+static waiting wait_for(const gang_link *l, uint32_t ms) {
+    return (waiting){.until_us = ms ? net_us(l) + ms * UINT64_C(1000) : 0};
+}
+
+/* A turn; false: time is up. */
+static bool turn(gang_link *l, waiting *w) {
+    if (!sl_net_progress(l->net))
+        sl_net_wait(l->net, l->tick ? SL_MIN(SL_MAX(l->tick_us, 1u), WAIT_US) : WAIT_US);
+    const uint64_t now = sl_now_ns();
+    if (l->tick && now - w->tick_ns >= l->tick_us * UINT64_C(1000)) {
+        w->tick_ns = now;
+        l->tick(l->ctx);
+    }
+    return !w->until_us || net_us(l) < w->until_us;
+}
+
+static sl_status missing(const gang_link *l, uint32_t rank, bool late, sl_err *err) {
+    const gang_peer *p = &l->peer[rank];
+    const char *at = l->own.at[rank];
+    if (late && !p->gone)
+        return sl_fail(err, SL_ERR_TIMEOUT, "rank %u of %u%s%s does not answer", rank,
+                       l->own.rank.of, at[0] ? " at " : "", at);
+    return sl_fail(err, p->gone ? p->why : SL_ERR_PEER_DOWN, "rank %u of %u%s%s: %s", rank,
+                   l->own.rank.of, at[0] ? " at " : "", at, p->text[0] ? p->text : "is gone");
+}
+
+sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) {
+    gang_peer *p = &l->peer[rank];
+    waiting w = wait_for(l, ms);
+    while (!p->whole) {
+        if (p->gone) return missing(l, rank, false, err);
+        if (!turn(l, &w) && !p->whole) return missing(l, rank, true, err);
+    }
+    return SL_OK;
+}
+
+void gang_link_took(gang_link *l, uint32_t rank) {
+    gang_peer *p = &l->peer[rank];
+    p->whole = false;
+    p->came = 0;
+}
+
+sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t number,
+                         const uint8_t *data, size_t len, sl_err *err) {
+    const uint32_t pieces = (uint32_t)SL_MAX((len + PIECE - 1) / PIECE, (size_t)1);
+    if (pieces > MOST_PIECES)
+        return sl_fail(err, SL_ERR_LIMIT, "%zu bytes for a rank, %zu are possible", len,
+                       MOST_PIECES * PIECE);
+    for (uint32_t i = 0; i < pieces; i++) {
+        const size_t n = SL_MIN(len - i * PIECE, PIECE);
+        sl_buf *b = n ? sl_net_buf_take(l->net, n) : NULL;
+        if (!l->peer[rank].conn || (n && !b)) {
+            sl_net_buf_give(l->net, b);
+            return n && !b ? sl_fail(err, SL_ERR_NOMEM, "%zu bytes for a rank", n)
+                           : missing(l, rank, false, err);
+        }
+        if (b) memcpy(b->data, data + i * PIECE, n);
+        const sl_wire_header h = {.kind = kind, .number = number, .layer = pieces, .chunk = i};
+        if (sl_net_send(l->net, l->peer[rank].conn, h, b) != SL_OK)
+            return missing(l, rank, false, err);
+    }
+    return SL_OK;
+}
+
+/* ---- beginnings ---- */
+
+/* Rank 0 greets rank i: `rows` of the header is the place that it has. */
+static sl_status greet(gang_link *l, uint32_t rank, sl_err *err) {
+    sl_buf *b = sl_net_buf_take(l->net, sizeof l->own);
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "a greeting");
+    memcpy(b->data, &l->own, sizeof l->own);
+    const sl_wire_header h = {.kind = SL_MSG_RANK_IS, .rows = rank};
+    return sl_net_send(l->net, l->peer[rank].conn, h, b) == SL_OK ? SL_OK
+                                                                  : missing(l, rank, false, err);
+}
+
+/* A call that nobody answers may be answered a little later, when that rank has started. */
+static bool is_worth_another(const gang_peer *p) {
+    return p->why != SL_ERR_AUTH && p->why != SL_ERR_PROTOCOL && p->why != SL_ERR_UNSUPPORTED;
+}
+
+static sl_status call_one(gang_link *l, uint32_t rank, waiting *w, sl_err *err) {
+    gang_peer *p = &l->peer[rank];
+    for (;;) {
+        p->gone = false;
+        sl_conn *c = NULL;
+        sl_status st =
+            sl_net_connect(l->net, l->own.at[rank], (void *)(uintptr_t)(rank + 1), &c, err);
+        if (st != SL_OK) return sl_err_prefix(err, "rank %u at %s", rank, l->own.at[rank]);
+        p->conn = c;
+        bool in_time = true;
+        while (in_time && !p->gone && !sl_conn_is_open(c)) in_time = turn(l, w);
+        if (!p->gone && in_time) return SL_OK;
+        if (!in_time || !is_worth_another(p)) return missing(l, rank, true, err);
+        waiting pause = wait_for(l, AGAIN_MS);
+        while (turn(l, &pause)) continue;
+    }
+}
+
+sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS], uint32_t ms,
+                         sl_err *err) {
+    waiting w = wait_for(l, ms);
+    l->own.rank = (sl_rank){0, of};
+    randombytes_buf(l->own.gang, sizeof l->own.gang);
+    for (uint32_t i = 1; i < of; i++) memcpy(l->own.at[i], at[i], GANG_ADDRESS);
+    sl_status st = begin_collectives(l, err);
+    for (uint32_t i = 1; st == SL_OK && i < of; i++) st = call_one(l, i, &w, err);
+    for (uint32_t i = 1; st == SL_OK && i < of; i++) {
+        st = sl_coll_on_open(l->coll, i, l->peer[i].conn, err);
+        l->peer[i].there = true;
+        if (st == SL_OK) st = greet(l, i, err);
+    }
+    for (uint32_t i = 1; st == SL_OK && i < of; i++) {
+        st = gang_link_wait(l, i, ms, err); /* its first answer: it has found the others */
+        if (st == SL_OK) gang_link_took(l, i);
+    }
+    return st;
+}
+
+static bool all_there(const gang_link *l) {
+    for (uint32_t i = 0; i < l->own.rank.of; i++)
+        if (i != l->own.rank.index && !l->peer[i].there) return false;
+    return true;
+}
+
+sl_status gang_link_answer(gang_link *l, sl_err *err) {
+    waiting w = {0};
+    l->serves = true;
+    while (!l->coll || !l->peer[0].there) (void)turn(l, &w);
+    w = wait_for(l, GANG_DEADLINE_MS);
+    while (!all_there(l)) {
+        bool in_time = turn(l, &w);
+        for (uint32_t i = 0; i < l->own.rank.of; i++)
+            if (l->peer[i].gone || (!in_time && !l->peer[i].there && i != l->own.rank.index))
+                return missing(l, i, true, err);
+    }
+    return gang_link_send(l, 0, SL_MSG_RANK_DONE, 0, NULL, 0, err);
+}
+
+/* The first transport that reaches other machines. */
+static const char *between_machines(void) {
+    size_t i = 0;
+    while (sl_transport_at(i) && !sl_transport_at(i)->machines) i++;
+    return sl_transport_at(i) ? sl_transport_at(i)->name : NULL;
+}
+
+sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) {
+    *l = (gang_link){.tick = o->tick, .tick_us = o->tick_us, .ctx = o->ctx};
+    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
+    build_of(l->own.build);
+    sl_net_opts no = {.transport = between_machines(),
+                      .host = o->host,
+                      .port = o->port,
+                      .secret = o->secret,
+                      .hello = {.worker = SL_NO_WORKER, .incarnation = randombytes_random()},
+                      .clock = sl_clock_real(),
+                      .silence_limit_us = SILENCE_US,
+                      .sums = SL_NET_SUMS_OFF,
+                      .on = {on_open, on_message, on_down},
+                      .ctx = l};
+    memcpy(l->model_hash, o->model_hash, sizeof l->model_hash);
+    memcpy(no.hello.model_hash, o->model_hash, sizeof no.hello.model_hash);
+    snprintf(no.hello.name, sizeof no.hello.name, "rank");
+    return sl_net_create(&no, &l->net, err);
+}
+
+void gang_link_close(gang_link *l) {
+    sl_coll_free(l->coll);
+    if (l->net) sl_net_free(l->net);
+    for (uint32_t i = 0; i < SL_MAX_RANKS; i++) sl_free(l->peer[i].data);
+    *l = (gang_link){0};
+}

@@ -1,0 +1,80 @@
+/* Connections between a gang's ranks on machines: who is who, jobs and answers in pieces, rows of
+ * collectives. Every rank has a net of its own; rank 0 calls the others, each of them those before
+ * it. docs/protocol.md has the messages. For src/stage/gang only. Thread: the owner. */
+#ifndef SL_STAGE_GANG_LINK_H
+#define SL_STAGE_GANG_LINK_H
+
+#include "stage/gang/gang_int.h"
+
+#define GANG_ADDRESS 96u
+
+/* What a rank says first, to each other: in which gang it is which rank. Rank 0 says where all are.
+ */
+typedef struct gang_greeting {
+    uint8_t gang[16];
+    sl_rank rank;
+    char build[64]; /* of the program: jobs are as it lays them out */
+    char at[SL_MAX_RANKS][GANG_ADDRESS];
+} gang_greeting;
+
+typedef struct gang_peer {
+    sl_conn *conn; /* NULL: not yet, or gone */
+    bool there;    /* it has said who it is */
+    bool gone;
+    sl_status why; /* with `gone` */
+    char text[96];
+    uint8_t *data; /* what comes from it, piece by piece */
+    size_t len, cap;
+    uint64_t number; /* of the job */
+    uint32_t pieces, came;
+    bool whole; /* all of it has come, and is not taken yet */
+} gang_peer;
+
+typedef struct gang_link {
+    sl_net *net;
+    sl_coll *coll; /* NULL: no gang yet */
+    gang_greeting own;
+    bool serves; /* it waits for a rank 0 that calls */
+    uint32_t n_early;
+    struct {
+        sl_conn *conn;
+        gang_greeting said;
+    } early[SL_MAX_RANKS]; /* ranks that came before rank 0 did */
+    gang_peer peer[SL_MAX_RANKS];
+    uint8_t model_hash[32];
+    void (*tick)(void *ctx);
+    uint32_t tick_us;
+    void *ctx;
+} gang_link;
+
+typedef struct gang_link_opts {
+    const char *host; /* to listen at; NULL: nowhere */
+    uint16_t port;
+    sl_span secret;
+    uint8_t model_hash[32];
+    /* While it waits; NULL: never. */
+    void (*tick)(void *ctx);
+    uint32_t tick_us;
+    void *ctx;
+} gang_link_opts;
+
+/* In memory that stays where it is. */
+sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) SL_MUST_CHECK;
+void gang_link_close(gang_link *l); /* zeroed: nothing */
+
+/* Rank 0: calls ranks 1 to of - 1 at their addresses, for `ms` at most, those that are not there
+ * yet again and again; all are connected with all afterwards. SL_ERR_TIMEOUT, SL_ERR_AUTH,
+ * SL_ERR_PEER_DOWN and others name the rank and its address. */
+sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS], uint32_t ms,
+                         sl_err *err) SL_MUST_CHECK;
+/* The others: waits until a rank 0 has come, without an end, and then until all are connected. */
+sl_status gang_link_answer(gang_link *l, sl_err *err) SL_MUST_CHECK;
+
+/* SL_MSG_RANK_JOB or SL_MSG_RANK_DONE, in pieces. SL_ERR_PEER_DOWN, SL_ERR_NOMEM name the rank. */
+sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t number,
+                         const uint8_t *data, size_t len, sl_err *err) SL_MUST_CHECK;
+/* What the rank sends next, as peer[rank].data, until gang_link_took. ms 0: without an end. */
+sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) SL_MUST_CHECK;
+void gang_link_took(gang_link *l, uint32_t rank);
+
+#endif

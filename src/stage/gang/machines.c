@@ -1,0 +1,191 @@
+/* Ranks on other machines, seen from rank 0: jobs go to them with the rows that they read, their
+ * part of the results comes back. A rank that is gone is rank 0's end. */
+#include "stage/gang/blocks.h"
+#include "stage/gang/carry.h"
+#include "stage/gang/parcel.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CALL_MS 60000u /* that ranks may take to be there */
+
+typedef struct crew {
+    gang_blocks blocks; /* first */
+    gang_link link;
+    gang_parcel out; /* the job that goes to all */
+    gang_marks marks;
+    uint64_t jobs;
+    void (*tick)(void *ctx);
+    void *ctx;
+    gang_board *board;
+} crew;
+
+/* The worker ends: what it would go on with is not there any more. */
+static void lost(gang_rank *r, const sl_err *err) {
+    sl_log(SL_LOG_ERROR, "gang", "%s: its worker ends with it", err->msg);
+    if (err->code == SL_ERR_TIMEOUT) abort();
+    (void)r;
+    _exit(1);
+}
+
+static void tick(void *ctx) {
+    crew *c = ctx;
+    (void)sl_net_progress(c->link.net);
+    if (c->tick) c->tick(c->ctx);
+}
+
+/* While it waits for ranks only the worker's: their net moves on anyway. */
+static void tick_worker(void *ctx) {
+    const crew *c = ctx;
+    c->tick(c->ctx);
+}
+
+/* ---- starting ---- */
+
+/* The n addresses of ranks 1 and on. */
+static sl_status read_addresses(const char *text, uint32_t n, char at[][GANG_ADDRESS],
+                                sl_err *err) {
+    uint32_t rank = 1;
+    while (text && *text && rank <= n) {
+        const size_t len = strcspn(text, ",");
+        if (len == 0 || len >= GANG_ADDRESS)
+            return sl_fail(err, SL_ERR_ARG,
+                           "rank %u: an address of %zu bytes, 1 to %u are possible", rank, len,
+                           GANG_ADDRESS - 1);
+        memcpy(at[rank], text, len);
+        at[rank++][len] = 0;
+        text += len + (text[len] == ',');
+    }
+    if (rank == n + 1 && (!text || !*text)) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG, "%s addresses than the %u of ranks beside the first",
+                   rank <= n ? "fewer" : "more", n);
+}
+
+static sl_status open_link(gang *g, crew *c, const sl_device_opts *o, sl_err *err) {
+    char at[SL_MAX_RANKS][GANG_ADDRESS] = {{0}};
+    sl_model_spec m;
+    sl_status st = read_addresses(o->ranks_at, g->n - 1, at, err);
+    if (st == SL_OK) st = sl_model_read_spec(o->folder, &m, NULL, err);
+    if (st != SL_OK) return st;
+    gang_link_opts lo = {
+        .secret = o->secret, .tick = c->tick ? tick_worker : NULL, .tick_us = o->tick_us, .ctx = c};
+    memcpy(lo.model_hash, m.hash, sizeof lo.model_hash);
+    st = gang_link_open(&c->link, &lo, err);
+    return st == SL_OK ? gang_link_call(&c->link, g->n, at, CALL_MS, err) : st;
+}
+
+static sl_status machines_start(gang *g, const sl_device_opts *o, sl_err *err) {
+    crew *c = g->others = sl_alloc(1, sizeof *c);
+    if (c) c->board = g->own.board = sl_alloc(1, gang_board_bytes(g->n));
+    if (!c || !c->board) return sl_fail(err, SL_ERR_NOMEM, "a gang of %u ranks", g->n);
+    c->blocks.of = g;
+    c->board->area = GANG_MAX_BLOCKS;
+    c->tick = o->tick;
+    c->ctx = o->ctx;
+    g->own.ctx = c;
+    g->own.lost = lost;
+    g->own.threads = o->threads;
+    g->own.tick = tick;
+    g->own.tick_us = o->tick_us ? o->tick_us : GANG_TICK_US;
+    sl_status st = open_link(g, c, o, err);
+    g->own.coll = c->link.coll;
+    c->link.coll = st == SL_OK ? c->link.coll : NULL;
+    gang_rank_link(&g->own, true);
+    return st;
+}
+
+static void machines_stop(gang *g, bool told) {
+    crew *c = g->others;
+    (void)told;
+    if (!c) return;
+    c->link.coll = NULL; /* rank 0's, and closed with it */
+    gang_link_close(&c->link);
+    gang_parcel_free(&c->out);
+    gang_marks_free(&c->marks);
+    gang_memory_free(&c->blocks.memory);
+    sl_free(c->board);
+    sl_free(c);
+}
+
+/* ---- jobs ---- */
+
+static sl_status machines_show(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
+    crew *c = g->others;
+    const sl_model_spec *spec = g->base.spec;
+    sl_status st = gang_blocks_show(&c->blocks, j, own, err);
+    if (st == SL_OK)
+        st = gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, spec, &c->marks, err);
+    c->jobs++;
+    for (uint32_t i = 1; st == SL_OK && i < g->n; i++)
+        st = gang_link_send(&c->link, i, SL_MSG_RANK_JOB, c->jobs, c->out.data, c->out.len, err);
+    return st;
+}
+
+/* The rank's report, and its part of the results to where the job has them. */
+static sl_status take_answer(gang *g, uint32_t rank, const gang_job *own, sl_err *err) {
+    crew *c = g->others;
+    sl_status st = gang_link_wait(&c->link, rank, GANG_DEADLINE_MS, err);
+    if (st != SL_OK) return st;
+    const gang_peer *p = &c->link.peer[rank];
+    const sl_model_spec *spec = g->own.device ? sl_cpu_stored_of(g->own.device) : NULL;
+    if (p->number != c->jobs)
+        return sl_fail(err, SL_ERR_PROTOCOL, "rank %u of %u answers job %llu, %llu is due", rank,
+                       g->n, (unsigned long long)p->number, (unsigned long long)c->jobs);
+    st = gang_answer_take(c->board, (sl_rank){rank, g->n}, own, spec, p->data, p->len, &c->marks,
+                          err);
+    if (st != SL_OK) return sl_err_prefix(err, "rank %u of %u", rank, g->n);
+    gang_link_took(&c->link, rank);
+    return SL_OK;
+}
+
+static void machines_hear(gang *g, const gang_job *j, const gang_job *own) {
+    sl_err err;
+    (void)j;
+    for (uint32_t i = 1; i < g->n; i++)
+        if (take_answer(g, i, own, &err) != SL_OK) lost(&g->own, &err);
+}
+
+/* Pages are put together where jobs lie; all else is where the job has it. */
+static void machines_take_back(gang *g, const gang_job *j) {
+    const crew *c = g->others;
+    if (j->kind == GANG_READ)
+        gang_job_take_back(&c->blocks.memory, c->board->area, &c->board->job, j, g->base.spec,
+                           g->n);
+}
+
+static sl_status machines_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
+    return gang_blocks_take(((gang *)d)->others, bytes, out, err);
+}
+
+static void machines_give(sl_device *d, sl_mem m) {
+    gang_blocks_give(((gang *)d)->others, m);
+}
+
+/* Heartbeats leave, and who is gone is heard of. */
+static void machines_tend(gang *g) {
+    crew *c = g->others;
+    sl_err err;
+    (void)sl_net_progress(c->link.net);
+    for (uint32_t i = 1; i < g->n; i++) {
+        const gang_peer *p = &c->link.peer[i];
+        if (!p->gone) continue;
+        sl_fail(&err, SL_ERR_PEER_DOWN, "rank %u of %u at %s: %s", i, g->n, c->link.own.at[i],
+                p->text);
+        lost(&g->own, &err);
+    }
+}
+
+const gang_ways gang_machines = {.apart = true,
+                                 .start = machines_start,
+                                 .show = machines_show,
+                                 .hear = machines_hear,
+                                 .take_back = machines_take_back,
+                                 .stop = machines_stop,
+                                 .take = machines_take,
+                                 .give = machines_give,
+                                 .tend = machines_tend};

@@ -1,0 +1,218 @@
+/* What travels between ranks on machines, as bytes. */
+#include "stage/gang/parcel.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+/* In front of a job: it, where what it points to lies, and how much that is; then that, then each
+ * input, a range and its bytes. */
+typedef struct head {
+    gang_job job;
+    uint32_t area, n_inputs;
+    uint64_t filled; /* bytes of the area */
+} head;
+
+typedef struct range {
+    uint32_t block, none;
+    uint64_t at, bytes;
+} range;
+
+void gang_parcel_free(gang_parcel *p) {
+    sl_free(p->data);
+    *p = (gang_parcel){0};
+}
+
+/* Room for n more bytes; NULL: no memory. */
+static uint8_t *more(gang_parcel *p, size_t n) {
+    if (p->len + n > p->cap) {
+        const size_t cap = SL_MAX(p->len + n, p->cap * 2);
+        uint8_t *data = sl_grow(p->data, p->cap, cap, 1);
+        if (!data) return NULL;
+        p->data = data;
+        p->cap = cap;
+    }
+    p->len += n;
+    return p->data + p->len - n;
+}
+
+static bool put(gang_parcel *p, const void *from, size_t n) {
+    uint8_t *to = more(p, n);
+    if (to && n) memcpy(to, from, n);
+    return to;
+}
+
+/* ---- jobs ---- */
+
+typedef struct filling {
+    gang_parcel *p;
+    const gang_memory *m;
+    uint32_t n;
+    range last; /* is at the end of the parcel still, and may grow */
+    size_t last_at;
+    bool ok;
+} filling;
+
+static range range_of(const gang_memory *m, const uint8_t *at, size_t bytes) {
+    for (uint32_t i = 0; i < GANG_MAX_BLOCKS; i++) {
+        const gang_block *b = &m->block[i];
+        if (!b->at || at < b->at || at >= b->at + b->bytes) continue;
+        SL_ASSERT(bytes <= b->bytes - (size_t)(at - b->at));
+        return (range){.block = i, .at = (uint64_t)(at - b->at), .bytes = bytes};
+    }
+    SL_ASSERT(!"rows of a gang of machines in memory that is not the device's");
+    return (range){0};
+}
+
+/* Rows that follow each other are one range. */
+static void add_input(void *ctx, const uint8_t *at, size_t bytes) {
+    filling *f = ctx;
+    const range r = range_of(f->m, at, bytes);
+    if (!f->ok) return;
+    if (f->n && f->last.block == r.block && f->last.at + f->last.bytes == r.at) {
+        f->ok = put(f->p, at, bytes);
+        f->last.bytes += bytes;
+    } else {
+        f->last_at = f->p->len;
+        f->last = r;
+        f->n++;
+        f->ok = put(f->p, &r, sizeof r) && put(f->p, at, bytes);
+    }
+    if (f->ok) memcpy(f->p->data + f->last_at, &f->last, sizeof f->last);
+}
+
+static bool has_area(const gang_job *j) {
+    return j->kind != GANG_MAP && j->kind != GANG_UNMAP && j->kind != GANG_LEAVE;
+}
+
+sl_status gang_parcel_fill(gang_parcel *p, const gang_memory *m, const gang_board *board,
+                           const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
+                           sl_err *err) {
+    const size_t filled = has_area(j) ? gang_job_filled(j, spec) : 0;
+    head h = {.job = board->job, .area = has_area(j) ? board->area : 0, .filled = filled};
+    filling f = {.p = p, .m = m};
+    p->len = 0;
+    f.ok = put(p, &h, sizeof h) && put(p, filled ? m->block[board->area].at : NULL, filled);
+    sl_status st = gang_each_input(j, spec, marks, add_input, &f, err);
+    if (st != SL_OK) return st;
+    if (!f.ok) return sl_fail(err, SL_ERR_NOMEM, "a job of %zu bytes", p->len);
+    memcpy(p->data + offsetof(head, n_inputs), &f.n, sizeof f.n);
+    return SL_OK;
+}
+
+static sl_status is_none(sl_err *err, const char *what) {
+    return sl_fail(err, SL_ERR_PROTOCOL, "a job of a gang: %s", what);
+}
+
+/* Inputs to where they belong, which is not where lists lie; all of the parcel is them. */
+static sl_status take_inputs(const gang_memory *m, uint32_t area, uint32_t n, const uint8_t *data,
+                             size_t len, sl_err *err) {
+    for (uint32_t i = 0; i < n; i++) {
+        range r;
+        if (len < sizeof r) return is_none(err, "its rows are cut short");
+        memcpy(&r, data, sizeof r);
+        data += sizeof r;
+        len -= sizeof r;
+        const bool other = r.block < GANG_MAX_BLOCKS && r.block != area;
+        const gang_block *b = other ? &m->block[r.block] : NULL;
+        if (!b || !b->at || r.at > b->bytes || r.bytes > b->bytes - r.at || r.bytes > len)
+            return is_none(err, "rows for memory that is not there");
+        memcpy(b->at + r.at, data, r.bytes);
+        data += r.bytes;
+        len -= r.bytes;
+    }
+    return len == 0 ? SL_OK : is_none(err, "more bytes than it has rows");
+}
+
+sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_bounds *b,
+                           const uint8_t *data, size_t len, sl_err *err) {
+    head h;
+    if (len < sizeof h) return is_none(err, "it is cut short");
+    memcpy(&h, data, sizeof h);
+    const gang_block *area = h.area < GANG_MAX_BLOCKS ? &m->block[h.area] : NULL;
+    const size_t there = area && area->at ? area->bytes : 0;
+    if (h.filled > len - sizeof h || h.filled > there)
+        return is_none(err, "what it points to is not there");
+    if (h.filled) memcpy(area->at, data + sizeof h, h.filled);
+    sl_status st = gang_job_check(m, h.area, h.filled, &h.job, b, err);
+    if (st != SL_OK) return st;
+    board->job = h.job;
+    board->area = h.area;
+    const size_t at = sizeof h + h.filled;
+    return take_inputs(m, h.area, h.n_inputs, data + at, len - at, err);
+}
+
+/* ---- answers ---- */
+
+static void add_result(void *ctx, float *at, size_t n) {
+    filling *f = ctx;
+    f->ok = f->ok && put(f->p, at, n * sizeof *at);
+}
+
+sl_status gang_answer_fill(gang_parcel *p, const gang_board *board, const gang_share *who,
+                           const gang_job *own, const sl_model_spec *spec, gang_marks *marks,
+                           sl_err *err) {
+    const gang_report *report = &board->report[who->is.index];
+    filling f = {.p = p};
+    p->len = 0;
+    f.ok = put(p, report, sizeof *report);
+    sl_status st =
+        report->ok && spec ? gang_each_result(own, spec, who, marks, add_result, &f, err) : SL_OK;
+    if (st == SL_OK && !f.ok) st = sl_fail(err, SL_ERR_NOMEM, "an answer of %zu bytes", p->len);
+    return st;
+}
+
+typedef struct taking {
+    const uint8_t *data;
+    size_t len;
+    bool ok;
+} taking;
+
+static void take_result(void *ctx, float *at, size_t n) {
+    taking *t = ctx;
+    const size_t bytes = n * sizeof *at;
+    t->ok = t->ok && bytes <= t->len;
+    if (!t->ok) return;
+    memcpy(at, t->data, bytes);
+    t->data += bytes;
+    t->len -= bytes;
+}
+
+static bool is_bool(const void *at) {
+    uint8_t byte;
+    memcpy(&byte, at, sizeof byte);
+    return byte <= 1;
+}
+
+/* Its columns and heads are of the model, and what they were when it opened. */
+static bool is_sound(const gang_report *r, const gang_report *before, const gang_job *own,
+                     const sl_model_spec *s) {
+    const bool bools = is_bool(&r->ok) && is_bool(&r->idle.heads) && is_bool(&r->idle.dense) &&
+                       is_bool(&r->idle.expert) && is_bool(&r->idle.shared);
+    if (!bools || !memchr(r->err.msg, 0, sizeof r->err.msg) || (uint32_t)r->left > SL_HOSTING_WAITS)
+        return false;
+    if (own->kind == GANG_OPEN && !s) return true; /* rank 0 did not open: nobody goes on */
+    if (own->kind != GANG_OPEN)
+        return r->out.first == before->out.first && r->out.n == before->out.n &&
+               r->kv_heads.first == before->kv_heads.first && r->kv_heads.n == before->kv_heads.n;
+    return r->out.first <= s->d_model && r->out.n <= s->d_model - r->out.first &&
+           r->kv_heads.first <= s->n_kv_heads && r->kv_heads.n <= s->n_kv_heads - r->kv_heads.first;
+}
+
+sl_status gang_answer_take(gang_board *board, sl_rank rank, const gang_job *own,
+                           const sl_model_spec *spec, const uint8_t *data, size_t len,
+                           gang_marks *marks, sl_err *err) {
+    gang_report *report = &board->report[rank.index], came;
+    if (len < sizeof came) return sl_fail(err, SL_ERR_PROTOCOL, "an answer of %zu bytes", len);
+    memcpy(&came, data, sizeof came);
+    if (!is_sound(&came, report, own, spec))
+        return sl_fail(err, SL_ERR_PROTOCOL, "an answer that is none");
+    *report = came;
+    const gang_share who = {rank, came.out, came.kv_heads};
+    taking t = {data + sizeof came, len - sizeof came, true};
+    sl_status st = SL_OK;
+    if (came.ok && spec) st = gang_each_result(own, spec, &who, marks, take_result, &t, err);
+    if (st == SL_OK && (!t.ok || t.len))
+        st = sl_fail(err, SL_ERR_PROTOCOL, "results of another length than the job's");
+    return st;
+}

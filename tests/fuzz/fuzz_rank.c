@@ -1,0 +1,180 @@
+/* What a rank on a machine of its own gets from whoever it takes for its worker: a job that is
+ * right, with bytes of it changed. What passes the check is read as the rank would read it: lists,
+ * pages, rows, and places of results. Input: a byte that says which job, then records {u16 place,
+ * u8 value} of what is another byte; a record past the end cuts the job there. */
+#include "stage/gang/parcel.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define BLOCK 4096u
+#define AREA  2u
+#define ROWS  4u
+#define PAIRS 6u
+#define PAGES 8u
+
+static sl_model_spec spec;
+static gang_memory here, there; /* rank 0's, the rank's */
+static gang_board *from, *to;
+static uint64_t sum; /* of all that was read */
+
+static void make(void) {
+    if (from) return;
+    spec = (sl_model_spec){.n_layers = 2,
+                           .n_moe = 1,
+                           .d_model = 16,
+                           .d_ff_shared = 8,
+                           .n_heads = 2,
+                           .n_kv_heads = 2,
+                           .head_dim = 4,
+                           .n_experts = 4,
+                           .top_k = 2,
+                           .vocab = 32,
+                           .max_position = 128};
+    spec.ffn[0] = SL_FFN_DENSE;
+    spec.ffn[1] = SL_FFN_MOE;
+    from = calloc(1, gang_board_bytes(2));
+    to = calloc(1, gang_board_bytes(2));
+    if (!from || !to) abort();
+    from->area = AREA;
+    for (uint32_t i = 0; i < 3; i++) {
+        here.block[i] = (gang_block){calloc(1, BLOCK), BLOCK};
+        there.block[i] = (gang_block){calloc(1, BLOCK), BLOCK};
+        if (!here.block[i].at || !there.block[i].at) abort();
+    }
+}
+
+static sl_mem rows(uint32_t block, uint32_t first, size_t n) {
+    const size_t row = spec.d_model * sizeof(float);
+    return sl_mem_host(here.block[block].at + first * row, n * row);
+}
+
+/* One of every kind that there is. */
+static gang_job job_of(uint8_t which) {
+    static const uint32_t id[ROWS] = {1, 2, 3, 4}, pos[ROWS] = {0, 17, 18, 40},
+                          page[2][3] = {{1, 0, 0}, {2, 5, 7}}, row[ROWS] = {3, 0, 1, 2},
+                          expert[2] = {0, 3}, first[3] = {0, 2, PAIRS},
+                          pair_row[PAIRS] = {0, 1, 0, 1, 2, 3}, place[PAIRS] = {4, 0, 4, 1, 2, 3};
+    static const uint32_t *const pages[ROWS] = {page[0], page[1], page[1], page[1]};
+    static const float gate[PAIRS] = {1, 1, 1, 1, 1, 1};
+    static const uint8_t adds[PAIRS] = {0, 1, 1, 0, 0, 0}, hosted[4] = {1, 0, 0, 1};
+    static sl_stage_part part[2];
+    static float logits[ROWS * 32], blocks[1024];
+    const sl_stage_op op[] = {SL_OP_ATTEND, SL_OP_DENSE, SL_OP_SHARED, SL_OP_HEAD};
+    gang_job j = {.kind = GANG_CALL};
+    j.call.rows = (sl_rowset){.n = ROWS,
+                              .id = id,
+                              .pos = pos,
+                              .pages = pages,
+                              .x = rows(0, 0, ROWS),
+                              .h = rows(0, 8, ROWS)};
+    if (which < 4) {
+        j.call.op = op[which];
+        j.call.layer = which == 2;
+        if (which == 3)
+            j.call.head = (sl_stage_head){
+                .n = 3, .count = 20, .row = row, .h = rows(1, 0, 3), .logits = logits};
+    } else if (which == 4) {
+        part[0] = (sl_stage_part){rows(1, 0, 2), 2};
+        part[1] = (sl_stage_part){rows(1, 9, 3), 3};
+        j.call = (sl_stage_call){.op = SL_OP_EXPERTS,
+                                 .layer = 1,
+                                 .experts = {.n_groups = 2,
+                                             .expert = expert,
+                                             .first = first,
+                                             .row = pair_row,
+                                             .gate = gate,
+                                             .x = rows(0, 0, ROWS),
+                                             .to = place,
+                                             .adds = adds,
+                                             .part = part,
+                                             .n_parts = 2}};
+    } else if (which == 5) {
+        j = (gang_job){.kind = GANG_HOST, .host = {hosted, sizeof hosted, PAIRS, false}};
+    } else {
+        j = (gang_job){
+            .kind = which == 6 ? GANG_READ : GANG_WRITE,
+            .page = {.page = 3, .n = 1, .blocks = blocks, .bytes = sl_kv_block_bytes(&spec)}};
+    }
+    return j;
+}
+
+static void read_bytes(const void *at, size_t n) {
+    for (size_t i = 0; i < n; i++) sum += ((const uint8_t *)at)[i];
+}
+
+static void see_result(void *ctx, float *at, size_t n) {
+    (void)ctx;
+    read_bytes(at, n * sizeof *at);
+    memset(at, 0, n * sizeof *at);
+}
+
+static void see_input(void *ctx, const uint8_t *at, size_t n) {
+    (void)ctx;
+    read_bytes(at, n);
+}
+
+/* What computing reads beside its rows. */
+static void read_lists(const gang_job *j) {
+    const sl_rowset *r = &j->call.rows;
+    if (j->kind == GANG_HOST) read_bytes(j->host.hosted, j->host.hosted_bytes);
+    if (j->kind != GANG_CALL || j->call.op == SL_OP_EXPERTS) return;
+    if (r->id) read_bytes(r->id, r->n * sizeof *r->id);
+    for (uint32_t i = 0; r->pages && i < r->n; i++)
+        for (uint32_t p = 0; p <= r->pos[i] / SL_KV_PAGE_TOKENS; p++)
+            SL_ASSERT(r->pages[i][p] < PAGES);
+}
+
+static void take(const uint8_t *data, size_t len) {
+    static gang_marks marks;
+    const gang_bounds b = {.spec = &spec,
+                           .max_rows = ROWS,
+                           .max_pairs = PAIRS,
+                           .kv_pages = PAGES,
+                           .attention = true,
+                           .experts = true};
+    const gang_share who = {{1, 2}, {8, 8}, {1, 1}};
+    gang_pointers pointers = {0};
+    gang_job j;
+    sl_err err;
+    if (gang_parcel_take(&there, to, &b, data, len, &err) != SL_OK) return;
+    const gang_job_kind kind = to->job.kind;
+    if (kind == GANG_MAP || kind == GANG_UNMAP || kind == GANG_LEAVE) return;
+    if (gang_job_unpack(&there, to->area, &to->job, &pointers, &j, &err) != SL_OK) return;
+    read_lists(&j);
+    sl_status st = gang_each_input(&j, &spec, &marks, see_input, NULL, &err);
+    if (st == SL_OK) st = gang_each_result(&j, &spec, &who, &marks, see_result, NULL, &err);
+    SL_ASSERT(st == SL_OK);
+    gang_pointers_free(&pointers);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static gang_marks marks;
+    gang_parcel p = {0};
+    sl_err err;
+    if (size == 0) return 0;
+    make();
+    const gang_job j = job_of(data[0] % 8);
+    gang_job_pack(&here, AREA, &j, &spec, &from->job);
+    if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, &err) != SL_OK) abort();
+    size_t len = p.len;
+    for (size_t i = 1; i + 3 <= size; i += 3) {
+        const size_t at = (size_t)(data[i] | data[i + 1] << 8);
+        if (at < p.len)
+            p.data[at] = data[i + 2];
+        else
+            len = SL_MIN(len, at % (p.len + 1));
+    }
+    uint8_t *exact = malloc(SL_MAX(len, (size_t)1)); /* what is read behind it is seen */
+    if (!exact) abort();
+    memcpy(exact, p.data, len);
+    take(exact, len);
+    if (size == 1) SL_ASSERT(to->job.kind == j.kind); /* unchanged, it is taken */
+    free(exact);
+    gang_parcel_free(&p);
+    return 0;
+}

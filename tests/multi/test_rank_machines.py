@@ -1,0 +1,176 @@
+"""Workers whose ranks are on machines: processes of `sluice rank` that wait at addresses. One that is killed ends its worker, which is
+a lost worker as any other, and whoever waits there next is its rank again.
+
+The program under test is SLUICE_BIN (default build/sluice); the addresses are of this machine."""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parent)]
+from served import SLUICE  # noqa: E402
+from test_kill import FIXTURE, Server, assert_books_balance, metric, start_streams, wait_until, went_on  # noqa: E402
+from workers import children  # noqa: E402
+
+
+def free_ports(n):
+    sockets = [socket.socket() for _ in range(n)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+class Rank:
+    """sluice rank at a port; what it says."""
+
+    def __init__(self, secret, port, *options, model=FIXTURE):
+        self.process = subprocess.Popen([SLUICE, "rank", str(model), "--fabric-port", str(port), "--secret-file", str(secret), "--threads", "1",
+                                         "--log", "info", *options], stderr=subprocess.PIPE, text=True)
+        self.port, self.log = port, []
+        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+
+    def computing(self):
+        """The process that computes; the other one starts it."""
+        return children(self.process.pid)[0]
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(10)
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    subprocess.run([SLUICE, "secret", "-o", str(path)], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def ranks(secret):
+    """Makes ranks, which end with the test."""
+    with contextlib.ExitStack() as stack:
+        def make(n):
+            made = [Rank(secret, port) for port in free_ports(n)]
+            for r in made:
+                stack.callback(r.stop)
+            return made
+        yield make
+
+
+def hosts(*workers):
+    return ";".join(",".join(f"127.0.0.1:{r.port}" for r in w) for w in workers)
+
+
+def serve(secret, *options):
+    return Server("--exact", "--secret-file", str(secret), *options)
+
+
+@pytest.mark.parametrize("options, sizes", [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),
+                                            (("--attention", "2", "--tp", "2", "--transport", "tcp"), (1, 1)),
+                                            (("--attention", "1", "--experts", "1", "--attention-tp", "4", "--expert-tp", "1"), (3, 0))])
+def test_a_rank_is_killed(secret, ranks, options, sizes):
+    """Streams go on with the same tokens, and the worker comes back with a rank that waited anew."""
+    made = ranks(sum(sizes))
+    rest = iter(made)
+    server = serve(secret, *options, "--rank-hosts", hosts(*[[next(rest) for _ in range(n)] for n in sizes]))
+    try:
+        n = len(server.workers())
+        streams = start_streams(server, 5)
+        os.kill(made[-1].computing(), signal.SIGKILL)
+        went_on(server, streams)
+        assert metric(server, "workers_lost_total") == 1
+        assert re.search(r"error gang: rank \d of \d( at \S+)?: ?.*its worker ends with it|has ended: its worker ends", "".join(server.log)), server.log
+        assert_books_balance(server, n)
+        wait_until(lambda: len(server.workers()) == n and server.request("GET", "/readyz").status == 200, "the worker is not back")
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+
+
+def test_a_worker_is_killed(secret, ranks):
+    """Its ranks wait for the next one, and it finds them."""
+    made = ranks(2)
+    server = serve(secret, "--attention", "1", "--experts", "1", "--tp", "2", "--rank-hosts", hosts(made[:1], made[1:]))
+    try:
+        for worker in (0, 1):
+            streams = start_streams(server, 3)
+            os.kill(server.worker_pid(worker), signal.SIGKILL)
+            went_on(server, streams)
+            wait_until(lambda: server.request("GET", "/readyz").status == 200, "the worker is not back")
+        assert metric(server, "workers_lost_total") == 2
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+    for r in made:
+        wait_until(lambda r=r: sum("waits for its worker" in line for line in r.log) >= 3, "".join(r.log))
+
+
+def test_a_rank_is_stopped_for_a_while(secret, ranks):
+    """Its worker waits for it, and says that it lives."""
+    rank, = ranks(1)
+    server = serve(secret, "--attention", "1", "--experts", "1", "--attention-tp", "1", "--expert-tp", "2", "--rank-hosts", hosts([], [rank]))
+    try:
+        streams = start_streams(server, 3)
+        pid = rank.computing()
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(pid, signal.SIGCONT)
+        went_on(server, streams)
+        assert metric(server, "workers_lost_total") == 0
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+
+
+def test_ranks_may_come_later(secret):
+    """Who opens its gang waits for those that are not there yet."""
+    port, = free_ports(1)
+    run = subprocess.Popen([SLUICE, "run", str(FIXTURE), "-p", "x", "--max-tokens", "4", "--tp", "2", "--rank-hosts", f"127.0.0.1:{port}",
+                            "--secret-file", str(secret)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1)
+    rank = Rank(secret, port)
+    try:
+        _, err = run.communicate(timeout=60)
+        assert run.returncode == 0, err
+    finally:
+        rank.stop()
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--tp", "2", "--rank-hosts", "127.0.0.1:1,127.0.0.1:2"], "worker 0 has 2 addresses of ranks, 1 are wanted"),
+    (["--tp", "2", "--tp-ranks", "machines"], "worker 0 has 0 addresses of ranks, 1 are wanted"),
+    (["--tp", "2", "--tp-ranks", "threads", "--rank-hosts", "127.0.0.1:1"], "--rank-hosts is of ranks that are machines, not threads"),
+    (["--tp", "2", "--rank-hosts", "127.0.0.1:1;127.0.0.1:2"], "more than the plan's 1 workers"),
+    (["--tp", "2", "--rank-hosts", "x" * 300], "addresses of ranks of 300 bytes, 255 are possible"),
+    (["--tp", "2", "--rank-hosts", "127.0.0.1:1", "--device", "emulated:H100", "--rank-link", "10:160"], "ranks of emulated devices are no machines"),
+])
+def test_what_cannot_be_is_refused(secret, arguments, said):
+    done = subprocess.run([SLUICE, "run", str(FIXTURE), "-p", "x", "--secret-file", str(secret), *arguments], capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0 and said in done.stderr, done.stderr
+
+
+def test_without_a_secret_nobody_calls():
+    done = subprocess.run([SLUICE, "run", str(FIXTURE), "-p", "x", "--tp", "2", "--rank-hosts", "127.0.0.1:1"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and "--secret-file is missing" in done.stderr
+    done = subprocess.run([SLUICE, "rank", str(FIXTURE), "--fabric-port", "7100"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and "--secret-file is missing" in done.stderr
+
+
+def test_a_rank_that_cannot_serve_ends(secret):
+    """Another address than this machine's, a port of somebody else's, no model."""
+    port, = free_ports(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        for model, options in ((FIXTURE, ["--fabric-port", str(port)]), (FIXTURE.parent / "nothing", ["--fabric-port", str(port)])):
+            done = subprocess.run([SLUICE, "rank", str(model), *options, "--secret-file", str(secret)], capture_output=True, text=True, timeout=30)
+            assert done.returncode != 0 and done.stderr.startswith("sluice rank: "), done.stderr
