@@ -28,7 +28,7 @@ for python in "${@:-python3}"; do
     "$work/venv/bin/pip" install -q --no-index "$file"
     "$work/venv/bin/sluice" --version
     "$work/venv/bin/pip" install -q pytest mypy
-    (cd "$work" && PYTHONDEVMODE=1 "$work/venv/bin/python" -m pytest -q -p no:cacheprovider "$tree/tests/wheel/test_client.py" "$tree/tests/wheel/installed.py")
+    (cd "$work" && PYTHONDEVMODE=1 "$work/venv/bin/python" -m pytest -q -p no:cacheprovider "$tree/tests/wheel/test_client.py" "$tree/tests/wheel/test_ray_words.py" "$tree/tests/wheel/installed.py")
     (cd "$work" && "$work/venv/bin/mypy" --strict --no-incremental -p sluice_moe)
     "$work/venv/bin/pip" uninstall -q -y sluice-moe
     left=$(find "$work/venv" -iname '*sluice*')

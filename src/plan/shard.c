@@ -6,13 +6,13 @@
 
 sl_costs sl_shard_costs(const sl_costs *one, const sl_shape *s, uint32_t tp,
                         const sl_link_cost *intra, double value_bytes, bool reduce) {
-    const double row_bytes = sl_account_row_bytes(s, value_bytes);
-    const uint32_t kv_heads = s->attention == SL_ATTENTION_MLA ? 1 : s->n_kv_heads;
+    const sl_gang_cut cut = {.ranks = tp,
+                             .n_kv_heads = s->n_kv_heads,
+                             .latents = s->attention == SL_ATTENTION_MLA,
+                             .link = intra,
+                             .row_bytes = sl_account_row_bytes(s, value_bytes),
+                             .summed_elsewhere = !reduce};
     sl_costs out = *one;
-    for (int k = 0; k < SL_COST_COUNT; k++) {
-        const bool summed = reduce || k != SL_COST_EXPERT;
-        out.stage[k] = sl_gang_stage_cost(&one->stage[k], (sl_cost_kind)k, tp, kv_heads, intra,
-                                          summed ? row_bytes : 0);
-    }
+    sl_gang_stages(one->stage, &cut, out.stage);
     return out;
 }

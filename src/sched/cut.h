@@ -44,4 +44,12 @@ static inline void sl_cut_rows(uint32_t rows, uint32_t n_cut, uint32_t chunk, ui
     *end = (uint32_t)(rows * next / n_cut);
 }
 
+/* Chunks of a layer that are sent of the n_chunks there are: those that the step is cut into, one
+ * word where there are no rows; of the last layer all, as its last one votes and is answered with
+ * who is next. */
+static inline uint32_t sl_cut_sent(uint32_t n_chunks, uint32_t n_cut, bool rows, bool last_layer) {
+    if (last_layer) return n_chunks;
+    return rows ? n_cut : 1;
+}
+
 #endif

@@ -136,12 +136,6 @@ static void count_rows(sim *s, const sim_lane *l, uint32_t moe, uint32_t first, 
     }
 }
 
-/* Chunks of the layer that are sent, as the engine's lanes do it. */
-static uint32_t chunks_out(const sim *s, const sim_lane *l, uint32_t moe) {
-    if (moe + 1u == s->m->n_moe) return s->chunks;
-    return l->step.rows ? l->step.n_cut : 1;
-}
-
 static bool take_messages(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay,
                           uint32_t n_out) {
     const sim_lane *l = &w->attn->lane[lane_id];
@@ -166,7 +160,8 @@ static bool take_messages(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe,
 
 void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay) {
     const sim_lane *l = &w->attn->lane[lane_id];
-    const uint32_t n_out = chunks_out(s, l, moe);
+    const uint32_t n_out =
+        sl_cut_sent(s->chunks, l->step.n_cut, l->step.rows > 0, moe + 1u == s->m->n_moe);
     if (!take_messages(s, w, lane_id, moe, stay, n_out)) return;
     for (uint32_t c = 0; !s->cut.group && c < n_out; c++) {
         uint32_t first, end;

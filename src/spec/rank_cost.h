@@ -58,4 +58,24 @@ static inline sl_stage_cost sl_gang_stage_cost(const sl_stage_cost *one, sl_cost
     return c;
 }
 
+/* What cuts all stages of a model. */
+typedef struct sl_gang_cut {
+    uint32_t ranks, n_kv_heads;
+    bool latents;             /* of attention: all ranks have the same */
+    const sl_link_cost *link; /* between ranks */
+    double row_bytes;         /* of a row that ranks add up */
+    bool summed_elsewhere;    /* routed experts end without their sum */
+} sl_gang_cut;
+
+/* All stages of a gang, from those of one of its devices; `out` may be `one`. */
+static inline void sl_gang_stages(const sl_stage_cost one[SL_COST_COUNT], const sl_gang_cut *cut,
+                                  sl_stage_cost out[SL_COST_COUNT]) {
+    for (int k = 0; k < SL_COST_COUNT; k++) {
+        const bool sums = k != SL_COST_EXPERT || !cut->summed_elsewhere;
+        out[k] = sl_gang_stage_cost(&one[k], (sl_cost_kind)k, cut->ranks,
+                                    cut->latents ? 1 : cut->n_kv_heads, cut->link,
+                                    sums ? cut->row_bytes : 0);
+    }
+}
+
 #endif

@@ -139,17 +139,19 @@ static sl_status apply_ranks(const sl_options *o, const sl_shape *shape, bool ha
                              sl_simulation *x, sl_err *err) {
     const uint32_t ranks[] = {sl_plan_ranks(&x->plan, SL_ROLE_ATTENTION),
                               sl_plan_ranks(&x->plan, SL_ROLE_EXPERT)};
-    const bool latents = x->model.kv_lora || (has_shape && shape->attention == SL_ATTENTION_MLA);
-    const uint32_t kv_heads = latents ? 1 : x->model.n_kv_heads;
     sl_costs *side[] = {&x->attention, &x->expert};
     sl_link_cost link;
     if (ranks[0] == 1 && ranks[1] == 1) return SL_OK;
     sl_status st = rank_link(o, x, &link, err);
-    for (size_t i = 0; st == SL_OK && i < SL_LEN(side); i++)
-        for (int k = 0; k < SL_COST_COUNT; k++)
-            side[i]->stage[k] =
-                sl_gang_stage_cost(&side[i]->stage[k], (sl_cost_kind)k, ranks[i], kv_heads, &link,
-                                   x->model.d_model * sizeof(float));
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(side); i++) {
+        const sl_gang_cut cut = {.ranks = ranks[i],
+                                 .n_kv_heads = x->model.n_kv_heads,
+                                 .latents = x->model.kv_lora ||
+                                            (has_shape && shape->attention == SL_ATTENTION_MLA),
+                                 .link = &link,
+                                 .row_bytes = x->model.d_model * sizeof(float)};
+        sl_gang_stages(side[i]->stage, &cut, side[i]->stage);
+    }
     return st;
 }
 

@@ -146,12 +146,10 @@ static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_bu
     return st == SL_ERR_PEER_DOWN || st == SL_ERR_NOMEM ? SL_OK : st;
 }
 
-/* Chunks of the layer that are sent: those that the step is cut into, one word where there are no
- * rows; of the last layer all, as its last one votes and is answered with who is next. */
 static uint32_t chunks_out(const sl_lane *lane) {
     const sl_attn *a = lane->attn;
-    if (a->m->moe_index[lane->pass.layer] + 1u == a->m->n_moe) return a->n_chunks;
-    return lane->n_away ? lane->pass.step.n_cut : 1;
+    return sl_cut_sent(a->n_chunks, lane->pass.step.n_cut, lane->n_away,
+                       a->m->moe_index[lane->pass.layer] + 1u == a->m->n_moe);
 }
 
 /* The other chunks are as if they had been answered. */

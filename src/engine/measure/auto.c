@@ -60,14 +60,18 @@ static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const s
                                 sl_costs *c, sl_err *err) {
     *c = (sl_costs){0};
     if (sl_device_is_modelled(&p->device)) {
-        for (int i = 0; i < SL_COST_COUNT; i++) {
-            const bool expert = i == SL_COST_EXPERT;
-            const uint32_t ranks = sl_plan_ranks(p, expert ? SL_ROLE_EXPERT : SL_ROLE_ATTENTION);
-            const sl_stage_cost d = sl_gang_stage_cost(
-                &p->device.cost[i], (sl_cost_kind)i, ranks, o->m->kv_lora ? 1 : o->m->n_kv_heads,
-                &p->device.rank_link, o->m->d_model * sizeof(float));
-            c->stage[i] = sl_stage_cost_scaled(&d, p->device.time_scale);
-        }
+        sl_gang_cut cut = {.ranks = sl_plan_ranks(p, SL_ROLE_ATTENTION),
+                           .n_kv_heads = o->m->n_kv_heads,
+                           .latents = o->m->kv_lora > 0,
+                           .link = &p->device.rank_link,
+                           .row_bytes = o->m->d_model * sizeof(float)};
+        sl_stage_cost experts[SL_COST_COUNT];
+        sl_gang_stages(p->device.cost, &cut, c->stage);
+        cut.ranks = sl_plan_ranks(p, SL_ROLE_EXPERT);
+        sl_gang_stages(p->device.cost, &cut, experts);
+        c->stage[SL_COST_EXPERT] = experts[SL_COST_EXPERT];
+        for (int i = 0; i < SL_COST_COUNT; i++)
+            c->stage[i] = sl_stage_cost_scaled(&c->stage[i], p->device.time_scale);
         c->grouped = p->device.grouped;
         return SL_OK;
     }

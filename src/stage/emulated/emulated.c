@@ -143,10 +143,12 @@ static void emulated_close(sl_device *base) {
 
 /* A gang is one device that takes as long as its ranks: nothing else of it would be seen. */
 static void cost_of_gang(emulated *e, uint32_t ranks) {
-    const uint32_t kv_heads = e->spec.kv_lora ? 1 : e->spec.n_kv_heads;
-    for (int k = 0; k < SL_COST_COUNT; k++)
-        e->costs.cost[k] = sl_gang_stage_cost(&e->costs.cost[k], (sl_cost_kind)k, ranks, kv_heads,
-                                              &e->costs.rank_link, e->spec.d_model * sizeof(float));
+    const sl_gang_cut cut = {.ranks = ranks,
+                             .n_kv_heads = e->spec.n_kv_heads,
+                             .latents = e->spec.kv_lora > 0,
+                             .link = &e->costs.rank_link,
+                             .row_bytes = e->spec.d_model * sizeof(float)};
+    sl_gang_stages(e->costs.cost, &cut, e->costs.cost);
 }
 
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) {

@@ -239,10 +239,18 @@ static sl_status missing(const gang_link *l, uint32_t rank, bool late, sl_err *e
 sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) {
     gang_peer *p = &l->peer[rank];
     waiting w = wait_for(l, ms);
+    const uint64_t rests_ns = sl_now_ns() + SL_NET_POLL_US * UINT64_C(1000);
+    bool polls = true;
+    sl_net_set_poll(l->net, SL_NET_POLL_US);
     while (!p->whole) {
         if (p->gone) return missing(l, rank, false, err);
+        if (polls && sl_now_ns() >= rests_ns) { /* nothing is under way */
+            sl_net_set_poll(l->net, 0);
+            polls = false;
+        }
         if (!turn(l, &w) && !p->whole) return missing(l, rank, true, err);
     }
+    sl_net_set_poll(l->net, SL_NET_POLL_US); /* in what follows ranks meet */
     return SL_OK;
 }
 
