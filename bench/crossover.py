@@ -158,6 +158,8 @@ def run(point, column, busy):
         return {"failed": (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]}
     result = json.loads(done.stdout)
     itl = result["itl_ms"]["p50"] / slow
+    if itl <= 0 or result["tokens_per_s"] <= 0:
+        return {"failed": "no tokens while it was measured"}
     return {"tokens_per_s": 1000 * point["requests"] / itl if busy else result["tokens_per_s"], "itl_ms_p50": itl, "commit": result["commit"]}
 
 
@@ -218,7 +220,13 @@ def is_confirmed(repetitions, percent):
     return len(repetitions) < 2 or (len(rates) > 1 and rates[1] >= (1 - percent / 100) * rates[0])
 
 
-def measure_some(points, columns, jobs, args):
+def save(path, points):
+    if path:
+        pathlib.Path(path).write_text(json.dumps(points, indent=1) + "\n")
+
+
+def measure_some(points, columns, jobs, args, before):
+    """before: points that are there already. What is known is written as it comes."""
     begin = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         running = [{**p, "schedules": {c: [] for c in columns if runs_at(p, c)}} for p in points]
@@ -226,16 +234,18 @@ def measure_some(points, columns, jobs, args):
             for _ in range(args.reps):
                 for column, futures in point["schedules"].items():
                     futures.append(pool.submit(run, point, column, args.busy))
-        for point in running:
+        for n, point in enumerate(running):
             point["schedules"] = {c: [f.result() for f in futures] for c, futures in point["schedules"].items()}
             print(f"{time.monotonic() - begin:4.0f} s  {describe(finished(point))}", file=sys.stderr, flush=True)
+            save(args.json, before + [finished(p) for p in running[:n + 1]])
         for _ in range(REPEATS):
             again = [(p, c, pool.submit(run, p, c, args.busy))
                      for p in running for c, got in p["schedules"].items() if not is_confirmed(got, args.agree)]
             print(f"{time.monotonic() - begin:4.0f} s  {len(again)} repeated", file=sys.stderr, flush=True)
             for point, column, future in again:
                 point["schedules"][column].append(future.result())
-    return [finished(p) for p in running]
+            save(args.json, before + [finished(p) for p in running])
+    return before + [finished(p) for p in running]
 
 
 def finished(point):
@@ -264,7 +274,8 @@ def measure(points, columns, args):
         points = [p for p in points if not LINKS[p["link"]]]
     near = [p for p in points if not LINKS[p["link"]]]
     far = [p for p in points if LINKS[p["link"]]]  # need the processor for their links, too
-    return measure_some(near, columns, args.jobs, args) + measure_some(far, columns, args.jobs if args.busy else max(args.jobs // 2, 1), args)
+    measured = measure_some(near, columns, args.jobs, args, [])
+    return measure_some(far, columns, args.jobs if args.busy else max(args.jobs // 2, 1), args, measured)
 
 
 def rates_of(point):
@@ -272,7 +283,7 @@ def rates_of(point):
 
 
 def describe(point):
-    rates = rates_of(point)
+    rates = rates_of(point) or {"nothing": 0}
     best = max(rates, key=rates.get)
     failed = [f"{s}: {r['failed']}" for s, r in point["schedules"].items() if "failed" in r]
     return ", ".join([f"{point[k]}" for k in POINT] + [f"{best} {rates[best]:.0f} tokens/s"] + failed)
@@ -362,7 +373,7 @@ def main():
     parser.add_argument("--only", choices=MAPS, help="one map")
     parser.add_argument("--reps", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
-    parser.add_argument("--busy", action="store_true", help="on a busy machine: everything many times as slow; without aep")
+    parser.add_argument("--busy", action="store_true", help="on a busy machine: everything many times as slow, and medians, which are no rates of aep")
     parser.add_argument("--agree", type=float, default=5, help="per cent that the best two repetitions may differ, or else it is repeated")
     args = parser.parse_args()
     names, columns = [args.only] if args.only else list(MAPS), [c for c in COLUMNS if c == "ep" or c in args.columns]
@@ -376,8 +387,7 @@ def main():
         measured = joined(json.loads(pathlib.Path(args.earlier).read_text()), measured)
     for name in names:
         print(f"\n{table_of(name, measured)}")
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(measured, indent=1) + "\n")
+    save(args.json, measured)
     if args.svg:
         write_svg(args.svg, names, measured)
 
