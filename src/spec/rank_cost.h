@@ -2,7 +2,7 @@
  * and vocabulary are cut evenly, so what a row costs and what reading the weights costs fall with
  * the number of ranks, and the fixed part of a call stays; the router is not cut. A stage whose
  * outputs are partial sums ends with an all-reduce: reduce-scatter, then all-gather. That is of
- * ranks that add up, on GPUs and on other machines; those of one memory gather less
+ * ranks that add up, as on GPUs; those of CPUs gather what the next product multiplies
  * (src/model/rank.c). Planner, simulator and emulated device share this rule. Pure. Thread: any. */
 #ifndef SL_SPEC_RANK_COST_H
 #define SL_SPEC_RANK_COST_H

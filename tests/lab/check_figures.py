@@ -95,9 +95,10 @@ def claims():
 def maps():
     points = crossover.points_of(crossover.MAPS)
     for point in points:
-        for n, schedule in enumerate(crossover.SCHEDULES):
+        for n, schedule in enumerate(filter(lambda c, at=point: crossover.runs_at(at, c), crossover.COLUMNS)):
             fields = crossover.settings_of(point, schedule)
-            assert fields["attention"] + fields["experts"] == crossover.WORKERS
+            ranks = crossover.GANGS.get(schedule, (1,))[0]
+            assert (fields["attention"] + fields["experts"]) * ranks == crossover.WORKERS
             point.setdefault("schedules", {})[schedule] = {"tokens_per_s": 100.0 + n} if n else {"tokens_per_s": 100.0}
     for name in crossover.MAPS:
         assert "**1.07**" in crossover.table_of(name, points), name
