@@ -95,11 +95,12 @@ def claims():
 def maps():
     points = crossover.points_of(crossover.MAPS)
     for point in points:
-        for n, schedule in enumerate(filter(lambda c, at=point: crossover.runs_at(at, c), crossover.COLUMNS)):
-            fields = crossover.settings_of(point, schedule)
-            ranks = crossover.GANGS.get(schedule, (1,))[0]
+        for column in filter(lambda c, at=point: crossover.runs_at(at, c), crossover.COLUMNS):
+            fields = crossover.settings_of(point, column)
+            ranks = crossover.GANGS.get(column, (1,))[0]
             assert (fields["attention"] + fields["experts"]) * ranks == crossover.WORKERS
-            point.setdefault("schedules", {})[schedule] = {"tokens_per_s": 100.0 + n} if n else {"tokens_per_s": 100.0}
+            ahead = list(crossover.SCHEDULES).index(column) if column in crossover.SCHEDULES else -50
+            point.setdefault("schedules", {})[column] = {"tokens_per_s": 100.0 + ahead}
     for name in crossover.MAPS:
         assert "**1.07**" in crossover.table_of(name, points), name
     with tempfile.NamedTemporaryFile(suffix=".svg") as f:
