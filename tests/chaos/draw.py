@@ -12,7 +12,7 @@ CONTEXT, PAGE = 384, 32
 
 # Every kind of fault -> what happens.
 KINDS = {
-    "kill": "SIGKILL of a worker",
+    "kill": "SIGKILL of a worker, or of one of its ranks",
     "stop": "SIGSTOP of a worker for 0.2 to 3 s, at times 9 s, then SIGCONT",
     "together": "SIGKILL or SIGSTOP of two workers up to all at the same moment",
     "again": "SIGKILL of a worker, and of any worker up to 0.8 s later: while the first one is being recovered from",
@@ -138,6 +138,24 @@ def draw_cover(seed, hosts):
     (draw_placement) gives replicas to a few experts, which covers nobody."""
     rng = random.Random(f"cover {seed}")
     return ["--placement", f"replicas:{rng.randint(2, hosts)}"] if hosts > 1 and rng.random() < 0.5 else []
+
+
+def draw_gangs(seed, experts):
+    """Options by which workers are gangs of two ranks: threads, or processes that may be struck."""
+    if not beside("gangs", seed, 0.2):
+        return []
+    rng = random.Random(f"gangs of {seed}")
+    return [rng.choice(["--tp", "--attention-tp", "--expert-tp"] if experts else ["--tp"]), "2",
+            "--tp-ranks", rng.choice(["processes", "processes", "threads"])]
+
+
+def strike_ranks(seed, options, strikes):
+    """Where ranks are processes, every other kill is of a rank of that worker, if it has any."""
+    rng = random.Random(f"ranks of {seed}")
+    for strike in strikes:
+        if strike.action == "kill" and "processes" in options and rng.random() < 0.5:
+            strike.action = "rank"
+    return strikes
 
 
 def draw_growth(seed, attention, experts):
@@ -266,6 +284,6 @@ def draw(seed, kinds, transports):
     keeps = ["--responses", "1000", "--responses-grace", "120"] if kept else []
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
-    options += placement + limit + copies + checks + place + keeps + (["--exact"] if exact else [])
+    options += placement + limit + copies + checks + place + keeps + draw_gangs(seed, experts) + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
-                    in_order(struck + ([grows] if grows else [])))
+                    strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))))

@@ -13,7 +13,7 @@ import threading
 import time
 
 from draw import COORDINATOR
-from workers import worker_id, workers_of
+from workers import children, worker_id, workers_of
 
 THIN = 20_000  # bytes a second
 
@@ -195,6 +195,15 @@ class Striker(threading.Thread):
         signal.pidfd_send_signal(fd, signal.SIGKILL)
         self.killed.add(pid)
 
+    def rank(self, strike, pid, fd):
+        """Of a gang of processes, which ends with it; a worker that is none is struck itself."""
+        ranks = children(pid)
+        if not ranks:
+            self.kill(strike, pid, fd)
+            return
+        os.kill(ranks[-1], signal.SIGKILL)
+        self.killed.add(pid)
+
     def stop(self, strike, _pid, fd):
         signal.pidfd_send_signal(fd, signal.SIGSTOP)
         return threading.Timer(strike.seconds, resume, [fd])
@@ -288,6 +297,6 @@ def pidfd_getfd(fd, number):
     return got
 
 
-ACTIONS = {"kill": Striker.kill, "stop": Striker.stop, "slow": Striker.slow, "cut": Striker.cut, "corrupt": Striker.corrupt,
+ACTIONS = {"kill": Striker.kill, "rank": Striker.rank, "stop": Striker.stop, "slow": Striker.slow, "cut": Striker.cut, "corrupt": Striker.corrupt,
            "silence": Striker.silence, "thin": Striker.thin}
 WISHES = {"drain": Striker.drain, "join": Striker.join_again, "restart": Striker.restart, "roll": Striker.roll}

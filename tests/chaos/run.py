@@ -98,7 +98,7 @@ class Result:
                 else:
                     self.gap = max(self.gap, after - before)
             for strike, t in struck:
-                if strike.action == "kill" and a.times and a.times[0] < t < a.times[-1]:
+                if strike.action in ("kill", "rank") and a.times and a.times[0] < t < a.times[-1]:
                     self.to_next = max(self.to_next, min(x for x in a.times if x > t) - t)
 
     def __str__(self):
