@@ -71,5 +71,5 @@ static bool run_one(const sl_quiet *q, task *t) {
 
 void sl_quiet_run(const sl_quiet *q, sl_quiet_work work, void *ctx) {
     task low = {.work = work, .ctx = ctx}, loud = {.work = work, .ctx = ctx, .loud = true};
-    if (!run_one(q, &low)) (void)run_one(q, &loud);
+    if (q->loud || !run_one(q, &low)) (void)run_one(q, &loud);
 }

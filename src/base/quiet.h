@@ -23,6 +23,7 @@ typedef struct sl_quiet {
     void *ctx;
     uint32_t tick_us;
     uint32_t at_most_ms; /* then *hurry is set */
+    bool loud;           /* at the caller's priority from the first on: for the ticks alone */
 } sl_quiet;
 
 /* A piece of work, which looks at *hurry now and then: is it set, nobody knows how long the rest

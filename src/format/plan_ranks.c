@@ -110,6 +110,33 @@ static uint32_t addresses_of(const sl_plan_worker *w) {
     return n;
 }
 
+/* How often the list has that address. */
+static uint32_t times_in(const char *list, const char *address, size_t len) {
+    uint32_t n = 0;
+    for (const char *at = list; *at;) {
+        const size_t its = strcspn(at, ",");
+        n += its == len && memcmp(at, address, len) == 0;
+        at += its + (at[its] == ',');
+    }
+    return n;
+}
+
+/* A rank is of one gang. */
+static sl_status check_once(const sl_plan *p, uint32_t worker, sl_err *err) {
+    for (const char *at = p->worker[worker].ranks; *at;) {
+        const size_t len = strcspn(at, ",");
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < p->n_workers; i++) n += times_in(p->worker[i].ranks, at, len);
+        if (n > 1)
+            return sl_fail(err, SL_ERR_ARG,
+                           "plan: %u ranks are at %.*s, where one can be (workers.ranks, "
+                           "--rank-hosts)",
+                           n, (int)len, at);
+        at += len + (at[len] == ',');
+    }
+    return SL_OK;
+}
+
 /* As many addresses as ranks beside the first, of ranks that are machines; else none. */
 static sl_status check_addresses(const sl_plan *p, sl_err *err) {
     const bool machines = p->rank_kind == SL_RANKS_MACHINES;
@@ -128,6 +155,8 @@ static sl_status check_addresses(const sl_plan *p, sl_err *err) {
                            "plan: worker %u has %u addresses of ranks, %u are wanted: one of each "
                            "rank beside the first (workers.ranks, --rank-hosts)",
                            i, have, wanted);
+        sl_status st = check_once(p, i, err);
+        if (st != SL_OK) return st;
     }
     return SL_OK;
 }

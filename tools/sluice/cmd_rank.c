@@ -43,7 +43,7 @@ static int serve(const sl_rank_server *o, pid_t parent) {
 static int serve_on(const sl_rank_server *o) {
     const pid_t parent = getpid();
     for (;;) {
-        int status;
+        int status = 0; /* who ignores SIGCHLD hears of none */
         const pid_t pid = fork();
         if (pid == 0) return serve(o, parent);
         while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;

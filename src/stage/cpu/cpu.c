@@ -237,9 +237,14 @@ static bool open_quietly(void *ctx, const atomic_bool *hurry) {
 
 static sl_status load(cpu *d, const sl_device_opts *o, bool *touched, sl_err *err) {
     opening l = {.d = d, .o = o, .err = err};
-    const sl_quiet quiet = {
-        .tick = o->tick, .ctx = o->ctx, .tick_us = o->tick_us, .at_most_ms = o->quiet_ms};
-    if (o->quiet_ms)
+    /* Ranks elsewhere hear nothing of one that reads for long without a tick. */
+    const bool loud = !o->quiet_ms && o->gang && o->gang->apart && o->tick;
+    const sl_quiet quiet = {.tick = o->tick,
+                            .ctx = o->ctx,
+                            .tick_us = o->tick_us,
+                            .at_most_ms = o->quiet_ms,
+                            .loud = loud};
+    if (o->quiet_ms || loud)
         sl_quiet_run(&quiet, open_quietly, &l);
     else
         open_model(&l, NULL);

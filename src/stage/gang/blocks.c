@@ -66,14 +66,10 @@ static sl_status make_area(gang_blocks *b, size_t bytes, sl_err *err) {
     return SL_OK;
 }
 
-static bool has_arrays(gang_job_kind kind) {
-    return kind != GANG_MAP && kind != GANG_UNMAP && kind != GANG_LEAVE;
-}
-
 sl_status gang_blocks_show(gang_blocks *b, const gang_job *j, gang_job *own, sl_err *err) {
     gang_board *board = b->of->own.board;
     *own = *j;
-    if (!has_arrays(j->kind)) {
+    if (!gang_job_has_lists(j->kind)) {
         board->job = *j;
         return SL_OK;
     }

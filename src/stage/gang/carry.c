@@ -279,7 +279,8 @@ static bool experts_fit(const checking *k, const sl_stage_call *c) {
         if (!has_rows(k, part[i].rows, part[i].n)) return false;
         rows += part[i].n;
     }
-    if (pairs > k->b->max_pairs || rows > UINT32_MAX) return false;
+    if (pairs > k->b->max_pairs || rows > SL_MAX(k->b->max_pairs, 1u)) return false;
+    if (!e->to && e->n_parts != 1) return false;
     if (pairs == 0) return true;
     if (!has_rows(k, e->x, SL_MAX(e->n_rows, 1u))) return false;
     const size_t have = e->x.bytes / row_bytes(s);
@@ -294,7 +295,7 @@ static bool head_fits(const checking *k, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
     const uint32_t vocab = k->b->spec->vocab;
     if (h->n > k->b->max_rows || h->first > vocab || h->count > vocab - h->first) return false;
-    if (!below(k, h->row, h->n, SL_MAX(c->rows.n, 1u)) || !has_rows(k, h->h, h->n)) return false;
+    if (!below(k, h->row, h->n, c->rows.n) || !has_rows(k, h->h, h->n)) return false;
     if (h->n && h->first == 0 && !has_rows(k, c->rows.x, c->rows.n)) return false;
     return has_room(k, h->logits, (size_t)h->n * vocab, sizeof(float));
 }
@@ -334,19 +335,13 @@ static bool text_fits(const checking *k, const char *place, size_t bytes) {
     return text && text[bytes - 1] == 0;
 }
 
-/* What came as a byte is one of the two. */
-static bool is_bool(const void *at) {
-    uint8_t byte;
-    memcpy(&byte, at, sizeof byte);
-    return byte <= 1;
-}
-
 static bool open_fits(const checking *k, const gang_job *j) {
     const sl_device_opts *o = &j->open.o;
     const sl_stages *s = &o->hosts;
-    const bool bools = is_bool(&s->attention) && is_bool(&s->experts) && is_bool(&s->random) &&
-                       is_bool(&s->segmented) && is_bool(&s->skew.on) &&
-                       is_bool(&s->skew.permuted) && is_bool(&o->exact) && is_bool(&o->apart);
+    const bool bools = gang_is_bool(&s->attention) && gang_is_bool(&s->experts) &&
+                       gang_is_bool(&s->random) && gang_is_bool(&s->segmented) &&
+                       gang_is_bool(&s->skew.on) && gang_is_bool(&s->skew.permuted) &&
+                       gang_is_bool(&o->exact) && gang_is_bool(&o->apart);
     if (!bools || (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || o->threads > MOST_THREADS)
         return false;
     return !k->b->spec && text_fits(k, o->folder, j->open.folder_bytes) &&
@@ -362,7 +357,7 @@ static bool job_fits(const checking *k, const gang_job *j) {
     case GANG_CALL:
         return s && call_fits(k, &j->call);
     case GANG_HOST:
-        return s && k->b->experts && is_bool(&j->host.patient) &&
+        return s && k->b->experts && gang_is_bool(&j->host.patient) &&
                j->host.hosted_bytes == (size_t)s->n_moe * s->n_experts &&
                has_bytes(k, j->host.hosted, j->host.hosted_bytes, 1);
     case GANG_READ:
@@ -380,9 +375,10 @@ static bool job_fits(const checking *k, const gang_job *j) {
 sl_status gang_job_check(const gang_memory *m, uint32_t area, size_t bytes, const gang_job *j,
                          const gang_bounds *b, sl_err *err) {
     const bool there = area < GANG_MAX_BLOCKS && m->block[area].at && bytes <= m->block[area].bytes;
+    const bool needed = gang_job_has_lists(j->kind);
     const gang_block *a = there ? &m->block[area] : &(gang_block){0};
     const checking k = {m, a->at, there ? bytes : 0, a->bytes, area, b};
-    if ((there || bytes == 0) && job_fits(&k, j)) return SL_OK;
+    if ((there || !needed) && job_fits(&k, j)) return SL_OK;
     return sl_fail(err, SL_ERR_PROTOCOL,
                    "job %d of a gang, stage %d of block %u: it names what is not there",
                    (int)j->kind, j->kind == GANG_CALL ? (int)j->call.op : -1,

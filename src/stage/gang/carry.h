@@ -7,6 +7,8 @@
 
 #include "stage/gang/shared.h"
 
+#include <string.h>
+
 /* Rows of a call by number, marked; zeroed at first, grows. */
 typedef struct gang_marks {
     uint64_t *bits;
@@ -32,6 +34,13 @@ typedef void (*gang_result_fn)(void *ctx, float *at, size_t n);
 sl_status gang_each_result(const gang_job *j, const sl_model_spec *spec, const gang_share *who,
                            gang_marks *marks, gang_result_fn f, void *ctx,
                            sl_err *err) SL_MUST_CHECK;
+
+/* What came from elsewhere as a bool is one of the two. */
+static inline bool gang_is_bool(const void *at) {
+    uint8_t byte;
+    memcpy(&byte, at, sizeof byte);
+    return byte <= 1;
+}
 
 /* What a rank was opened with; spec NULL: it is not open. */
 typedef struct gang_bounds {

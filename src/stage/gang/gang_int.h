@@ -19,7 +19,7 @@ typedef enum gang_job_kind {
     GANG_HOST,
     GANG_READ,  /* pages of their heads, into blocks */
     GANG_WRITE, /* and from there */
-    GANG_MAP,   /* memory that all have: of processes only */
+    GANG_MAP,   /* memory that all have: not of threads */
     GANG_UNMAP,
     GANG_LEAVE,
 } gang_job_kind;
@@ -67,7 +67,7 @@ typedef struct gang_report {
 /* What all ranks see. */
 typedef struct gang_board {
     gang_job job;
-    uint32_t area; /* block of memory that the job's pointers lie in: of processes only */
+    uint32_t area; /* block of memory that the job's pointers lie in: not of threads */
     gang_report report[SL_MAX_RANKS];
     _Alignas(64) uint8_t collectives[];
 } gang_board;

@@ -84,26 +84,32 @@ static bool is_same_gang(const gang_link *l, const gang_greeting *g) {
     return memcmp(l->own.gang, g->gang, sizeof g->gang) == 0 && g->rank.of == l->own.rank.of;
 }
 
+/* A place of one that went is free again. */
 static sl_status greet_early(gang_link *l, const gang_greeting *g, sl_conn *c, sl_err *err) {
-    if (l->n_early == SL_LEN(l->early))
-        return sl_fail(err, SL_ERR_PROTOCOL, "more ranks than a gang has");
-    l->early[l->n_early].conn = c;
-    l->early[l->n_early++].said = *g;
+    uint32_t at = 0;
+    while (at < l->n_early && l->early[at].conn) at++;
+    if (at == SL_LEN(l->early)) return sl_fail(err, SL_ERR_PROTOCOL, "more ranks than a gang has");
+    l->early[at].conn = c;
+    l->early[at].said = *g;
+    l->n_early = SL_MAX(l->n_early, at + 1);
     return SL_OK;
 }
 
-static sl_status place_early(gang_link *l, sl_err *err) {
-    sl_status st = SL_OK;
-    for (uint32_t i = 0; st == SL_OK && i < l->n_early; i++) {
-        if (!l->early[i].conn || !is_same_gang(l, &l->early[i].said)) continue;
-        st = take_place(l, l->early[i].said.rank.index, l->early[i].conn, err);
+/* Those of this gang have their places; who cannot have one goes. */
+static void place_early(gang_link *l) {
+    sl_err err;
+    for (uint32_t i = 0; i < l->n_early; i++) {
+        sl_conn *c = l->early[i].conn;
+        if (!c) continue;
+        sl_status st = is_same_gang(l, &l->early[i].said)
+                           ? take_place(l, l->early[i].said.rank.index, c, &err)
+                           : sl_fail(&err, SL_ERR_PROTOCOL, "a rank of another gang");
+        if (st != SL_OK) sl_net_close(l->net, c, st, err.msg);
     }
     l->n_early = 0;
-    return st;
 }
 
-/* Rank 0 says which rank this one is by where it is in the list: `index` of its greeting is 0, and
- * it has put the place of the one that it greets in front of the addresses, see greet_all. */
+/* Who says that it is rank 0 says by `rows` of the header which rank this one is to be. */
 static sl_status greeted(gang_link *l, sl_conn *c, const sl_wire_header *h, const sl_buf *b,
                          sl_err *err) {
     gang_greeting g;
@@ -124,11 +130,14 @@ static sl_status greeted(gang_link *l, sl_conn *c, const sl_wire_header *h, cons
     if (g.rank.index > 0 && !l->coll) return greet_early(l, &g, c, err);
     if (g.rank.index > 0 && is_same_gang(l, &g)) return take_place(l, g.rank.index, c, err);
     if (g.rank.index > 0) return sl_fail(err, SL_ERR_PROTOCOL, "a rank of another gang");
-    if (l->coll) return sl_fail(err, SL_ERR_OVERLOADED, "it is a rank of another gang");
     if (h->rows == 0 || h->rows >= g.rank.of)
         return sl_fail(err, SL_ERR_PROTOCOL, "rank %u of %u is none to be", h->rows, g.rank.of);
-    sl_status st = join_gang(l, &g, c, h->rows, err);
-    return st == SL_OK ? place_early(l, err) : st;
+    sl_status st = l->coll ? sl_fail(err, SL_ERR_OVERLOADED, "it is a rank of another gang still")
+                           : join_gang(l, &g, c, h->rows, err);
+    if (st == SL_OK) place_early(l);
+    /* It need not wait to find out. */
+    if (st != SL_OK) sl_net_close(l->net, c, st, err->msg);
+    return SL_OK;
 }
 
 /* ---- what the net says ---- */
@@ -141,11 +150,10 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
 }
 
 /* A piece of what the rank sends. */
-static sl_status add_piece(gang_link *l, gang_peer *p, const sl_wire_header *h, const sl_buf *b,
-                           sl_err *err) {
+static sl_status add_piece(gang_peer *p, const sl_wire_header *h, const sl_buf *b, sl_err *err) {
     const size_t more = b ? b->len : 0;
-    if (p->whole || h->chunk != p->came || h->layer == 0 || h->layer > MOST_PIECES ||
-        (p->came && (h->layer != p->pieces || h->number != p->number)))
+    if (more > PIECE || p->whole || h->chunk != p->came || h->layer == 0 ||
+        h->layer > MOST_PIECES || (p->came && (h->layer != p->pieces || h->number != p->number)))
         return sl_fail(err, SL_ERR_PROTOCOL, "piece %u of %u of job %" PRIu64 ", out of turn",
                        h->chunk, h->layer, h->number);
     if (p->came == 0) p->len = 0;
@@ -161,7 +169,6 @@ static sl_status add_piece(gang_link *l, gang_peer *p, const sl_wire_header *h, 
     p->number = h->number;
     p->pieces = h->layer;
     p->whole = ++p->came == h->layer;
-    (void)l;
     return SL_OK;
 }
 
@@ -177,7 +184,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     if (h->kind == SL_MSG_RANK_IS)
         st = greeted(l, c, h, payload, err);
     else if (p && h->kind == wanted && (l->serves ? rank == 0 : rank > 0))
-        st = add_piece(l, p, h, payload, err);
+        st = add_piece(p, h, payload, err);
     else
         st = sl_fail(err, SL_ERR_PROTOCOL, "kind %u of message, which ranks do not send",
                      (unsigned)h->kind);
@@ -232,8 +239,8 @@ static sl_status missing(const gang_link *l, uint32_t rank, bool late, sl_err *e
     if (late && !p->gone)
         return sl_fail(err, SL_ERR_TIMEOUT, "rank %u of %u%s%s does not answer", rank,
                        l->own.rank.of, at[0] ? " at " : "", at);
-    return sl_fail(err, p->gone ? p->why : SL_ERR_PEER_DOWN, "rank %u of %u%s%s: %s", rank,
-                   l->own.rank.of, at[0] ? " at " : "", at, p->text[0] ? p->text : "is gone");
+    return sl_fail(err, SL_ERR_PEER_DOWN, "rank %u of %u%s%s: %s", rank, l->own.rank.of,
+                   at[0] ? " at " : "", at, p->text[0] ? p->text : "it is gone");
 }
 
 sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) {
@@ -276,8 +283,11 @@ sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t
         }
         if (b) memcpy(b->data, data + i * PIECE, n);
         const sl_wire_header h = {.kind = kind, .number = number, .layer = pieces, .chunk = i};
-        if (sl_net_send(l->net, l->peer[rank].conn, h, b) != SL_OK)
-            return missing(l, rank, false, err);
+        const sl_status st = sl_net_send(l->net, l->peer[rank].conn, h, b);
+        if (st == SL_ERR_PEER_DOWN) return missing(l, rank, false, err);
+        if (st != SL_OK)
+            return sl_fail(err, st, "%zu bytes for rank %u of %u cannot be sent", n, rank,
+                           l->own.rank.of);
     }
     return SL_OK;
 }
@@ -299,47 +309,89 @@ static bool is_worth_another(const gang_peer *p) {
     return p->why != SL_ERR_AUTH && p->why != SL_ERR_PROTOCOL && p->why != SL_ERR_UNSUPPORTED;
 }
 
+/* Until it is connected, or time is up, or it does not want to be. */
 static sl_status call_one(gang_link *l, uint32_t rank, waiting *w, sl_err *err) {
     gang_peer *p = &l->peer[rank];
     for (;;) {
-        p->gone = false;
         sl_conn *c = NULL;
-        sl_status st =
-            sl_net_connect(l->net, l->own.at[rank], (void *)(uintptr_t)(rank + 1), &c, err);
-        if (st != SL_OK) return sl_err_prefix(err, "rank %u at %s", rank, l->own.at[rank]);
-        p->conn = c;
         bool in_time = true;
+        p->gone = false;
+        p->why = sl_net_connect(l->net, l->own.at[rank], (void *)(uintptr_t)(rank + 1), &c, err);
+        p->gone = p->why != SL_OK; /* no route, no such name: perhaps not yet */
+        if (p->gone) snprintf(p->text, sizeof p->text, "%s", err->msg);
+        p->conn = p->gone ? NULL : c;
         while (in_time && !p->gone && !sl_conn_is_open(c)) in_time = turn(l, w);
         if (!p->gone && in_time) return SL_OK;
         if (!in_time || !is_worth_another(p)) return missing(l, rank, true, err);
         waiting pause = wait_for(l, AGAIN_MS);
         while (turn(l, &pause)) continue;
+        if (!turn(l, w)) return missing(l, rank, true, err);
     }
 }
 
-sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS], uint32_t ms,
-                         sl_err *err) {
-    waiting w = wait_for(l, ms);
-    l->own.rank = (sl_rank){0, of};
+/* All of them, and each has found the others: its first answer says so. */
+static sl_status call_all(gang_link *l, waiting *w, sl_err *err) {
+    const uint32_t of = l->own.rank.of;
     randombytes_buf(l->own.gang, sizeof l->own.gang);
-    for (uint32_t i = 1; i < of; i++) memcpy(l->own.at[i], at[i], GANG_ADDRESS);
     sl_status st = begin_collectives(l, err);
-    for (uint32_t i = 1; st == SL_OK && i < of; i++) st = call_one(l, i, &w, err);
+    for (uint32_t i = 1; st == SL_OK && i < of; i++) st = call_one(l, i, w, err);
     for (uint32_t i = 1; st == SL_OK && i < of; i++) {
         st = sl_coll_on_open(l->coll, i, l->peer[i].conn, err);
         l->peer[i].there = true;
         if (st == SL_OK) st = greet(l, i, err);
     }
     for (uint32_t i = 1; st == SL_OK && i < of; i++) {
-        st = gang_link_wait(l, i, ms, err); /* its first answer: it has found the others */
+        while (st == SL_OK && !l->peer[i].whole) {
+            const bool in_time = turn(l, w);
+            for (uint32_t k = 1; k < of; k++)
+                if (l->peer[k].gone) st = missing(l, k, false, err);
+            if (st == SL_OK && !in_time && !l->peer[i].whole) st = missing(l, i, true, err);
+        }
         if (st == SL_OK) gang_link_took(l, i);
     }
     return st;
 }
 
+/* Nobody is called, as at first. */
+static void hang_up(gang_link *l, const char *why) {
+    for (uint32_t i = 1; i < l->own.rank.of; i++) {
+        gang_peer *p = &l->peer[i];
+        sl_conn *c = p->conn;
+        sl_free(p->data);
+        *p = (gang_peer){0};
+        if (c) sl_net_close(l->net, c, SL_ERR_PEER_DOWN, why);
+    }
+    sl_coll_free(l->coll);
+    l->coll = NULL;
+}
+
+/* Whether it may go well a little later: who went may be a rank of an old gang still, or one that
+ * could not reach another. */
+static bool may_go_well(const gang_link *l, sl_status st) {
+    for (uint32_t i = 1; i < l->own.rank.of; i++)
+        if (l->peer[i].gone && !is_worth_another(&l->peer[i])) return false;
+    return st == SL_ERR_PEER_DOWN;
+}
+
+sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS], uint32_t ms,
+                         sl_err *err) {
+    waiting w = wait_for(l, ms);
+    l->own.rank = (sl_rank){0, of};
+    for (uint32_t i = 1; i < of; i++) memcpy(l->own.at[i], at[i], GANG_ADDRESS);
+    for (;;) {
+        const sl_status st = call_all(l, &w, err);
+        if (st == SL_OK || !may_go_well(l, st)) return st;
+        hang_up(l, "the gang is called anew");
+        waiting pause = wait_for(l, AGAIN_MS);
+        while (turn(l, &pause)) continue;
+        if (!turn(l, &w)) return st;
+    }
+}
+
 static bool all_there(const gang_link *l) {
     for (uint32_t i = 0; i < l->own.rank.of; i++)
-        if (i != l->own.rank.index && !l->peer[i].there) return false;
+        if (i != l->own.rank.index && !(l->peer[i].there && sl_conn_is_open(l->peer[i].conn)))
+            return false;
     return true;
 }
 
@@ -352,7 +404,7 @@ sl_status gang_link_answer(gang_link *l, sl_err *err) {
         bool in_time = turn(l, &w);
         for (uint32_t i = 0; i < l->own.rank.of; i++)
             if (l->peer[i].gone || (!in_time && !l->peer[i].there && i != l->own.rank.index))
-                return missing(l, i, true, err);
+                return missing(l, i, !l->peer[i].gone, err);
     }
     return gang_link_send(l, 0, SL_MSG_RANK_DONE, 0, NULL, 0, err);
 }
@@ -382,6 +434,13 @@ sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) {
     memcpy(no.hello.model_hash, o->model_hash, sizeof no.hello.model_hash);
     snprintf(no.hello.name, sizeof no.hello.name, "rank");
     return sl_net_create(&no, &l->net, err);
+}
+
+void gang_link_fail(gang_link *l, const sl_err *err) {
+    for (uint32_t i = 0; l->net && i < SL_MAX_RANKS; i++)
+        if (l->peer[i].conn) sl_net_close(l->net, l->peer[i].conn, SL_ERR_PEER_DOWN, err->msg);
+    if (l->net) sl_net_free(l->net);
+    l->net = NULL;
 }
 
 void gang_link_close(gang_link *l) {

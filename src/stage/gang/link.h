@@ -61,10 +61,13 @@ typedef struct gang_link_opts {
 /* In memory that stays where it is. */
 sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) SL_MUST_CHECK;
 void gang_link_close(gang_link *l); /* zeroed: nothing */
+/* This process cannot go on: all others hear why. To be called when nothing else is done with the
+ * link but closing it. */
+void gang_link_fail(gang_link *l, const sl_err *err);
 
 /* Rank 0: calls ranks 1 to of - 1 at their addresses, for `ms` at most, those that are not there
- * yet again and again; all are connected with all afterwards. SL_ERR_TIMEOUT, SL_ERR_AUTH,
- * SL_ERR_PEER_DOWN and others name the rank and its address. */
+ * yet, or busy still, again and again; all are connected with all afterwards. SL_ERR_TIMEOUT and
+ * SL_ERR_PEER_DOWN name the rank, its address and why. */
 sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS], uint32_t ms,
                          sl_err *err) SL_MUST_CHECK;
 /* The others: waits until a rank 0 has come, without an end, and then until all are connected. */

@@ -25,11 +25,25 @@ typedef struct crew {
     gang_board *board;
 } crew;
 
+/* Who is gone, where it was and why, which collectives do not know. */
+static const gang_peer *gone_of(const crew *c, uint32_t *rank) {
+    for (uint32_t i = 1; i < SL_MAX_RANKS; i++)
+        if (c->link.peer[i].gone) return *rank = i, &c->link.peer[i];
+    return NULL;
+}
+
 /* The worker ends: what it would go on with is not there any more. */
 static void lost(gang_rank *r, const sl_err *err) {
-    sl_log(SL_LOG_ERROR, "gang", "%s: its worker ends with it", err->msg);
+    crew *c = r->ctx;
+    uint32_t rank;
+    const gang_peer *p = gone_of(c, &rank);
+    if (p)
+        sl_log(SL_LOG_ERROR, "gang", "rank %u of %u at %s: %s: its worker ends with it", rank,
+               r->is.of, c->link.own.at[rank], p->text);
+    else
+        sl_log(SL_LOG_ERROR, "gang", "%s: its worker ends with it", err->msg);
     if (err->code == SL_ERR_TIMEOUT) abort();
-    (void)r;
+    gang_link_fail(&c->link, err);
     _exit(1);
 }
 
@@ -76,7 +90,10 @@ static sl_status open_link(gang *g, crew *c, const sl_device_opts *o, sl_err *er
         .secret = o->secret, .tick = c->tick ? tick_worker : NULL, .tick_us = o->tick_us, .ctx = c};
     memcpy(lo.model_hash, m.hash, sizeof lo.model_hash);
     st = gang_link_open(&c->link, &lo, err);
-    return st == SL_OK ? gang_link_call(&c->link, g->n, at, CALL_MS, err) : st;
+    if (st == SL_OK) st = gang_link_call(&c->link, g->n, at, CALL_MS, err);
+    /* Else its worker would take the absence for its coordinator's. */
+    if (st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT) st = err->code = SL_ERR_IO;
+    return st;
 }
 
 static sl_status machines_start(gang *g, const sl_device_opts *o, sl_err *err) {
@@ -120,9 +137,12 @@ static sl_status machines_show(gang *g, const gang_job *j, gang_job *own, sl_err
     sl_status st = gang_blocks_show(&c->blocks, j, own, err);
     if (st == SL_OK)
         st = gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, spec, &c->marks, err);
+    const bool filled = st == SL_OK;
     c->jobs++;
     for (uint32_t i = 1; st == SL_OK && i < g->n; i++)
         st = gang_link_send(&c->link, i, SL_MSG_RANK_JOB, c->jobs, c->out.data, c->out.len, err);
+    /* Some have it, some do not. */
+    if (st != SL_OK && filled && j->kind != GANG_LEAVE) lost(&g->own, err);
     return st;
 }
 
@@ -169,15 +189,12 @@ static void machines_give(sl_device *d, sl_mem m) {
 /* Heartbeats leave, and who is gone is heard of. */
 static void machines_tend(gang *g) {
     crew *c = g->others;
+    uint32_t rank;
     sl_err err;
     (void)sl_net_progress(c->link.net);
-    for (uint32_t i = 1; i < g->n; i++) {
-        const gang_peer *p = &c->link.peer[i];
-        if (!p->gone) continue;
-        sl_fail(&err, SL_ERR_PEER_DOWN, "rank %u of %u at %s: %s", i, g->n, c->link.own.at[i],
-                p->text);
-        lost(&g->own, &err);
-    }
+    if (!gone_of(c, &rank)) return;
+    sl_fail(&err, SL_ERR_PEER_DOWN, "rank %u of %u is gone", rank, g->n);
+    lost(&g->own, &err);
 }
 
 const gang_ways gang_machines = {.apart = true,

@@ -1,5 +1,5 @@
-/* One rank of a gang: what it does of a job, and how its model meets the others. The same for
- * threads and processes. */
+/* One rank of a gang: what it does of a job, and how its model meets the others. The same
+ * whatever ranks are. */
 #include "stage/gang/gang_int.h"
 
 #include "base/mem.h"

@@ -81,15 +81,12 @@ static void add_input(void *ctx, const uint8_t *at, size_t bytes) {
     if (f->ok) memcpy(f->p->data + f->last_at, &f->last, sizeof f->last);
 }
 
-static bool has_area(const gang_job *j) {
-    return j->kind != GANG_MAP && j->kind != GANG_UNMAP && j->kind != GANG_LEAVE;
-}
-
 sl_status gang_parcel_fill(gang_parcel *p, const gang_memory *m, const gang_board *board,
                            const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
                            sl_err *err) {
-    const size_t filled = has_area(j) ? gang_job_filled(j, spec) : 0;
-    head h = {.job = board->job, .area = has_area(j) ? board->area : 0, .filled = filled};
+    const size_t filled = gang_job_has_lists(j->kind) ? gang_job_filled(j, spec) : 0;
+    head h = {
+        .job = board->job, .area = gang_job_has_lists(j->kind) ? board->area : 0, .filled = filled};
     filling f = {.p = p, .m = m};
     p->len = 0;
     f.ok = put(p, &h, sizeof h) && put(p, filled ? m->block[board->area].at : NULL, filled);
@@ -178,18 +175,14 @@ static void take_result(void *ctx, float *at, size_t n) {
     t->len -= bytes;
 }
 
-static bool is_bool(const void *at) {
-    uint8_t byte;
-    memcpy(&byte, at, sizeof byte);
-    return byte <= 1;
-}
-
 /* Its columns and heads are of the model, and what they were when it opened. */
 static bool is_sound(const gang_report *r, const gang_report *before, const gang_job *own,
                      const sl_model_spec *s) {
-    const bool bools = is_bool(&r->ok) && is_bool(&r->idle.heads) && is_bool(&r->idle.dense) &&
-                       is_bool(&r->idle.expert) && is_bool(&r->idle.shared);
-    if (!bools || !memchr(r->err.msg, 0, sizeof r->err.msg) || (uint32_t)r->left > SL_HOSTING_WAITS)
+    const bool bools = gang_is_bool(&r->ok) && gang_is_bool(&r->idle.heads) &&
+                       gang_is_bool(&r->idle.dense) && gang_is_bool(&r->idle.expert) &&
+                       gang_is_bool(&r->idle.shared);
+    if (!bools || (!r->ok && r->err.code == SL_OK) || !memchr(r->err.msg, 0, sizeof r->err.msg) ||
+        (uint32_t)r->left > SL_HOSTING_WAITS)
         return false;
     if (own->kind == GANG_OPEN && !s) return true; /* rank 0 did not open: nobody goes on */
     if (own->kind != GANG_OPEN)

@@ -24,7 +24,8 @@ typedef struct remote {
 
 /* Others may wait for it in the middle of a sum: there is no way back. */
 static void lost(gang_rank *r, const sl_err *err) {
-    const remote *m = r->ctx;
+    remote *m = r->ctx;
+    gang_link_fail(&m->link, err);
     m->o->again(m->o->ctx, err);
     SL_ASSERT(!"a rank goes on without its gang");
 }
@@ -79,7 +80,7 @@ static sl_status read_job(remote *m, sl_err *err) {
     if (st != SL_OK) return st;
     const gang_job_kind kind = board->job.kind;
     m->job = board->job;
-    if (kind == GANG_MAP || kind == GANG_UNMAP || kind == GANG_LEAVE) return SL_OK;
+    if (!gang_job_has_lists(kind)) return SL_OK;
     st = gang_job_unpack(&m->memory, board->area, &board->job, &m->pointers, &m->job, err);
     if (st == SL_OK && kind == GANG_OPEN) st = check_hosted(m, &m->job, err);
     if (st == SL_OK && kind == GANG_OPEN) make_own(m, &m->job);
@@ -88,11 +89,14 @@ static sl_status read_job(remote *m, sl_err *err) {
 
 static sl_status answer(remote *m, sl_err *err) {
     const gang_rank *r = &m->rank;
+    const gang_report *report = &r->board->report[r->is.index];
     if (m->job.kind == GANG_OPEN && r->device) {
         m->bounds.spec = sl_cpu_stored_of(r->device);
         m->bounds.device = r->device;
     }
-    const gang_report *report = &r->board->report[r->is.index];
+    /* More experts are more pairs of a call: the device has the room now. */
+    if (m->job.kind == GANG_HOST && report->ok)
+        m->bounds.max_pairs = SL_MAX(m->bounds.max_pairs, m->job.host.max_pairs);
     const gang_share who = {r->is, report->out, report->kv_heads};
     sl_status st =
         gang_answer_fill(&m->out, r->board, &who, &m->job, m->bounds.spec, &m->marks, err);
@@ -136,7 +140,7 @@ static sl_status join(remote *m, sl_err *err) {
     r->is = m->link.own.rank;
     snprintf(who, sizeof who, "rank %u of %u", r->is.index, r->is.of);
     sl_log_set_who(who);
-    sl_log(SL_LOG_INFO, "gang", "of the worker at %s", sl_conn_hello(m->link.peer[0].conn)->name);
+    sl_log(SL_LOG_INFO, "gang", "it computes for a worker");
     r->board = sl_alloc(1, gang_board_bytes(r->is.of));
     if (!r->board) return sl_fail(err, SL_ERR_NOMEM, "a rank");
     r->coll = m->link.coll;
@@ -170,6 +174,7 @@ sl_status sl_gang_serve_rank(const sl_rank_server *o, sl_err *err) {
     if (st == SL_OK) {
         st = join(m, err);
         if (st == SL_OK) st = serve(m, err);
+        if (st != SL_OK) gang_link_fail(&m->link, err);
         if (st != SL_OK) o->again(o->ctx, err);
     }
     leave(m);

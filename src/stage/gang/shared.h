@@ -34,6 +34,11 @@ size_t gang_job_filled(const gang_job *j, const sl_model_spec *spec);
 void gang_job_pack(const gang_memory *m, uint32_t area, const gang_job *j,
                    const sl_model_spec *spec, gang_job *out);
 
+/* Whether what such a job points to travels with it. */
+static inline bool gang_job_has_lists(gang_job_kind kind) {
+    return kind != GANG_MAP && kind != GANG_UNMAP && kind != GANG_LEAVE;
+}
+
 /* Arrays of pointers, which each process has for itself. */
 typedef struct gang_pointers {
     const uint32_t **pages;
