@@ -64,7 +64,7 @@ def test_pages_have_the_variables_that_are_read():
 
     assert of() == set(listed)
     assert of("worker") == {name for name in listed if "w" in listed[name]}
-    assert of("solve") == set() and "TERM" in of("run") and "SLUICE_SECRET" not in of("run")
+    assert of("solve") == set() and "TERM" in of("run") and "SLUICE_SECRET" not in of("convert")
 
 
 def test_what_has_no_page_is_refused():
