@@ -388,10 +388,13 @@ sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS
     }
 }
 
+static bool is_there(const gang_peer *p) {
+    return p->there && p->conn && sl_conn_is_open(p->conn);
+}
+
 static bool all_there(const gang_link *l) {
     for (uint32_t i = 0; i < l->own.rank.of; i++)
-        if (i != l->own.rank.index && !(l->peer[i].there && sl_conn_is_open(l->peer[i].conn)))
-            return false;
+        if (i != l->own.rank.index && !is_there(&l->peer[i])) return false;
     return true;
 }
 
