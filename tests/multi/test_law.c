@@ -211,12 +211,11 @@ static uint32_t draw_ranks(uint32_t n_workers, uint64_t *state) {
 }
 
 /* A third of the gangs are of machines. */
-static void vary_ranks(const char *folder, sl_plan *p, uint64_t *state) {
+static void vary_ranks(sl_plan *p, uint64_t *state) {
     p->attention_tp = draw_ranks(p->n_workers, state);
     p->expert_tp = draw_ranks(p->n_workers, state);
     if (p->worker[0].roles & SL_ROLE_EXPERT) p->expert_tp = p->attention_tp;
     p->rank_kind = (sl_rank_kind)sl_rng_below(state, SL_RANK_KIND_COUNT);
-    if (p->rank_kind == SL_RANKS_MACHINES) serve_ranks_of(program, folder, p);
 }
 
 /* One of them at least. */
@@ -304,7 +303,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
-        if (!gpus) vary_ranks(folder, &o.plan, state);
+        if (!gpus) vary_ranks(&o.plan, state);
         if (gpus) vary_devices(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
@@ -327,8 +326,11 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         sl_plan_free(&o.plan);
         return st;
     }
+    /* Here, as not every deployment that is drawn is run. */
+    if (o.plan.rank_kind == SL_RANKS_MACHINES) serve_ranks_of(program, folder, &o.plan);
     st = sl_engine_create(&o, e, err);
     sl_plan_free(&o.plan);
+    if (st != SL_OK) stop_rank_servers();
     return st;
 }
 
