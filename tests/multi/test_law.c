@@ -210,12 +210,14 @@ static uint32_t draw_ranks(uint32_t n_workers, uint64_t *state) {
     return n_workers > 2 ? SL_MIN(n, 2u) : n;
 }
 
-/* A third of the gangs are of machines. */
+/* A sixth of the gangs are of machines, each rank of which is a program that has to start. */
 static void vary_ranks(sl_plan *p, uint64_t *state) {
     p->attention_tp = draw_ranks(p->n_workers, state);
     p->expert_tp = draw_ranks(p->n_workers, state);
     if (p->worker[0].roles & SL_ROLE_EXPERT) p->expert_tp = p->attention_tp;
-    p->rank_kind = (sl_rank_kind)sl_rng_below(state, SL_RANK_KIND_COUNT);
+    static const sl_rank_kind kinds[] = {SL_RANKS_THREADS,   SL_RANKS_PROCESSES, SL_RANKS_THREADS,
+                                         SL_RANKS_PROCESSES, SL_RANKS_PROCESSES, SL_RANKS_MACHINES};
+    p->rank_kind = kinds[sl_rng_below(state, SL_LEN(kinds))];
 }
 
 /* One of them at least. */
