@@ -1,4 +1,5 @@
-"""What tests of launchers (Slurm, MPI) share: asking a server that somebody else has started, and the processes of a job."""
+"""What tests of launchers (Slurm, MPI, Ray) share, and others of programs that find each other: free ports, asking a server that somebody
+else has started, the processes of a job."""
 
 import json
 import os

@@ -43,14 +43,6 @@ static sl_status read_lines(sl_json root, sl_findep_problem *p, sl_err *err) {
     return st == SL_OK ? read_line(root, "e2a", SL_JSON_OPTIONAL, &p->e2a, err) : st;
 }
 
-static sl_status read_u32(sl_json root, const char *key, sl_json_need need, uint32_t min,
-                          uint32_t max, uint32_t *out, sl_err *err) {
-    uint64_t v = *out;
-    sl_status st = sl_json_u64(root, key, need, min, max, &v, err);
-    if (st == SL_OK) *out = (uint32_t)v;
-    return st;
-}
-
 static sl_status read_counts(sl_json root, sl_findep_problem *p, sl_err *err) {
     const struct {
         const char *key;
@@ -69,7 +61,8 @@ static sl_status read_counts(sl_json root, sl_findep_problem *p, sl_err *err) {
     };
     sl_status st = SL_OK;
     for (size_t i = 0; st == SL_OK && i < SL_LEN(rows); i++)
-        st = read_u32(root, rows[i].key, rows[i].need, rows[i].min, rows[i].max, rows[i].out, err);
+        st = sl_json_u32(root, rows[i].key, rows[i].need, rows[i].min, rows[i].max, rows[i].out,
+                         err);
     if (st == SL_OK && p->top_k > p->experts)
         st =
             sl_json_fail(root, "top_k", err, SL_ERR_LIMIT, "%u, but E is %u", p->top_k, p->experts);

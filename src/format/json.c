@@ -384,6 +384,14 @@ sl_status sl_json_u64(sl_json obj, const char *key, sl_json_need need, uint64_t 
     return SL_OK;
 }
 
+sl_status sl_json_u32(sl_json obj, const char *key, sl_json_need need, uint32_t min, uint32_t max,
+                      uint32_t *out, sl_err *err) {
+    uint64_t v = *out;
+    sl_status st = sl_json_u64(obj, key, need, min, max, &v, err);
+    if (st == SL_OK) *out = (uint32_t)v;
+    return st;
+}
+
 sl_status sl_json_f64(sl_json obj, const char *key, sl_json_need need, double min, double max,
                       double *out, sl_err *err) {
     sl_json v = {0};

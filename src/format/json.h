@@ -83,6 +83,8 @@ bool sl_json_is_text(sl_json v, const char *text);
  * NUL-terminated, free of NULs inside. */
 sl_status sl_json_u64(sl_json obj, const char *key, sl_json_need need, uint64_t min, uint64_t max,
                       uint64_t *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_json_u32(sl_json obj, const char *key, sl_json_need need, uint32_t min, uint32_t max,
+                      uint32_t *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_json_f64(sl_json obj, const char *key, sl_json_need need, double min, double max,
                       double *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_json_bool(sl_json obj, const char *key, sl_json_need need, bool *out,

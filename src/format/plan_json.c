@@ -263,28 +263,24 @@ static sl_status read_pin(sl_json v, sl_plan *p, sl_err *err) {
     return st;
 }
 
-static sl_status read_u32(sl_json v, const char *key, uint32_t min, uint32_t max, uint32_t *out,
-                          sl_err *err) {
-    uint64_t n = *out;
-    sl_status st = sl_json_u64(v, key, SL_JSON_OPTIONAL, min, max, &n, err);
-    if (st == SL_OK) *out = (uint32_t)n;
-    return st;
-}
-
 static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {"max_num_seqs", "max_num_batched_tokens", "prefill_stretch",
                                        "context", "kv_pages"};
     if (!v.value) return SL_OK;
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, SL_PLAN_MAX_SEQS, &p->max_num_seqs, err);
     if (st == SL_OK)
-        st = read_u32(v, "max_num_batched_tokens", 1, SL_PLAN_MAX_BATCH, &p->max_num_batched_tokens,
-                      err);
+        st = sl_json_u32(v, "max_num_seqs", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_SEQS, &p->max_num_seqs,
+                         err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "max_num_batched_tokens", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_BATCH,
+                         &p->max_num_batched_tokens, err);
     if (st == SL_OK)
         st = sl_json_f64(v, "prefill_stretch", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_STRETCH,
                          &p->prefill_stretch, err);
-    if (st == SL_OK) st = read_u32(v, "context", 1, SL_PLAN_MAX_CONTEXT, &p->context, err);
-    if (st == SL_OK) st = read_u32(v, "kv_pages", 1, SL_PLAN_MAX_PAGES, &p->n_pages, err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "context", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_CONTEXT, &p->context, err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "kv_pages", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_PAGES, &p->n_pages, err);
     return st;
 }
 
@@ -296,15 +292,17 @@ static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_schedule_parse(schedule, &s, err);
     if (st != SL_OK) return st;
     sl_plan_set_schedule(p, s);
-    st = read_u32(v, "lanes", 1, SL_PLAN_MAX_LANES, &p->lanes, err);
-    if (st == SL_OK) st = read_u32(v, "chunks", 1, SL_PLAN_MAX_CHUNKS, &p->chunks, err);
+    st = sl_json_u32(v, "lanes", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_LANES, &p->lanes, err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "chunks", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_CHUNKS, &p->chunks, err);
     if (st == SL_OK) st = sl_json_string(v, "chunk_by", SL_JSON_OPTIONAL, &chunking, err);
     if (st == SL_OK && chunking[0]) st = sl_chunking_parse(chunking, &p->chunking, err);
     if (st == SL_OK) st = sl_json_string(v, "order", SL_JSON_OPTIONAL, &order, err);
     if (st == SL_OK) st = sl_order_parse(order, &p->order, err);
     if (st == SL_OK) st = sl_json_string(v, "policy", SL_JSON_OPTIONAL, &policy, err);
     if (st == SL_OK) st = sl_policy_parse(policy, &p->policy, err);
-    if (st == SL_OK) st = read_u32(v, "lookahead", 0, 1024, &p->lookahead, err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "lookahead", SL_JSON_OPTIONAL, 0, 1024, &p->lookahead, err);
     if (st == SL_OK) st = sl_json_f64(v, "delta", SL_JSON_OPTIONAL, 1e-6, 1, &p->delta, err);
     return st;
 }
@@ -405,11 +403,13 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_string(v, "wire", SL_JSON_OPTIONAL, &wire, err);
     if (st == SL_OK) st = sl_wire_format_parse(wire, &p->wire, err);
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
-    if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
-    if (st == SL_OK) st = read_u32(v, "kv_replicas", 0, 1, &p->kv_replicas, err);
+    if (st == SL_OK) st = sl_json_u32(v, "epoch", SL_JSON_OPTIONAL, 1, UINT32_MAX, &p->epoch, err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "kv_replicas", SL_JSON_OPTIONAL, 0, 1, &p->kv_replicas, err);
     if (st == SL_OK) st = sl_json_bool(v, "segments", SL_JSON_OPTIONAL, &p->segments, err);
     if (st == SL_OK) st = sl_ranks_from_json(v, p, err);
-    if (st == SL_OK) st = read_u32(v, "threads", 0, SL_PLAN_MAX_THREADS, &p->threads, err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "threads", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_THREADS, &p->threads, err);
     if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
     if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);

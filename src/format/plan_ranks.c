@@ -64,23 +64,14 @@ sl_status sl_ranks_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
 
 void sl_ranks_print_worker(const sl_plan_worker *w, json_t *row) {
     json_t *list = w->ranks[0] ? json_array() : NULL;
-    for (const char *at = w->ranks; list && *at;) {
-        const size_t len = strcspn(at, ",");
+    const char *at;
+    size_t len;
+    for (uint32_t i = 0; list && (at = sl_rank_address(w->ranks, i, &len)); i++)
         json_array_append_new(list, json_stringn(at, len));
-        at += len + (at[len] == ',');
-    }
     if (list) json_object_set_new(row, "ranks", list);
 }
 
 /* ---- how many ---- */
-
-static sl_status read_u32(sl_json v, const char *key, uint64_t min, uint64_t max, uint32_t *out,
-                          sl_err *err) {
-    uint64_t n = *out;
-    sl_status st = sl_json_u64(v, key, SL_JSON_OPTIONAL, min, max, &n, err);
-    *out = (uint32_t)n;
-    return st;
-}
 
 /* Ranks of the workers of either side. */
 sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) {
@@ -90,8 +81,10 @@ sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) {
     sl_status st = sl_json_object(v, "tp", SL_JSON_OPTIONAL, &tp, err);
     if (st != SL_OK || !tp.value) return st;
     st = sl_json_only(tp, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = read_u32(tp, keys[0], 1, SL_MAX_RANKS, &p->attention_tp, err);
-    if (st == SL_OK) st = read_u32(tp, keys[1], 1, SL_MAX_RANKS, &p->expert_tp, err);
+    if (st == SL_OK)
+        st = sl_json_u32(tp, keys[0], SL_JSON_OPTIONAL, 1, SL_MAX_RANKS, &p->attention_tp, err);
+    if (st == SL_OK)
+        st = sl_json_u32(tp, keys[1], SL_JSON_OPTIONAL, 1, SL_MAX_RANKS, &p->expert_tp, err);
     if (st == SL_OK) st = sl_json_string(tp, keys[2], SL_JSON_OPTIONAL, &ranks, err);
     return st == SL_OK ? sl_rank_kind_parse(ranks, &p->rank_kind, err) : st;
 }
@@ -105,34 +98,34 @@ json_t *sl_ranks_json(const sl_plan *p) {
 /* ---- checks ---- */
 
 static uint32_t addresses_of(const sl_plan_worker *w) {
-    uint32_t n = w->ranks[0] != 0;
-    for (const char *c = w->ranks; *c; c++) n += *c == ',';
+    size_t len;
+    uint32_t n = 0;
+    while (sl_rank_address(w->ranks, n, &len)) n++;
     return n;
 }
 
-/* How often the list has that address. */
-static uint32_t times_in(const char *list, const char *address, size_t len) {
+/* How often the worker has that address. */
+static uint32_t times_at(const sl_plan_worker *w, const char *address, size_t len) {
+    const char *at;
+    size_t its;
     uint32_t n = 0;
-    for (const char *at = list; *at;) {
-        const size_t its = strcspn(at, ",");
+    for (uint32_t i = 0; (at = sl_rank_address(w->ranks, i, &its)); i++)
         n += its == len && memcmp(at, address, len) == 0;
-        at += its + (at[its] == ',');
-    }
     return n;
 }
 
 /* A rank is of one gang. */
 static sl_status check_once(const sl_plan *p, uint32_t worker, sl_err *err) {
-    for (const char *at = p->worker[worker].ranks; *at;) {
-        const size_t len = strcspn(at, ",");
+    const char *at;
+    size_t len;
+    for (uint32_t k = 0; (at = sl_rank_address(p->worker[worker].ranks, k, &len)); k++) {
         uint32_t n = 0;
-        for (uint32_t i = 0; i < p->n_workers; i++) n += times_in(p->worker[i].ranks, at, len);
+        for (uint32_t i = 0; i < p->n_workers; i++) n += times_at(&p->worker[i], at, len);
         if (n > 1)
             return sl_fail(err, SL_ERR_ARG,
                            "plan: %u ranks are at %.*s, where one can be (workers.ranks, "
                            "--rank-hosts)",
                            n, (int)len, at);
-        at += len + (at[len] == ',');
     }
     return SL_OK;
 }

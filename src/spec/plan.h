@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #define SL_PLAN_VERSION 1u
 
@@ -140,6 +141,17 @@ typedef struct sl_plan {
     sl_device_spec device; /* of workers that are on no GPU; gpu_memory and numerics of those that
                             * are (sl_plan_device_of) */
 } sl_plan;
+
+/* The i-th address of a worker's `ranks`, of *len bytes; NULL: there are not so many. */
+static inline const char *sl_rank_address(const char *ranks, uint32_t i, size_t *len) {
+    const char *at = *ranks ? ranks : NULL;
+    for (; at && i > 0; i--) {
+        at = strchr(at, ',');
+        at += at != NULL;
+    }
+    if (at) *len = strcspn(at, ",");
+    return at;
+}
 
 /* Ranks of the gang that a worker with these roles is. */
 static inline uint32_t sl_plan_ranks(const sl_plan *p, uint32_t roles) {

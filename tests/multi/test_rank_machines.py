@@ -17,19 +17,10 @@ import time
 import pytest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parent)]
+import launched  # noqa: E402
 from served import SLUICE  # noqa: E402
 from test_kill import FIXTURE, Server, assert_books_balance, metric, start_streams, wait_until, went_on  # noqa: E402
 from workers import children  # noqa: E402
-
-
-def free_ports(n):
-    sockets = [socket.socket() for _ in range(n)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 class Rank:
@@ -62,7 +53,7 @@ def ranks(secret):
     """Makes ranks, which end with the test."""
     with contextlib.ExitStack() as stack:
         def make(n):
-            made = [Rank(secret, port) for port in free_ports(n)]
+            made = [Rank(secret, launched.free_port()) for _ in range(n)]
             for r in made:
                 stack.callback(r.stop)
             return made
@@ -133,7 +124,7 @@ def test_a_rank_is_stopped_for_a_while(secret, ranks):
 
 def test_ranks_may_come_later(secret):
     """Who opens its gang waits for those that are not there yet."""
-    port, = free_ports(1)
+    port = launched.free_port()
     run = subprocess.Popen([SLUICE, "run", str(FIXTURE), "-p", "x", "--max-tokens", "4", "--tp", "2", "--rank-hosts", f"127.0.0.1:{port}",
                             "--secret-file", str(secret)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(1)
@@ -168,7 +159,7 @@ def test_without_a_secret_nobody_calls():
 
 def test_a_rank_that_cannot_serve_ends(secret):
     """Another address than this machine's, a port of somebody else's, no model."""
-    port, = free_ports(1)
+    port = launched.free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()

@@ -112,34 +112,36 @@ static void served(const servers *s) {
 /* Of the gang that is opened next. */
 static const char *ranks_at;
 
-/* hosted NULL: all experts. */
-static sl_device *open_hosting(const char *folder, uint32_t ranks, sl_rank_kind kind,
-                               bool segmented, sl_activations activations, uint32_t threads,
-                               const uint8_t *hosted) {
+/* Of one fixture's folder or another, with room for a step. */
+static sl_device_opts options_of(const char *folder, uint32_t ranks, sl_rank_kind kind) {
     static const sl_device_spec cpu = {.kind = SL_DEVICE_CPU};
-    const sl_device_opts o = {
-        .folder = folder,
-        .hosts = {.attention = true, .experts = true, .hosted = hosted, .segmented = segmented},
-        .device = &cpu,
-        .ranks = ranks,
-        .rank_kind = kind,
-        .ranks_at = ranks_at,
-        .secret = secret,
-        .threads = threads,
-        .activations = activations,
-        .exact = segmented,
-        .max_rows = ROWS,
-        .max_pairs = PAIRS,
-        .kv_pages = PAGES};
+    return (sl_device_opts){.folder = folder,
+                            .hosts = {.attention = true, .experts = true},
+                            .device = &cpu,
+                            .ranks = ranks,
+                            .rank_kind = kind,
+                            .ranks_at = ranks_at,
+                            .secret = secret,
+                            .threads = 1,
+                            .max_rows = ROWS,
+                            .max_pairs = PAIRS,
+                            .kv_pages = PAGES};
+}
+
+static sl_device *open_device(const sl_device_opts *o) {
     sl_device *d = NULL;
     sl_err err;
-    if (sl_device_open(&o, &d, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (sl_device_open(o, &d, &err) != SL_OK) fail_msg("%s", err.msg);
     return d;
 }
 
 static sl_device *open_gang(const char *folder, uint32_t ranks, sl_rank_kind kind, bool segmented,
                             sl_activations activations, uint32_t threads) {
-    return open_hosting(folder, ranks, kind, segmented, activations, threads, NULL);
+    sl_device_opts o = options_of(folder, ranks, kind);
+    o.hosts.segmented = o.exact = segmented;
+    o.activations = activations;
+    o.threads = threads;
+    return open_device(&o);
 }
 
 static float *take(run *r, uint32_t i, size_t rows) {
@@ -358,19 +360,11 @@ static void ranks_give_the_same(void **state) {
 /* A thread whose gang had each rank on cores of its own has all of its cores again after it: the
  * next gang of it, of a worker that joins once more, takes as many. */
 static void cores_come_back(void **state) {
-    static const sl_device_spec cpu = {.kind = SL_DEVICE_CPU};
     (void)state;
     for (uint32_t kind = 0; kind < 2; kind++) {
-        const sl_device_opts o = {.folder = ONE_FIXTURE,
-                                  .hosts = {.attention = true, .experts = true},
-                                  .device = &cpu,
-                                  .ranks = 2,
-                                  .rank_kind = kind ? SL_RANKS_PROCESSES : SL_RANKS_THREADS,
-                                  .threads = 2,
-                                  .apart = true,
-                                  .max_rows = ROWS,
-                                  .max_pairs = PAIRS,
-                                  .kv_pages = PAGES};
+        sl_device_opts o = options_of(ONE_FIXTURE, 2, kind ? SL_RANKS_PROCESSES : SL_RANKS_THREADS);
+        o.threads = 2;
+        o.apart = true;
         cpu_set_t before, meanwhile, after;
         sl_device *d = NULL;
         sl_err err;
@@ -384,8 +378,9 @@ static void cores_come_back(void **state) {
     }
 }
 
-/* Experts that a gang of that kind did not have at first. */
-static void host_later(sl_rank_kind kind) {
+/* Experts that a gang of that kind did not have at first: of three one, or none, and room for so
+ * many pairs. */
+static void host_later(sl_rank_kind kind, uint32_t of_three, uint32_t max_pairs) {
     sl_model_spec m;
     sl_hosting left;
     sl_err err;
@@ -394,9 +389,13 @@ static void host_later(sl_rank_kind kind) {
     assert_int_equal(sl_model_read_spec(ONE_FIXTURE, &m, NULL, &err), SL_OK);
     uint8_t *hosted = calloc((size_t)m.n_moe, m.n_experts);
     assert_non_null(hosted);
-    for (uint32_t i = 0; i < m.n_moe * m.n_experts; i += 3) hosted[i] = 1;
-    run one = start(open_gang(ONE_FIXTURE, 1, SL_RANKS_THREADS, true, SL_ACTIVATIONS_F32, 1));
-    run gang = start(open_hosting(ONE_FIXTURE, 2, kind, true, SL_ACTIVATIONS_F32, 1, hosted));
+    for (uint32_t i = 0; of_three && i < m.n_moe * m.n_experts; i += 3) hosted[i] = 1;
+    sl_device_opts o = options_of(ONE_FIXTURE, 2, kind);
+    o.hosts.hosted = hosted;
+    o.hosts.segmented = o.exact = true;
+    o.max_pairs = max_pairs;
+    run one = start(open_gang(ONE_FIXTURE, 1, SL_RANKS_THREADS, true, o.activations, 1));
+    run gang = start(open_device(&o));
     memset(hosted, 1, (size_t)m.n_moe * m.n_experts);
     do assert_int_equal(sl_device_host(gang.d, hosted, PAIRS, true, &left, &err), SL_OK);
     while (left != SL_HOSTING_DONE);
@@ -409,48 +408,11 @@ static void host_later(sl_rank_kind kind) {
     free(hosted);
 }
 
-/* A device that was opened for few pairs, of no experts, has room for more with them. */
-static void pairs_come_with_experts(void **state) {
-    static const sl_device_spec cpu = {.kind = SL_DEVICE_CPU};
-    sl_model_spec m;
-    sl_hosting left;
-    sl_err err;
-    (void)state;
-    assert_int_equal(sl_model_read_spec(ONE_FIXTURE, &m, NULL, &err), SL_OK);
-    uint8_t *hosted = calloc((size_t)m.n_moe, m.n_experts);
-    assert_non_null(hosted);
-    const servers others = serve_ranks(ONE_FIXTURE, 2);
-    const sl_device_opts o = {.folder = ONE_FIXTURE,
-                              .hosts = {.attention = true, .experts = true, .hosted = hosted},
-                              .device = &cpu,
-                              .ranks = 2,
-                              .rank_kind = SL_RANKS_MACHINES,
-                              .ranks_at = others.at,
-                              .secret = secret,
-                              .threads = 1,
-                              .max_rows = ROWS,
-                              .max_pairs = 1,
-                              .kv_pages = PAGES};
-    sl_device *d = NULL;
-    if (sl_device_open(&o, &d, &err) != SL_OK) fail_msg("%s", err.msg);
-    run one = start(open_gang(ONE_FIXTURE, 1, SL_RANKS_THREADS, false, SL_ACTIVATIONS_INT8, 1));
-    run gang = start(d);
-    memset(hosted, 1, (size_t)m.n_moe * m.n_experts);
-    do assert_int_equal(sl_device_host(d, hosted, PAIRS, true, &left, &err), SL_OK);
-    while (left != SL_HOSTING_DONE);
-    run_step(&one, 0);
-    run_step(&gang, 0);
-    same_bits(&one, &gang, "pairs later", 2);
-    end(&gang);
-    served(&others);
-    end(&one);
-    free(hosted);
-}
-
 static void hosted_later(void **state) {
     (void)state;
-    host_later(SL_RANKS_PROCESSES);
-    host_later(SL_RANKS_MACHINES);
+    host_later(SL_RANKS_PROCESSES, 1, PAIRS);
+    host_later(SL_RANKS_MACHINES, 1, PAIRS);
+    host_later(SL_RANKS_MACHINES, 0, 1); /* more experts are more pairs of a call */
 }
 
 /* A call with more data than any before it, and others after it. */
@@ -588,22 +550,12 @@ static void a_machine_that_is_gone_is_named(void **state) {
     }
 }
 
-/* Of another model, of another secret, and more addresses than ranks. */
+/* Of another model, of another secret, and fewer addresses than ranks. */
 static void strangers_are_refused(void **state) {
-    static const sl_device_spec cpu = {.kind = SL_DEVICE_CPU};
     (void)state;
     const servers others = serve_ranks(GOLDEN "qwen2moe-tiny", 2);
-    sl_device_opts o = {.folder = ONE_FIXTURE,
-                        .hosts = {.attention = true, .experts = true},
-                        .device = &cpu,
-                        .ranks = 2,
-                        .rank_kind = SL_RANKS_MACHINES,
-                        .ranks_at = others.at,
-                        .secret = secret,
-                        .threads = 1,
-                        .max_rows = ROWS,
-                        .max_pairs = PAIRS,
-                        .kv_pages = PAGES};
+    ranks_at = others.at;
+    sl_device_opts o = options_of(ONE_FIXTURE, 2, SL_RANKS_MACHINES);
     sl_device *d = NULL;
     sl_err err;
     assert_int_not_equal(sl_device_open(&o, &d, &err), SL_OK);
@@ -695,7 +647,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ranks_end_with_the_gang),
         cmocka_unit_test(a_machine_that_is_gone_is_named),
         cmocka_unit_test(strangers_are_refused),
-        cmocka_unit_test(pairs_come_with_experts),
         cmocka_unit_test(the_next_worker_finds_a_busy_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

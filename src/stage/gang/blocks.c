@@ -32,14 +32,16 @@ static void drop_block(gang_blocks *b, uint32_t id) {
     if (gang_do(b->of, &j, &err) != SL_OK) b->of->own.lost(&b->of->own, &err);
 }
 
-sl_status gang_blocks_take(gang_blocks *b, size_t bytes, sl_mem *out, sl_err *err) {
+sl_status gang_blocks_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
+    gang_blocks *b = ((gang *)d)->others;
     uint32_t id;
     sl_status st = add_block(b, bytes, &id, err);
     if (st == SL_OK) *out = sl_mem_host(b->memory.block[id].at, bytes);
     return st;
 }
 
-void gang_blocks_give(gang_blocks *b, sl_mem m) {
+void gang_blocks_give(sl_device *d, sl_mem m) {
+    gang_blocks *b = ((gang *)d)->others;
     for (uint32_t i = 0; i < GANG_MAX_BLOCKS; i++) {
         if (b->memory.block[i].at != sl_mem_ptr(m)) continue;
         drop_block(b, i);
@@ -77,9 +79,5 @@ sl_status gang_blocks_show(gang_blocks *b, const gang_job *j, gang_job *own, sl_
     sl_status st = make_area(b, gang_job_bytes(j, spec), err);
     if (st != SL_OK) return st;
     gang_job_pack(&b->memory, board->area, j, spec, &board->job);
-    /* Pages are put together there. */
-    if (j->kind == GANG_READ)
-        own->page.blocks =
-            (float *)(void *)(b->memory.block[board->area].at + (uintptr_t)board->job.page.blocks);
     return SL_OK;
 }

@@ -16,9 +16,10 @@ struct gang_blocks {
     void (*deliver)(gang_blocks *b, int fd);
 };
 
-/* Memory of zeroes that all ranks have. SL_ERR_LIMIT, SL_ERR_NOMEM, SL_ERR_IO. */
-sl_status gang_blocks_take(gang_blocks *b, size_t bytes, sl_mem *out, sl_err *err) SL_MUST_CHECK;
-void gang_blocks_give(gang_blocks *b, sl_mem m);
+/* Of gang_ways, where `others` of a gang begins with its blocks: memory of zeroes that all ranks
+ * have. SL_ERR_LIMIT, SL_ERR_NOMEM, SL_ERR_IO. */
+sl_status gang_blocks_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) SL_MUST_CHECK;
+void gang_blocks_give(sl_device *d, sl_mem m);
 
 /* The job onto the board, what it points to into the block of jobs, which grows; *own: the job as
  * rank 0 does it. */

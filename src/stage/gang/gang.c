@@ -33,7 +33,7 @@ sl_status gang_do(gang *g, const gang_job *j, sl_err *err) {
     if (!g->ways->hear) must_meet(g, SL_COLL_SPEAKS);
     gang_rank_do(&g->own, &own);
     if (g->ways->hear)
-        g->ways->hear(g, j, &own);
+        g->ways->hear(g, &own);
     else
         must_meet(g, SL_COLL_HEARS);
     if (g->ways->take_back) g->ways->take_back(g, j);

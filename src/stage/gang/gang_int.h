@@ -110,7 +110,7 @@ typedef struct gang_ways {
     sl_status (*show)(gang *g, const gang_job *j, gang_job *own, sl_err *err);
     /* Rank 0 has done the job: returns when the others have, with their part of its results. NULL:
      * ranks meet on the board before and after it. */
-    void (*hear)(gang *g, const gang_job *j, const gang_job *own);
+    void (*hear)(gang *g, const gang_job *own);
     /* What they wrote is where the job said after this. NULL: it is. */
     void (*take_back)(gang *g, const gang_job *j);
     /* They are there no longer; told: the job to leave was shown to them. NULL-safe after a start

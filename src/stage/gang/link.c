@@ -39,15 +39,16 @@ static sl_status take_place(gang_link *l, uint32_t rank, sl_conn *c, sl_err *err
     if (st != SL_OK) return st;
     sl_conn_set_user(c, (void *)(uintptr_t)(rank + 1));
     l->peer[rank].conn = c;
-    l->peer[rank].there = true;
     return SL_OK;
 }
 
-static sl_status say_who(gang_link *l, sl_conn *c, sl_err *err) {
+/* as: the rank that the other is to be, where rank 0 speaks; else 0. */
+static sl_status say_who(gang_link *l, sl_conn *c, uint32_t as, sl_err *err) {
     sl_buf *b = sl_net_buf_take(l->net, sizeof l->own);
     if (!b) return sl_fail(err, SL_ERR_NOMEM, "a greeting");
     memcpy(b->data, &l->own, sizeof l->own);
-    return sl_net_send(l->net, c, (sl_wire_header){.kind = SL_MSG_RANK_IS}, b) == SL_OK
+    const sl_wire_header h = {.kind = SL_MSG_RANK_IS, .rows = as};
+    return sl_net_send(l->net, c, h, b) == SL_OK
                ? SL_OK
                : sl_fail(err, SL_ERR_PEER_DOWN, "a rank is gone as it is greeted");
 }
@@ -73,9 +74,8 @@ static sl_status join_gang(gang_link *l, const gang_greeting *said, sl_conn *c, 
         sl_conn *to = NULL;
         st = sl_net_connect(l->net, l->own.at[i], (void *)(uintptr_t)(i + 1), &to, err);
         if (st != SL_OK) return sl_err_prefix(err, "rank %u at %s", i, l->own.at[i]);
-        if ((st = sl_coll_on_open(l->coll, i, to, err)) == SL_OK) st = say_who(l, to, err);
+        if ((st = sl_coll_on_open(l->coll, i, to, err)) == SL_OK) st = say_who(l, to, 0, err);
         l->peer[i].conn = to;
-        l->peer[i].there = true;
     }
     return st;
 }
@@ -294,16 +294,6 @@ sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t
 
 /* ---- beginnings ---- */
 
-/* Rank 0 greets rank i: `rows` of the header is the place that it has. */
-static sl_status greet(gang_link *l, uint32_t rank, sl_err *err) {
-    sl_buf *b = sl_net_buf_take(l->net, sizeof l->own);
-    if (!b) return sl_fail(err, SL_ERR_NOMEM, "a greeting");
-    memcpy(b->data, &l->own, sizeof l->own);
-    const sl_wire_header h = {.kind = SL_MSG_RANK_IS, .rows = rank};
-    return sl_net_send(l->net, l->peer[rank].conn, h, b) == SL_OK ? SL_OK
-                                                                  : missing(l, rank, false, err);
-}
-
 /* A call that nobody answers may be answered a little later, when that rank has started. */
 static bool is_worth_another(const gang_peer *p) {
     return p->why != SL_ERR_AUTH && p->why != SL_ERR_PROTOCOL && p->why != SL_ERR_UNSUPPORTED;
@@ -337,8 +327,8 @@ static sl_status call_all(gang_link *l, waiting *w, sl_err *err) {
     for (uint32_t i = 1; st == SL_OK && i < of; i++) st = call_one(l, i, w, err);
     for (uint32_t i = 1; st == SL_OK && i < of; i++) {
         st = sl_coll_on_open(l->coll, i, l->peer[i].conn, err);
-        l->peer[i].there = true;
-        if (st == SL_OK) st = greet(l, i, err);
+        if (st == SL_OK) st = say_who(l, l->peer[i].conn, i, err);
+        if (st == SL_ERR_PEER_DOWN) st = missing(l, i, false, err);
     }
     for (uint32_t i = 1; st == SL_OK && i < of; i++) {
         while (st == SL_OK && !l->peer[i].whole) {
@@ -389,7 +379,7 @@ sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS
 }
 
 static bool is_there(const gang_peer *p) {
-    return p->there && p->conn && sl_conn_is_open(p->conn);
+    return p->conn && sl_conn_is_open(p->conn);
 }
 
 static bool all_there(const gang_link *l) {
@@ -401,12 +391,12 @@ static bool all_there(const gang_link *l) {
 sl_status gang_link_answer(gang_link *l, sl_err *err) {
     waiting w = {0};
     l->serves = true;
-    while (!l->coll || !l->peer[0].there) (void)turn(l, &w);
+    while (!l->coll) (void)turn(l, &w);
     w = wait_for(l, GANG_DEADLINE_MS);
     while (!all_there(l)) {
         bool in_time = turn(l, &w);
         for (uint32_t i = 0; i < l->own.rank.of; i++)
-            if (l->peer[i].gone || (!in_time && !l->peer[i].there && i != l->own.rank.index))
+            if (l->peer[i].gone || (!in_time && !l->peer[i].conn && i != l->own.rank.index))
                 return missing(l, i, !l->peer[i].gone, err);
     }
     return gang_link_send(l, 0, SL_MSG_RANK_DONE, 0, NULL, 0, err);

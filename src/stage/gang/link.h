@@ -19,7 +19,6 @@ typedef struct gang_greeting {
 
 typedef struct gang_peer {
     sl_conn *conn; /* NULL: not yet, or gone */
-    bool there;    /* it has said who it is */
     bool gone;
     sl_status why; /* with `gone` */
     char text[96];

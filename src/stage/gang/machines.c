@@ -64,26 +64,27 @@ static void tick_worker(void *ctx) {
 /* The n addresses of ranks 1 and on. */
 static sl_status read_addresses(const char *text, uint32_t n, char at[][GANG_ADDRESS],
                                 sl_err *err) {
-    uint32_t rank = 1;
-    while (text && *text && rank <= n) {
-        const size_t len = strcspn(text, ",");
+    size_t len;
+    for (uint32_t rank = 1; rank <= n; rank++) {
+        const char *from = sl_rank_address(text, rank - 1, &len);
+        if (!from)
+            return sl_fail(err, SL_ERR_ARG, "fewer addresses than the %u of ranks beside the first",
+                           n);
         if (len == 0 || len >= GANG_ADDRESS)
             return sl_fail(err, SL_ERR_ARG,
                            "rank %u: an address of %zu bytes, 1 to %u are possible", rank, len,
                            GANG_ADDRESS - 1);
-        memcpy(at[rank], text, len);
-        at[rank++][len] = 0;
-        text += len + (text[len] == ',');
+        memcpy(at[rank], from, len);
+        at[rank][len] = 0;
     }
-    if (rank == n + 1 && (!text || !*text)) return SL_OK;
-    return sl_fail(err, SL_ERR_ARG, "%s addresses than the %u of ranks beside the first",
-                   rank <= n ? "fewer" : "more", n);
+    if (!sl_rank_address(text, n, &len)) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG, "more addresses than the %u of ranks beside the first", n);
 }
 
 static sl_status open_link(gang *g, crew *c, const sl_device_opts *o, sl_err *err) {
     char at[SL_MAX_RANKS][GANG_ADDRESS] = {{0}};
     sl_model_spec m;
-    sl_status st = read_addresses(o->ranks_at, g->n - 1, at, err);
+    sl_status st = read_addresses(o->ranks_at ? o->ranks_at : "", g->n - 1, at, err);
     if (st == SL_OK) st = sl_model_read_spec(o->folder, &m, NULL, err);
     if (st != SL_OK) return st;
     gang_link_opts lo = {
@@ -163,27 +164,10 @@ static sl_status take_answer(gang *g, uint32_t rank, const gang_job *own, sl_err
     return SL_OK;
 }
 
-static void machines_hear(gang *g, const gang_job *j, const gang_job *own) {
+static void machines_hear(gang *g, const gang_job *own) {
     sl_err err;
-    (void)j;
     for (uint32_t i = 1; i < g->n; i++)
         if (take_answer(g, i, own, &err) != SL_OK) lost(&g->own, &err);
-}
-
-/* Pages are put together where jobs lie; all else is where the job has it. */
-static void machines_take_back(gang *g, const gang_job *j) {
-    const crew *c = g->others;
-    if (j->kind == GANG_READ)
-        gang_job_take_back(&c->blocks.memory, c->board->area, &c->board->job, j, g->base.spec,
-                           g->n);
-}
-
-static sl_status machines_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
-    return gang_blocks_take(((gang *)d)->others, bytes, out, err);
-}
-
-static void machines_give(sl_device *d, sl_mem m) {
-    gang_blocks_give(((gang *)d)->others, m);
 }
 
 /* Heartbeats leave, and who is gone is heard of. */
@@ -201,8 +185,7 @@ const gang_ways gang_machines = {.apart = true,
                                  .start = machines_start,
                                  .show = machines_show,
                                  .hear = machines_hear,
-                                 .take_back = machines_take_back,
                                  .stop = machines_stop,
-                                 .take = machines_take,
-                                 .give = machines_give,
+                                 .take = gang_blocks_take,
+                                 .give = gang_blocks_give,
                                  .tend = machines_tend};

@@ -209,7 +209,14 @@ static void deliver(gang_blocks *b, int fd) {
 }
 
 static sl_status processes_show(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
-    return gang_blocks_show(g->others, j, own, err);
+    const gang_blocks *b = g->others;
+    const gang_board *board = g->own.board;
+    sl_status st = gang_blocks_show(g->others, j, own, err);
+    /* Pages are put together there. */
+    if (st == SL_OK && j->kind == GANG_READ)
+        own->page.blocks =
+            (float *)(void *)(b->memory.block[board->area].at + (uintptr_t)board->job.page.blocks);
+    return st;
 }
 
 static void processes_take_back(gang *g, const gang_job *j) {
@@ -218,17 +225,9 @@ static void processes_take_back(gang *g, const gang_job *j) {
     gang_job_take_back(&b->memory, board->area, &board->job, j, g->base.spec, g->n);
 }
 
-static sl_status processes_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) {
-    return gang_blocks_take(((gang *)d)->others, bytes, out, err);
-}
-
-static void processes_give(sl_device *d, sl_mem m) {
-    gang_blocks_give(((gang *)d)->others, m);
-}
-
 const gang_ways gang_processes = {.start = processes_start,
                                   .show = processes_show,
                                   .take_back = processes_take_back,
                                   .stop = processes_stop,
-                                  .take = processes_take,
-                                  .give = processes_give};
+                                  .take = gang_blocks_take,
+                                  .give = gang_blocks_give};
