@@ -142,6 +142,7 @@ def test_ranks_may_come_later(secret):
     (["--tp", "2", "--tp-ranks", "threads", "--rank-hosts", "127.0.0.1:1"], "--rank-hosts is of ranks that are machines, not threads"),
     (["--tp", "2", "--rank-hosts", "127.0.0.1:1;127.0.0.1:2"], "more than the plan's 1 workers"),
     (["--attention", "2", "--tp", "2", "--rank-hosts", "127.0.0.1:1;127.0.0.1:1"], "2 ranks are at 127.0.0.1:1, where one can be"),
+    (["--tp", "2", "--rank-hosts", "nonsense"], "rank 1 of 2 at nonsense: "),
     (["--tp", "2", "--rank-hosts", "x" * 300], "addresses of ranks of 300 bytes, 255 are possible"),
     (["--tp", "2", "--rank-hosts", "127.0.0.1:1", "--device", "emulated:H100", "--rank-link", "10:160"], "ranks of emulated devices are no machines"),
 ])

@@ -296,7 +296,8 @@ sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t
 
 /* A call that nobody answers may be answered a little later, when that rank has started. */
 static bool is_worth_another(const gang_peer *p) {
-    return p->why != SL_ERR_AUTH && p->why != SL_ERR_PROTOCOL && p->why != SL_ERR_UNSUPPORTED;
+    return p->why != SL_ERR_AUTH && p->why != SL_ERR_PROTOCOL && p->why != SL_ERR_UNSUPPORTED &&
+           p->why != SL_ERR_ARG;
 }
 
 /* Until it is connected, or time is up, or it does not want to be. */
