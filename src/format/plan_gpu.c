@@ -174,11 +174,11 @@ json_t *sl_gpus_json(const sl_plan *p) {
 /* ---- what excludes what ---- */
 
 static sl_status check_worker(const sl_plan *p, uint32_t id, sl_err *err) {
-    const uint32_t ranks = sl_plan_ranks(p, p->worker[id].roles);
+    const uint32_t ranks = sl_plan_all_ranks(p, p->worker[id].roles);
     const uint32_t index = sl_plan_device_of(p, id).index;
     if (ranks > 1)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: worker %u is %u ranks (--tp), on cuda:%u it can only be one", id,
+                       "plan: worker %u is %u ranks (--tp, --pp), on cuda:%u it can only be one", id,
                        ranks, index);
     return SL_OK;
 }

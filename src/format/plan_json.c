@@ -386,11 +386,11 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",   "epoch",      "schedule",  "lanes",         "chunks",      "chunk_by",
-        "order",     "policy",     "lookahead", "delta",         "wire",        "exact",
-        "workers",   "limits",     "threads",   "progress",      "device",      "route_skew",
-        "placement", "deployment", "costs",     "pin",           "activations", "kv_replicas",
-        "segments",  "tp",         "gpu",       "random_weights"};
+        "version",   "epoch",      "schedule",  "lanes",    "chunks",        "chunk_by",
+        "order",     "policy",     "lookahead", "delta",    "wire",          "exact",
+        "workers",   "limits",     "threads",   "progress", "device",        "route_skew",
+        "placement", "deployment", "costs",     "pin",      "activations",   "kv_replicas",
+        "segments",  "tp",         "pp",        "gpu",      "random_weights"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT];
@@ -550,6 +550,7 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
     if (p->segments) json_object_set_new(doc, "segments", json_true());
     if (p->attention_tp > 1 || p->expert_tp > 1) json_object_set_new(doc, "tp", sl_ranks_json(p));
+    sl_pipeline_print(p, doc);
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.kind == SL_DEVICE_EMULATED)
@@ -655,6 +656,10 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (p->n_experts != m->n_experts)
         return sl_fail(err, SL_ERR_ARG, "plan: %u experts, the model has %u", p->n_experts,
                        m->n_experts);
+    if (sl_plan_pipeline(p) > m->n_layers)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: pipelines of %u ranks (pp, --pp): the model has %u blocks",
+                       sl_plan_pipeline(p), m->n_layers);
     if (p->context > m->max_position)
         return sl_fail(err, SL_ERR_ARG, "plan: context %u, the model's limit is %u", p->context,
                        m->max_position);

@@ -73,20 +73,42 @@ void sl_ranks_print_worker(const sl_plan_worker *w, json_t *row) {
 
 /* ---- how many ---- */
 
+/* Ranks of the pipelines that all workers are. */
+static sl_status pipeline_from_json(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const keys[] = {"degree", "ranks"};
+    const char *ranks = rank_kind_names[SL_RANKS_THREADS];
+    sl_json pp = {0};
+    sl_status st = sl_json_object(v, "pp", SL_JSON_OPTIONAL, &pp, err);
+    if (st != SL_OK || !pp.value) return st;
+    st = sl_json_only(pp, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = sl_json_u32(pp, keys[0], SL_JSON_REQUIRED, 1, SL_MAX_RANKS, &p->pp, err);
+    if (st == SL_OK) st = sl_json_string(pp, keys[1], SL_JSON_OPTIONAL, &ranks, err);
+    return st == SL_OK && p->pp > 1 ? sl_rank_kind_parse(ranks, &p->rank_kind, err) : st;
+}
+
 /* Ranks of the workers of either side. */
 sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {"attention", "expert", "ranks"};
     const char *ranks = rank_kind_names[SL_RANKS_THREADS];
     sl_json tp = {0};
     sl_status st = sl_json_object(v, "tp", SL_JSON_OPTIONAL, &tp, err);
-    if (st != SL_OK || !tp.value) return st;
+    if (st == SL_OK && !tp.value) return pipeline_from_json(v, p, err);
+    if (st != SL_OK) return st;
     st = sl_json_only(tp, keys, SL_LEN(keys), err);
     if (st == SL_OK)
         st = sl_json_u32(tp, keys[0], SL_JSON_OPTIONAL, 1, SL_MAX_RANKS, &p->attention_tp, err);
     if (st == SL_OK)
         st = sl_json_u32(tp, keys[1], SL_JSON_OPTIONAL, 1, SL_MAX_RANKS, &p->expert_tp, err);
     if (st == SL_OK) st = sl_json_string(tp, keys[2], SL_JSON_OPTIONAL, &ranks, err);
-    return st == SL_OK ? sl_rank_kind_parse(ranks, &p->rank_kind, err) : st;
+    if (st == SL_OK) st = sl_rank_kind_parse(ranks, &p->rank_kind, err);
+    return st == SL_OK ? pipeline_from_json(v, p, err) : st;
+}
+
+void sl_pipeline_print(const sl_plan *p, json_t *doc) {
+    if (sl_plan_pipeline(p) == 1) return;
+    json_object_set_new(
+        doc, "pp",
+        json_pack("{s:i, s:s}", "degree", (int)p->pp, "ranks", rank_kind_names[p->rank_kind]));
 }
 
 json_t *sl_ranks_json(const sl_plan *p) {
@@ -135,7 +157,7 @@ static sl_status check_addresses(const sl_plan *p, sl_err *err) {
     const bool machines = p->rank_kind == SL_RANKS_MACHINES;
     for (uint32_t i = 0; i < p->n_workers; i++) {
         const sl_plan_worker *w = &p->worker[i];
-        const uint32_t wanted = sl_plan_ranks(p, w->roles) - 1;
+        const uint32_t wanted = sl_plan_all_ranks(p, w->roles) - 1;
         const uint32_t have = addresses_of(w);
         if (w->roles == 0) continue; /* it is not there */
         if (!machines && have)
@@ -151,6 +173,30 @@ static sl_status check_addresses(const sl_plan *p, sl_err *err) {
         sl_status st = check_once(p, i, err);
         if (st != SL_OK) return st;
     }
+    return SL_OK;
+}
+
+/* What pipelines cannot be, or not yet. */
+static sl_status check_pipeline(const sl_plan *p, sl_err *err) {
+    const uint32_t n = sl_plan_pipeline(p);
+    if (n == 1) return SL_OK;
+    if (n > SL_MAX_RANKS)
+        return sl_fail(err, SL_ERR_ARG, "plan: pipelines of %u ranks: 1 to %u are possible", n,
+                       SL_MAX_RANKS);
+    if (sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: pipelines of %u ranks (pp, --pp) whose ranks are gangs (tp, --tp) "
+                       "are not built yet: one or the other",
+                       n);
+    if (p->segments)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: sums in segments (--segments) are of gangs, not of pipelines (--pp)");
+    if (sl_device_is_modelled(&p->device))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: emulated devices are no pipelines yet (pp, --pp)");
+    if (p->rank_kind == SL_RANKS_PROCESSES)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: ranks of pipelines (--pp) are threads or machines (--tp-ranks)");
     return SL_OK;
 }
 
@@ -173,6 +219,8 @@ sl_status sl_ranks_check(const sl_plan *p, sl_err *err) {
                            i, attention, expert);
     if (p->segments && !p->exact)
         return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
+    sl_status st = check_pipeline(p, err);
+    if (st != SL_OK) return st;
     if (attention == 1 && expert == 1) return check_addresses(p, err);
     if (sl_device_is_modelled(&p->device) && p->rank_kind != SL_RANKS_THREADS)
         return sl_fail(err, SL_ERR_ARG,

@@ -1,6 +1,8 @@
-/* Gangs of a plan in JSON: how many ranks workers have, what these are, where they answer.
+/* Gangs and pipelines of a plan in JSON: how many ranks workers have, what these are, where they
+ * answer.
  *
  *   "tp": {"attention": 2, "expert": 2, "ranks": "machines"}
+ *   "pp": {"degree": 2, "ranks": "machines"}
  *   "workers": [{"roles": ["attention"], "ranks": ["10.0.0.2:7100"]}, ...]
  *
  * Thread: any. */
@@ -19,11 +21,13 @@ sl_status sl_rank_kind_parse(const char *name, sl_rank_kind *out, sl_err *err) S
  * machines then. SL_ERR_ARG: more workers than the plan has; SL_ERR_LIMIT. */
 sl_status sl_rank_hosts_parse(const char *text, sl_plan *p, sl_err *err) SL_MUST_CHECK;
 
-/* "tp" of the plan `v`, and "ranks" of a worker's row. */
+/* "tp" and "pp" of the plan `v`, and "ranks" of a worker's row. */
 sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) SL_MUST_CHECK;
 sl_status sl_ranks_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) SL_MUST_CHECK;
 /* A new reference; NULL: out of memory. */
 json_t *sl_ranks_json(const sl_plan *p);
+/* Into the plan's document: "pp", where there are pipelines. */
+void sl_pipeline_print(const sl_plan *p, json_t *doc);
 void sl_ranks_print_worker(const sl_plan_worker *w, json_t *row);
 
 /* How many ranks a worker can be, what gangs cannot do, and whether there are as many addresses as

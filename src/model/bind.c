@@ -242,7 +242,13 @@ static size_t expert_of(const sl_model *m, const sl_site *site) {
     return (size_t)m->stored.moe_index[site->layer] * m->stored.n_experts + site->expert;
 }
 
+static bool is_held(const sl_model *m, const sl_stages *s, const sl_site *site) {
+    if (site->t->scope == SL_SCOPE_MODEL) return !s->inner;
+    return sl_extent_has(m->held, site->layer);
+}
+
 static bool hosts(const sl_model *m, const sl_stages *s, const sl_site *site) {
+    if (!is_held(m, s, site)) return false;
     if (site->t->stage != SL_STAGE_EXPERT) return s->attention;
     return s->experts && (!s->hosted || s->hosted[expert_of(m, site)]);
 }
@@ -346,7 +352,7 @@ sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     sl_binding b = {.m = m, .stages = stages};
     sl_status st = each_site(m, bind_tensor, &b, err);
     m->copies.expert = SIZE_MAX;
-    if (st != SL_OK || !m->stored.tied_head || !stages->attention) return st;
+    if (st != SL_OK || !m->stored.tied_head || !stages->attention || stages->inner) return st;
     m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
     sl_rank_cut_head(m, &m->whole.mat[SL_ROLE_LM_HEAD]);
     return SL_OK;

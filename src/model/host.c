@@ -41,7 +41,9 @@ sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hos
     *left = SL_HOSTING_GOES_ON;
     for (size_t i = 0; i < n; i++) {
         const sl_expert_weights *w = &m->expert[i];
-        if (!hosted[i] || (w->down.data && is_near(m, w))) continue;
+        if (!hosted[i] || !sl_extent_has(m->held, m->spec.moe_layer[i / m->spec.n_experts]) ||
+            (w->down.data && is_near(m, w)))
+            continue;
         if (budget == 0) return SL_OK;
         sl_status st = bring(m, i, patient, &budget, &waits, err);
         if (st != SL_OK) return st;

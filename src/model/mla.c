@@ -254,10 +254,11 @@ sl_status sl_mla_bind(sl_model *m, sl_err *err) {
     const sl_model_spec *s = &m->spec;
     sl_status st = SL_OK;
     sl_arch_role any = s->kv_parts ? SL_ROLE_K_B : SL_ROLE_KV_B;
-    if (!s->kv_lora || !m->block[0].mat[any].data) return SL_OK;
+    const sl_extent held = m->held;
+    if (!s->kv_lora || !m->block[held.first].mat[any].data) return SL_OK;
     m->mla = sl_alloc(s->n_layers, sizeof *m->mla);
     if (!m->mla) return sl_fail(err, SL_ERR_NOMEM, "%s: %u latents", m->folder, s->n_layers);
-    for (uint32_t l = 0; l < s->n_layers; l++) {
+    for (uint32_t l = held.first; l < held.first + held.n; l++) {
         sl_mat *mats = sl_model_own(m, 2 * (size_t)s->n_heads * sizeof *mats);
         if (!mats) return sl_fail(err, SL_ERR_NOMEM, "%s: %u heads", m->folder, s->n_heads);
         m->mla[l] = (sl_mla_weights){.absorb = mats, .value = mats + s->n_heads};

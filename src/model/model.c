@@ -87,6 +87,7 @@ static sl_status load(const char *folder, bool must_have_weights, sl_model **out
     crypto_hash_sha256_init(&hash);
     st = sl_gguf_is(folder) ? read_gguf(m, err) : read_folder(m, must_have_weights, &hash, err);
     m->stored = m->spec;
+    m->held = (sl_extent){0, m->spec.n_layers};
     if (st == SL_OK && m->ckpt) st = sl_model_check_names(m, err);
     if (st != SL_OK) goto out;
     for (uint32_t i = 0; m->ckpt && i < sl_ckpt_files(m->ckpt); i++) {
@@ -155,15 +156,16 @@ static sl_status make_tables(sl_model *m, sl_err *err) {
     return m->made.ones ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
 }
 
-/* A vector of n values of each of the blocks, which all have it or none. */
+/* A vector of n values of each of the blocks; of those that are held all have it or none. */
 static sl_status widen_vectors(const sl_model *m, sl_arch_role role, const uint16_t *layer,
                                uint32_t n_layers, size_t n, float **out, sl_err *err) {
     const sl_exec ex = {.k = sl_kernels_base()};
-    if (!m->block[layer ? layer[0] : 0].mat[role].data) return SL_OK;
-    float *wide = sl_alloc(n * n_layers, sizeof *wide);
-    if (!wide) return sl_fail(err, SL_ERR_NOMEM, "%s: widened vectors", m->folder);
+    float *wide = NULL;
     for (uint32_t i = 0; i < n_layers; i++) {
         const sl_mat *b = &m->block[layer ? layer[i] : i].mat[role];
+        if (!b->data) continue;
+        if (!wide) wide = sl_alloc(n * n_layers, sizeof *wide);
+        if (!wide) return sl_fail(err, SL_ERR_NOMEM, "%s: widened vectors", m->folder);
         sl_widen(&ex, b->data, b->dtype, n, wide + i * n);
     }
     *out = wide;
@@ -217,6 +219,8 @@ static sl_status make_random(sl_model *m, sl_err *err) {
 }
 
 static sl_status bind(sl_model *m, const sl_stages *stages, sl_err *err) {
+    SL_ASSERT(stages->blocks.first + stages->blocks.n <= m->stored.n_layers);
+    if (stages->blocks.n) m->held = stages->blocks;
     if (!stages->random) return sl_model_bind(m, stages, err);
     sl_status st = make_random(m, err);
     return st == SL_OK ? sl_model_bind_random(m, stages, err) : st;
@@ -264,6 +268,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
         m->gen = sl_hf_generation_none();
         sl_arch_count_params(arch, &m->spec);
         m->stored = m->spec;
+        m->held = (sl_extent){0, m->spec.n_layers};
         fill_random(m->random, bytes, seed);
         st = make_tables(m, err);
     }

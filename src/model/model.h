@@ -27,6 +27,8 @@ typedef struct sl_stages {
     const uint8_t *hosted; /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
     sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
     sl_rank rank;          /* of a gang: its part of them */
+    sl_extent blocks;      /* of a pipeline: what of this is theirs alone; n 0: of all blocks */
+    bool inner;            /* no embedding, no final norm, no head: another rank has them */
     bool segmented;        /* sums over what gangs share are taken in segments (spec/gang.h) */
     bool random;           /* bf16 weights drawn at random, of a config.json that has none */
 } sl_stages;

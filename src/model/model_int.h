@@ -89,6 +89,7 @@ struct sl_model {
     sl_model_spec spec;   /* of what is computed here: a rank's share of heads and widths */
     sl_model_spec stored; /* of the checkpoint */
     sl_rank rank;
+    sl_extent held;      /* blocks that something is bound of */
     const sl_gang *gang; /* NULL: there is none */
     bool segmented;
     sl_blocks blocks;

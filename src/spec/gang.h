@@ -42,6 +42,10 @@ typedef struct sl_extent {
     uint32_t first, n;
 } sl_extent;
 
+static inline bool sl_extent_has(sl_extent e, uint32_t i) {
+    return i >= e.first && i - e.first < e.n;
+}
+
 static inline sl_extent sl_rank_range(sl_rank r, uint32_t units) {
     if (sl_rank_alone(r)) return (sl_extent){0, units};
     uint32_t first = sl_part_begin(units, r.index, r.of);

@@ -77,6 +77,15 @@ static inline sl_kv_pool sl_kv_pool_of(const sl_model_spec *m, float *base) {
     return (sl_kv_pool){.base = base, .page = sl_kv_page_bytes(m) / sizeof(float)};
 }
 
+/* Pages of blocks first to first + n - 1 alone, which lie at `base`: the pool's own base is where
+ * block 0 would be, and nothing before `base` is ever asked for. */
+static inline sl_kv_pool sl_kv_pool_of_blocks(const sl_model_spec *m, float *base, uint32_t first,
+                                              uint32_t n) {
+    const size_t block = sl_kv_block_bytes(m);
+    return (sl_kv_pool){.base = (float *)((uintptr_t)base - first * block),
+                        .page = n * block / sizeof(float)};
+}
+
 /* Positions of a request of so many tokens that draws up to `more` (1 at least): the last one drawn
  * goes through no block. */
 static inline uint64_t sl_kv_positions(uint64_t tokens, uint64_t more) {

@@ -125,6 +125,7 @@ typedef struct sl_plan {
     uint32_t threads;     /* kernel threads of one worker */
     uint32_t attention_tp, expert_tp; /* ranks of a worker that has attention, and of one that has
                                        * experts alone (spec/gang.h); 0: 1 */
+    uint32_t pp;                      /* ranks of the pipeline that each worker is; 0: 1 */
     sl_rank_kind rank_kind;           /* of all workers that have several */
     bool segments; /* with exact: sums that ranks share are taken in segments, so that bits do not
                     * depend on how many ranks there are */
@@ -157,6 +158,16 @@ static inline const char *sl_rank_address(const char *ranks, uint32_t i, size_t 
 static inline uint32_t sl_plan_ranks(const sl_plan *p, uint32_t roles) {
     const uint32_t n = roles & SL_ROLE_ATTENTION ? p->attention_tp : p->expert_tp;
     return n ? n : 1;
+}
+
+/* Of the pipeline that each worker is. */
+static inline uint32_t sl_plan_pipeline(const sl_plan *p) {
+    return p->pp ? p->pp : 1;
+}
+
+/* All ranks of such a worker, which is a gang or a pipeline. */
+static inline uint32_t sl_plan_all_ranks(const sl_plan *p, uint32_t roles) {
+    return sl_plan_ranks(p, roles) * sl_plan_pipeline(p);
 }
 
 /* What worker `id` computes on. A planner's trial says nothing of its workers one by one, a

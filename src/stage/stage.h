@@ -51,7 +51,8 @@ typedef enum sl_stage_op {
     SL_OP_HEAD,    /* logits: `head` */
     SL_OP_INSIDE,  /* rows.x = what a block with experts makes of it from its router on, of a device
                     * that has `inside` and hosts all its experts: nothing leaves the device. What
-                    * travels nowhere is not rounded for the wire */
+                    * travels nowhere is not rounded for the wire. rows.h, expert and gate are
+                    * its to write, or not */
 } sl_stage_op;
 
 /* Rows of a step, those of one request in ascending position. id, pos, pages, state, done, expert
@@ -184,7 +185,8 @@ struct sl_device {
                     * messages */
     bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
     bool kept;     /* and they lie in the file that sl_device_opts named */
-    bool inside;   /* it takes SL_OP_INSIDE */
+    bool inside;   /* it takes SL_OP_INSIDE, */
+    bool inside_exact; /* with the bits of rows that travel in f32 */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
     char note[256];   /* what whoever opened it should say; "": nothing */
@@ -200,6 +202,7 @@ typedef struct sl_device_opts {
     uint32_t threads;             /* kernel threads, the caller's counted */
     uint32_t ranks; /* of a gang that is opened, 1, 2, 4 or 8, which share the threads, one each at
                      * least; 0: one */
+    bool pipeline;  /* they share blocks, not matrices */
     sl_rank_kind rank_kind; /* what they are, but for the first: that is the caller's thread */
     /* Of SL_RANKS_MACHINES: where ranks 1 and on answer, HOST:PORT each with commas between, and
      * what they know callers by. Borrowed for the call. */
@@ -210,6 +213,7 @@ typedef struct sl_device_opts {
                           * until the device is closed */
     sl_activations activations;
     bool exact;         /* no bit may depend on what runs in the same call */
+    bool inside;        /* of a CPU: it is asked for INSIDE */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */
     uint32_t kv_pages;  /* that ATTEND reads and writes: numbers below this */
@@ -236,7 +240,10 @@ typedef struct sl_device_opts {
 /* Makes the device that o->device says, with the weights that o->hosts needs. Errors name file and
  * tensor (sl_model_open), or what of the options cannot be had here. */
 sl_status sl_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
-void sl_device_close(sl_device *d); /* NULL-safe; no call may be in flight */
+/* NULL-safe; no call may be in flight. */
+static inline void sl_device_close(sl_device *d) {
+    if (d) d->ops->close(d);
+}
 
 /* Who makes a worker's device: open NULL is sl_device_open. Tests put theirs in its place. */
 typedef struct sl_device_maker {

@@ -6,6 +6,7 @@
 
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 
@@ -44,6 +45,11 @@ typedef struct sl_stage_model {
     sl_kv_pool kv;
 } sl_stage_model;
 bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c);
+
+/* INSIDE, in the host's memory, with its ids and gates left in rows.expert and rows.gate
+ * (inside.c); the scratch that it takes besides that of its stages. */
+void sl_stage_run_inside(const sl_stage_model *s, const sl_stage_call *c);
+size_t sl_stage_inside_bytes(const sl_model_spec *m, uint32_t max_rows);
 
 /* Kernels by name; SL_ERR_UNSUPPORTED names those that cannot run here. */
 sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) SL_MUST_CHECK;

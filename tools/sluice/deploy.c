@@ -147,12 +147,13 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
     return st == SL_OK && o->pin[0] ? sl_plan_pin(o->pin, p, err) : st;
 }
 
-/* --tp, --attention-tp, --expert-tp, --tp-ranks, --rank-hosts. */
+/* --tp, --attention-tp, --expert-tp, --pp, --tp-ranks, --rank-hosts. */
 static sl_status apply_ranks(const sl_options *o, sl_plan *p, sl_err *err) {
     const uint32_t attention = o->attention_tp ? o->attention_tp : o->tp;
     const uint32_t expert = o->expert_tp ? o->expert_tp : o->tp;
     if (attention) p->attention_tp = attention;
     if (expert) p->expert_tp = expert;
+    if (o->pp) p->pp = o->pp;
     p->segments = p->segments || o->segments;
     sl_status st = SL_OK;
     if (o->rank_hosts[0]) st = sl_rank_hosts_parse(o->rank_hosts, p, err);
@@ -181,6 +182,20 @@ static uint32_t share_of_cores(const sl_plan *p) {
     return cores > driving ? SL_MAX((cores - driving) / workers, 1u) : 1;
 }
 
+/* Nobody said how to schedule: no plan, no schedule, nothing that belongs to one. */
+static bool schedule_is_open(const sl_options *o) {
+    bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||
+                o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0;
+    return strcmp(o->schedule, "auto") == 0 && !said;
+}
+
+/* A pipeline has work for all its ranks only with as many micro-batches as these are. */
+static void fill_pipelines(const sl_options *o, sl_plan *p) {
+    if (sl_plan_pipeline(p) == 1 || !schedule_is_open(o)) return;
+    sl_plan_set_schedule(p, SL_SCHED_PINGPONG);
+    p->lanes = sl_plan_pipeline(p);
+}
+
 static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
                                sl_err *err) {
     sl_status st = SL_OK;
@@ -193,6 +208,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
     st = apply_ranks(o, p, err);
+    fill_pipelines(o, p);
     const bool gangs =
         sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1;
     if (st == SL_OK && o->rank_link[0] && !gangs)
@@ -216,13 +232,6 @@ sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *o
     if (st == SL_OK) st = apply_options(o, m, out, err);
     if (st != SL_OK) sl_plan_free(out);
     return st;
-}
-
-/* Nobody said how to schedule: no plan, no schedule, nothing that belongs to one. */
-static bool schedule_is_open(const sl_options *o) {
-    bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||
-                o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0;
-    return strcmp(o->schedule, "auto") == 0 && !said;
 }
 
 static sl_auto_opts auto_opts(const sl_options *o, uint32_t requests, const sl_deployment *d) {
@@ -293,7 +302,7 @@ static void predict_dense(uint32_t requests, sl_deployment *d) {
 static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_deployment *d,
                                  sl_err *err) {
     const sl_auto_opts a = auto_opts(o, requests, d);
-    if (!schedule_is_open(o)) return SL_OK;
+    if (!schedule_is_open(o) || sl_plan_pipeline(&d->opts.plan) > 1) return SL_OK;
     sl_status st = sl_plan_auto(&a, &d->opts.plan, &d->chosen, err);
     d->opts.predicted = (sl_predicted){
         .block_s = {d->chosen.choice.decode_us * 1e-6, d->chosen.choice.prefill_us * 1e-6},

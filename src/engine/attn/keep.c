@@ -101,7 +101,7 @@ static void fill(stamp *out, uint32_t roles, const sl_plan *p, const sl_model_sp
     out->wire = p->wire;
     out->activations = (uint32_t)p->activations;
     out->segments = p->segments;
-    out->ranks = sl_plan_ranks(p, roles);
+    out->ranks = sl_plan_all_ranks(p, roles);
     out->numerics = (uint32_t)sl_plan_numerics(p);
 }
 

@@ -115,8 +115,9 @@ static bool stays_inside(const sl_lane *lane) {
     const sl_attn *a = lane->attn;
     const sl_worker *w = a->w;
     const uint32_t layer = lane->pass.layer;
+    const bool exactly = w->device->inside_exact && w->plan.wire == SL_WIRE_F32;
     return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
-           a->n_chunks == 1 && !w->plan.exact && a->m->ffn[layer] == SL_FFN_MOE &&
+           a->n_chunks == 1 && (!w->plan.exact || exactly) && a->m->ffn[layer] == SL_FFN_MOE &&
            a->m->moe_index[layer] + 1u < a->m->n_moe;
 }
 

@@ -113,7 +113,8 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .isa = w->opts->isa,
                               .threads =
                                   w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
-                              .ranks = sl_plan_ranks(p, w->roles),
+                              .ranks = sl_plan_all_ranks(p, w->roles),
+                              .pipeline = sl_plan_pipeline(p) > 1,
                               .rank_kind = p->rank_kind,
                               .ranks_at = p->worker[w->id].ranks,
                               .secret = w->opts->secret,

@@ -17,11 +17,13 @@ typedef struct cpu {
     sl_exec exec;
     sl_arena scratch;
     sl_kv_pool kv;
+    float *pages; /* where they lie */
     uint32_t kv_pages;
     size_t kv_large; /* bytes of them that have large pages; SIZE_MAX: it is not to be asked for */
     uint32_t max_rows;   /* as opened with */
     const sl_gang *gang; /* NULL: alone */
     sl_rank rank;
+    sl_extent blocks; /* that pages have room for */
 } cpu;
 
 /* Rows that a rank does for all, where a row needs no sum over ranks. */
@@ -69,7 +71,7 @@ static void enlarge(cpu *d, const sl_rowset *r) {
         end = SL_MAX(end, (r->pages[i][r->pos[i] / SL_KV_PAGE_TOKENS] + 1u) * page);
     if (end <= d->kv_large) return;
     size_t to = SL_MIN((end / ENLARGE_BYTES + 1) * ENLARGE_BYTES, bytes);
-    d->kv_large = sl_memfd_enlarge(d->kv.base, d->kv_large, to) ? to : SIZE_MAX;
+    d->kv_large = sl_memfd_enlarge(d->pages, d->kv_large, to) ? to : SIZE_MAX;
 }
 
 /* Of a rank, those that need no sum over ranks: the rows that it does for all. */
@@ -78,7 +80,10 @@ static void run_model(cpu *d, const sl_stage_call *c) {
         .model = d->model, .exec = &d->exec, .scratch = &d->scratch, .kv = d->kv};
     sl_stage_call own = *c;
     if (c->op == SL_OP_EMBED || c->op == SL_OP_ROUTE) own.rows = own_rows(d, &c->rows);
-    if (!sl_stage_run_model(&s, &own)) rows_only(d, c);
+    if (c->op == SL_OP_INSIDE)
+        sl_stage_run_inside(&s, c);
+    else if (!sl_stage_run_model(&s, &own))
+        rows_only(d, c);
 }
 
 static void cpu_submit(sl_device *base, const sl_stage_call *c) {
@@ -97,9 +102,9 @@ static void cpu_close(sl_device *base) {
     sl_model_free(d->model);
     sl_arena_free(&d->scratch);
     if (base->kept)
-        sl_memfd_unmap(d->kv.base, d->kv_pages * d->kv.page * sizeof(float));
+        sl_memfd_unmap(d->pages, d->kv_pages * d->kv.page * sizeof(float));
     else
-        sl_release(d->kv.base, d->kv_pages, d->kv.page * sizeof(float));
+        sl_release(d->pages, d->kv_pages, d->kv.page * sizeof(float));
     sl_free(d);
 }
 
@@ -117,7 +122,7 @@ static sl_status map_pages(cpu *d, int fd, size_t bytes, float **out, sl_err *er
 /* Reserved, not touched: a page costs memory when it is first written. */
 static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     const sl_model_spec *mine = sl_model_spec_of(d->model);
-    size_t page = sl_kv_page_bytes(mine), bytes;
+    size_t page = d->blocks.n * sl_kv_block_bytes(mine), bytes;
     if (page == 0) return SL_OK; /* a rank without heads */
     if (__builtin_mul_overflow(n, page, &bytes))
         return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
@@ -128,7 +133,8 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     else if (!(base = sl_reserve(n, page)))
         st = sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", bytes);
     if (st != SL_OK) return st;
-    d->kv = sl_kv_pool_of(mine, base);
+    d->pages = base;
+    d->kv = sl_kv_pool_of_blocks(mine, base, d->blocks.first, d->blocks.n);
     d->kv_pages = n;
     return SL_OK;
 }
@@ -136,14 +142,15 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
 /* At least what calls of so many pairs need. */
 static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
     const sl_model_spec *m = sl_model_spec_of(d->model);
-    size_t adding = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0;
+    size_t adding = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0, both = 0;
     if (d->max_rows)
         rows =
             sl_model_scratch_bytes(m, d->max_rows) + sl_rank_scratch_bytes(d->model, d->max_rows);
     if (max_pairs)
         pairs = sl_experts_scratch_bytes(m, max_pairs) + sl_rank_pairs_bytes(d->model, max_pairs) +
                 2 * ((size_t)max_pairs * sizeof(void *) + 64);
-    size_t cap = SL_MAX(SL_MAX(rows, pairs), adding);
+    if (d->base.inside) both = rows + pairs + sl_stage_inside_bytes(m, d->max_rows);
+    size_t cap = SL_MAX(SL_MAX(SL_MAX(rows, pairs), adding), both);
     if (cap <= d->scratch.cap) return SL_OK;
     sl_arena bigger;
     sl_status st = sl_arena_create(cap, &bigger, err);
@@ -164,6 +171,7 @@ static sl_status cpu_host(sl_device *base, const uint8_t *hosted, uint32_t max_p
 static float *blocks_of(const cpu *d, uint32_t page, uint32_t first, uint32_t n) {
     const sl_model_spec *m = sl_model_spec_of(d->model);
     SL_ASSERT(page < d->kv_pages && n > 0 && n <= m->n_layers && first <= m->n_layers - n);
+    SL_ASSERT(first >= d->blocks.first && first + n <= d->blocks.first + d->blocks.n);
     return sl_kv_page(&d->kv, page) + first * (sl_kv_block_bytes(m) / sizeof(float));
 }
 
@@ -271,6 +279,8 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
         d->base.spec = sl_model_stored_of(d->model);
+        d->blocks = o->hosts.blocks.n ? o->hosts.blocks : (sl_extent){0, d->base.spec->n_layers};
+        d->base.inside = o->inside;
         if (o->gang) sl_model_join(d->model, o->gang);
         d->exec.pool = d->pool;
         d->exec.activations = o->activations;

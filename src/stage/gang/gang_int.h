@@ -142,6 +142,9 @@ sl_status gang_rank_open(gang_rank *r, const sl_coll_opts *o, sl_err *err) SL_MU
 void gang_rank_close(gang_rank *r); /* its device, too */
 /* Does the job and reports it on the board. */
 void gang_rank_do(gang_rank *r, const gang_job *j);
+/* The caller's thread runs, with the threads that are made from here on, on the rank's own of the
+ * CPUs that it may use, those of one memory node where they are enough. */
+sl_status gang_take_cores(sl_rank is, uint32_t threads, sl_err *err) SL_MUST_CHECK;
 /* A rank beside the first: does what the board says until that is to leave. */
 sl_status gang_rank_serve(gang_rank *r, sl_err *err) SL_MUST_CHECK;
 

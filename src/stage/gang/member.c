@@ -46,22 +46,20 @@ void gang_rank_link(gang_rank *r, bool apart) {
 
 /* ---- jobs ---- */
 
-/* Runs, with the threads that are made from here on, on its own of the CPUs that this thread may
- * use, those of one memory node where they are enough. */
-static sl_status take_cores(const gang_rank *r, uint32_t threads, sl_err *err) {
+sl_status gang_take_cores(sl_rank is, uint32_t threads, sl_err *err) {
     uint32_t each[SL_MAX_RANKS];
     uint16_t cpu[SL_MAX_CPUS];
     cpu_set_t set;
     sl_topology *t = sl_alloc(1, sizeof *t);
     if (!t) return sl_fail(err, SL_ERR_NOMEM, "no memory for the list of CPUs");
-    for (uint32_t i = 0; i < r->is.of; i++) each[i] = threads;
+    for (uint32_t i = 0; i < is.of; i++) each[i] = threads;
     sl_status st = sl_topology_read("/sys", NULL, t, err);
-    const uint32_t n = st == SL_OK ? sl_topology_pick(t, each, r->is.of, r->is.index, cpu) : 0;
+    const uint32_t n = st == SL_OK ? sl_topology_pick(t, each, is.of, is.index, cpu) : 0;
     sl_free(t);
     CPU_ZERO(&set);
     for (uint32_t i = 0; i < n; i++) CPU_SET(cpu[i], &set);
     if (st == SL_OK && sched_setaffinity(0, sizeof set, &set) != 0)
-        st = sl_fail(err, SL_ERR_ARG, "rank %u of %u cannot be pinned: %s", r->is.index, r->is.of,
+        st = sl_fail(err, SL_ERR_ARG, "rank %u of %u cannot be pinned: %s", is.index, is.of,
                      strerror(errno));
     return st;
 }
@@ -79,7 +77,7 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     if (r->is.index) o.tick = NULL;
     if (r->tick) o.tick = r->tick, o.ctx = r->ctx, o.tick_us = r->tick_us;
     if (r->is.index) o.progress = NULL; /* ranks read about as much: one speaks for all */
-    sl_status st = o.apart ? take_cores(r, o.threads, &report->err) : SL_OK;
+    sl_status st = o.apart ? gang_take_cores(r->is, o.threads, &report->err) : SL_OK;
     if (st == SL_OK) st = sl_cpu_open(&o, &r->device, &report->err);
     if (st != SL_OK) return st;
     report->idle = sl_cpu_idle(r->device);

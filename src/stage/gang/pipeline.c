@@ -1,0 +1,342 @@
+/* A pipeline: ranks that compute as one device, each with some of the blocks on a device of its own
+ * (docs/pipeline.md). The caller's thread is rank 0, which has the embedding and the head, too.
+ * Calls go to whoever has their block. Those of one queue run in their order, whichever ranks they
+ * are of; those of different queues meet at a rank in the order in which they came there. So with
+ * as many lanes as ranks all ranks have something to do. */
+#include "stage/gang/pipeline.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+/* While ranks compute the caller polls; nothing having come for so long, it sleeps between two
+ * looks. */
+#define RESTS_NS 300000u
+#define REST_NS  30000
+
+void pipeline_fails(pipeline *p, sl_status st, const sl_err *err) {
+    if (p->base.failed != SL_OK) return;
+    p->base.failed = st;
+    p->base.failure = *err;
+}
+
+/* ---- what blocks inside chose ---- */
+
+bool pipeline_ids_for(pipeline *p, pipeline_ids *ids, sl_stage_call *c) {
+    const size_t n = SL_MAX((size_t)c->rows.n * p->base.spec->top_k, (size_t)1);
+    sl_err err;
+    if (n > ids->cap) {
+        pipeline_ids_free(ids);
+        ids->expert = sl_alloc(n, sizeof *ids->expert);
+        ids->gate = sl_alloc(n, sizeof *ids->gate);
+        ids->cap = ids->expert && ids->gate ? n : 0;
+    }
+    if (!ids->cap) {
+        sl_fail(&err, SL_ERR_NOMEM, "experts of %zu pairs", n);
+        pipeline_fails(p, SL_ERR_NOMEM, &err);
+        return false;
+    }
+    c->rows.expert = ids->expert;
+    c->rows.gate = ids->gate;
+    return true;
+}
+
+void pipeline_ids_free(pipeline_ids *ids) {
+    sl_free(ids->expert);
+    sl_free(ids->gate);
+    *ids = (pipeline_ids){0};
+}
+
+/* ---- queues ---- */
+
+static sl_stage_call *call_at(const pipeline_queue *q, uint64_t i) {
+    return &q->call[i & (q->cap - 1)];
+}
+
+/* Room for one more; false: no memory. */
+static bool reserve(pipeline_queue *q) {
+    const uint64_t held = q->submitted - q->done;
+    if (held < q->cap) return true;
+    const uint32_t cap = q->cap ? q->cap * 2 : 64;
+    sl_stage_call *bigger = sl_alloc(cap, sizeof *bigger);
+    if (!bigger) return false;
+    for (uint64_t i = q->done; i < q->submitted; i++) bigger[i & (cap - 1)] = *call_at(q, i);
+    sl_free(q->call);
+    q->call = bigger;
+    q->cap = cap;
+    return true;
+}
+
+/* Rows that only move are rank 0's, as are the ends of the model. */
+static uint32_t rank_of(const pipeline *p, const sl_stage_call *c) {
+    switch (c->op) {
+    case SL_OP_ATTEND:
+    case SL_OP_DENSE:
+    case SL_OP_ROUTE:
+    case SL_OP_SHARED:
+    case SL_OP_EXPERTS:
+    case SL_OP_INSIDE:
+        return p->rank_of[c->layer];
+    default:
+        return 0;
+    }
+}
+
+void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *chosen) {
+    pipeline_queue *q = &p->queue[queue];
+    const sl_stage_call *c = call_at(q, q->done);
+    SL_ASSERT(q->done < q->given && c->queue == queue);
+    if (c->op == SL_OP_INSIDE && chosen && p->routed)
+        p->routed(p->ctx, c->layer, c->rows.n, chosen);
+    q->done++;
+    sl_device_ran(&p->base, queue);
+    p->moved_ns = sl_now_ns();
+}
+
+static void run_own(pipeline *p, pipeline_queue *q) {
+    sl_stage_call c = *call_at(q, q->given);
+    if (c.op == SL_OP_INSIDE && !pipeline_ids_for(p, &p->ids, &c)) return;
+    q->rank = 0;
+    q->given++;
+    p->computes = true;
+    c.queue = 0; /* of its own device, which is through with it at once */
+    sl_device_submit(p->own, &c);
+    p->computes = false;
+    pipeline_ran(p, (uint32_t)(q - p->queue), c.rows.expert);
+}
+
+/* How many calls from the next one on are of its rank, and lie one behind the other in the ring. */
+static uint32_t run_length(const pipeline *p, const pipeline_queue *q, uint32_t rank) {
+    const uint64_t end = SL_MIN(q->submitted, (q->given | (q->cap - 1)) + 1);
+    uint64_t i = q->given;
+    while (i < end && rank_of(p, call_at(q, i)) == rank) i++;
+    return (uint32_t)(i - q->given);
+}
+
+/* Gives calls to their ranks as far as the order of the queue allows. */
+static void pump_one(pipeline *p, pipeline_queue *q) {
+    while (q->given < q->submitted && p->base.failed == SL_OK) {
+        const uint32_t rank = rank_of(p, call_at(q, q->given));
+        if (q->given > q->done && rank != q->rank) return;
+        if (rank == 0) {
+            if (p->computes) return;
+            run_own(p, q);
+            continue;
+        }
+        const uint32_t n = p->ways->give(p, rank, call_at(q, q->given), run_length(p, q, rank));
+        if (n == 0) return;
+        q->rank = rank;
+        q->given += n;
+    }
+}
+
+static void pump(pipeline *p) {
+    for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++) pump_one(p, &p->queue[i]);
+}
+
+/* ---- the device ---- */
+
+static void pipeline_submit(sl_device *base, const sl_stage_call *c) {
+    pipeline *p = (pipeline *)base;
+    pipeline_queue *q = &p->queue[c->queue];
+    sl_err err;
+    if (base->failed != SL_OK) return; /* never through */
+    if (!reserve(q)) {
+        sl_fail(&err, SL_ERR_NOMEM, "calls of a pipeline");
+        pipeline_fails(p, SL_ERR_NOMEM, &err);
+        return;
+    }
+    const uint32_t rank = rank_of(p, c);
+    const bool first = q->given == q->submitted;
+    const bool joins = first ? rank > 0 : rank == rank_of(p, call_at(q, q->submitted - 1));
+    *call_at(q, q->submitted++) = *c;
+    if (!p->ways->gathers || !joins) pump_one(p, q);
+}
+
+static void pipeline_poll(sl_device *base) {
+    pipeline *p = (pipeline *)base;
+    if (base->failed != SL_OK) return;
+    p->ways->poll(p);
+    pump(p);
+    const uint64_t now_ns = sl_now_ns();
+    const struct timespec rest = {.tv_nsec = REST_NS};
+    if (now_ns - p->moved_ns < RESTS_NS)
+        sched_yield();
+    else
+        (void)nanosleep(&rest, NULL);
+}
+
+/* While rank 0 computes others may go on. */
+static void tick(void *ctx) {
+    pipeline *p = ctx;
+    if (p->tick) p->tick(p->ctx);
+    if (!p->computes || p->base.failed != SL_OK) return;
+    p->ways->poll(p);
+    pump(p);
+}
+
+static sl_status pipeline_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs,
+                               bool patient, sl_hosting *left, sl_err *err) {
+    pipeline *p = (pipeline *)base;
+    sl_status st = sl_device_host(p->own, hosted, max_pairs, patient, left, err);
+    for (uint32_t i = 1; st == SL_OK && i < p->n; i++) {
+        sl_hosting its = SL_HOSTING_DONE;
+        st = p->ways->host(p, i, hosted, max_pairs, patient, &its, err);
+        if (st != SL_OK) return sl_err_prefix(err, "rank %u of %u", i, p->n);
+        if (its == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
+        if (its == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
+    }
+    return st;
+}
+
+/* Each rank's part of the blocks. */
+static void each_part(pipeline *p, gang_job j) {
+    const size_t block = sl_kv_block_bytes(p->base.spec);
+    const uint32_t end = j.page.first + j.page.n;
+    uint8_t *at = (uint8_t *)j.page.blocks;
+    while (j.page.first < end) {
+        const uint32_t rank = p->rank_of[j.page.first];
+        const sl_extent has = p->blocks[rank];
+        j.page.n = SL_MIN(end, has.first + has.n) - j.page.first;
+        j.page.blocks = (float *)(void *)at;
+        j.page.bytes = j.page.n * block;
+        if (rank > 0)
+            p->ways->page(p, rank, &j);
+        else if (j.kind == GANG_READ)
+            p->own->ops->read_page(p->own, j.page.page, j.page.first, j.page.n, at);
+        else
+            p->own->ops->write_page(p->own, j.page.page, j.page.first, j.page.n, at);
+        at += j.page.bytes;
+        j.page.first += j.page.n;
+    }
+}
+
+static void pipeline_read_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
+                               void *to) {
+    each_part((pipeline *)base,
+              (gang_job){.kind = GANG_READ,
+                         .page = {.page = page, .first = first, .n = n, .blocks = to}});
+}
+
+static void pipeline_write_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
+                                const void *from) {
+    each_part(
+        (pipeline *)base,
+        (gang_job){
+            .kind = GANG_WRITE,
+            .page = {.page = page, .first = first, .n = n, .blocks = (void *)(uintptr_t)from}});
+}
+
+static sl_status pipeline_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
+    return ((pipeline *)base)->ways->take(base, bytes, out, err);
+}
+
+static void pipeline_give_back(sl_device *base, sl_mem m) {
+    ((pipeline *)base)->ways->give_back(base, m);
+}
+
+static void pipeline_tend(sl_device *base) {
+    pipeline *p = (pipeline *)base;
+    if (p->ways->tend) p->ways->tend(p);
+}
+
+/* ---- opening and closing ---- */
+
+static void pipeline_close(sl_device *base) {
+    pipeline *p = (pipeline *)base;
+    sl_device_close(p->own);
+    p->ways->stop(p);
+    for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++) sl_free(p->queue[i].call);
+    pipeline_ids_free(&p->ids);
+    /* The next device of this thread takes its cores from all of them again. */
+    if (p->apart) (void)sched_setaffinity(0, sizeof p->cpus, &p->cpus);
+    sl_free(p);
+}
+
+sl_device_opts pipeline_rank_opts(const pipeline *p, const sl_device_opts *o, uint32_t rank) {
+    sl_device_opts its = *o;
+    its.ranks = 0;
+    its.pipeline = false;
+    its.kv_fd = 0;
+    its.inside = p->base.inside;
+    its.hosts.blocks = p->blocks[rank];
+    its.hosts.inner = rank > 0;
+    its.threads = p->ways->in_place ? SL_MAX(o->threads / p->n, 1u) : o->threads;
+    its.routed = NULL;
+    its.tick = NULL;
+    its.wait = NULL;
+    if (rank) its.progress = NULL; /* ranks read about as much: one speaks for all */
+    return its;
+}
+
+static sl_status open_own(pipeline *p, const sl_device_opts *o, sl_err *err) {
+    sl_device_opts mine = pipeline_rank_opts(p, o, 0);
+    mine.tick = tick;
+    mine.ctx = p;
+    mine.tick_us = o->tick_us;
+    sl_status st = SL_OK;
+    if (p->apart) st = gang_take_cores((sl_rank){0, p->n}, mine.threads, err);
+    return st == SL_OK ? sl_cpu_open(&mine, &p->own, err) : st;
+}
+
+/* Which rank has what. Routers that come before their block's attention have no way inside. */
+static sl_status cut(pipeline *p, const sl_device_opts *o, sl_err *err) {
+    sl_model_spec m;
+    sl_status st = sl_model_read_spec(o->folder, &m, NULL, err);
+    if (st != SL_OK) return st;
+    if (m.n_layers < p->n)
+        return sl_fail(err, SL_ERR_ARG,
+                       "a pipeline of %u ranks: %s has %u blocks, one a rank is needed", p->n,
+                       o->folder, m.n_layers);
+    for (uint32_t i = 0; i < p->n; i++) {
+        p->blocks[i] = sl_pipeline_blocks(&m, (sl_rank){i, p->n});
+        memset(p->rank_of + p->blocks[i].first, (int)i, p->blocks[i].n);
+    }
+    p->base.inside = p->base.inside_exact =
+        o->hosts.attention && o->hosts.experts && !m.dense_branch;
+    return SL_OK;
+}
+
+sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
+    static const sl_device_ops ops = {.close = pipeline_close,
+                                      .submit = pipeline_submit,
+                                      .poll = pipeline_poll,
+                                      .take = pipeline_take,
+                                      .give = pipeline_give_back,
+                                      .host = pipeline_host,
+                                      .read_page = pipeline_read_page,
+                                      .write_page = pipeline_write_page,
+                                      .tend = pipeline_tend};
+    static const pipeline_ways *const ways[SL_RANK_KIND_COUNT] = {[SL_RANKS_THREADS] =
+                                                                      &pipeline_threads};
+    if (o->ranks > SL_MAX_RANKS)
+        return sl_fail(err, SL_ERR_ARG, "a pipeline of %u ranks: up to %u", o->ranks, SL_MAX_RANKS);
+    if (o->device->kind != SL_DEVICE_CPU || o->hosts.segmented || !ways[o->rank_kind])
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "a pipeline of %u ranks: they can only be threads or machines, on cpu, "
+                       "without segments",
+                       o->ranks);
+    pipeline *p = sl_alloc(1, sizeof *p);
+    if (!p) return sl_fail(err, SL_ERR_NOMEM, "a pipeline of %u ranks", o->ranks);
+    p->ways = ways[o->rank_kind];
+    p->base = (sl_device){.ops = &ops, .in_place = p->ways->in_place, .resumes = true};
+    p->n = o->ranks;
+    p->tick = o->tick;
+    p->routed = o->routed;
+    p->ctx = o->ctx;
+    p->apart = o->apart && p->ways->in_place && sched_getaffinity(0, sizeof p->cpus, &p->cpus) == 0;
+    sl_status st = cut(p, o, err);
+    if (st == SL_OK) st = p->ways->start(p, o, err);
+    if (st == SL_OK) st = open_own(p, o, err);
+    if (st == SL_OK) st = p->ways->opened(p, err);
+    if (st != SL_OK) {
+        pipeline_close(&p->base);
+        return st;
+    }
+    p->base.spec = sl_cpu_stored_of(p->own);
+    *out = &p->base;
+    return SL_OK;
+}
