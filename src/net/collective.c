@@ -56,6 +56,7 @@ static void add_some(float *sum, const float *a, const float *b, size_t n) {
 }
 
 void sl_coll_add_up(uint32_t ranks, const float *const *from, size_t n, float *to) {
+    SL_ASSERT(sl_ranks_can_be(ranks)); /* the tree is whole */
     float sum[SL_MAX_RANKS / 2][BLOCK];
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t some = SL_MIN(n - i, (size_t)BLOCK);
@@ -132,7 +133,7 @@ sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uin
 /* ---- life ---- */
 
 void sl_coll_check(const sl_coll_opts *o) {
-    SL_ASSERT(sl_ranks_can_be(o->rank.of) && !sl_rank_alone(o->rank));
+    SL_ASSERT(o->rank.of <= SL_MAX_RANKS && !sl_rank_alone(o->rank));
     SL_ASSERT(o->rank.index < o->rank.of && o->deadline_ms > 0);
 }
 

@@ -225,6 +225,7 @@ typedef struct sl_device_opts {
     void (*wait)(void *ctx, uint64_t deadline_ns);
     void *ctx;
     uint32_t tick_us;
+    bool loud; /* tick is called while it is opened, too */
     /* Nobody waits for it: it is opened at low priority. What that has not done by then is done at
      * the caller's: on a machine that is busy enough it would never be done. 0: at the caller's. */
     uint32_t quiet_ms;

@@ -95,6 +95,22 @@ static gang_job job_of(uint8_t which) {
                                              .n_parts = 2}};
     } else if (which == 5) {
         j = (gang_job){.kind = GANG_HOST, .host = {hosted, sizeof hosted, PAIRS, false}};
+    } else if (which >= 8) { /* a run, whose last block is inside or ends with its router */
+        static const gang_step inside[] = {{SL_OP_ATTEND, 0},
+                                           {SL_OP_DENSE, 0},
+                                           {SL_OP_ATTEND, 1},
+                                           {SL_OP_INSIDE, 1}},
+                               routed[] = {{SL_OP_INSIDE, 1}, {SL_OP_ATTEND, 1}, {SL_OP_ROUTE, 1}};
+        static uint32_t chosen[ROWS * 2], last[ROWS * 2];
+        static float gates[ROWS * 2];
+        sl_stage_call c = j.call;
+        c.rows.expert = last;
+        c.rows.gate = gates;
+        j = (gang_job){.kind = GANG_RUN,
+                       .run = {.call = c,
+                               .step = which == 8 ? inside : routed,
+                               .n_steps = which == 8 ? SL_LEN(inside) : SL_LEN(routed),
+                               .chosen = chosen}};
     } else {
         j = (gang_job){
             .kind = which == 6 ? GANG_READ : GANG_WRITE,
@@ -115,22 +131,30 @@ static void read_bytes(const void *at, size_t n) {
     for (size_t i = 0; i < n; i++) sum += ((const uint8_t *)at)[i];
 }
 
+static void see_input(void *ctx, const uint8_t *at, size_t n) {
+    (void)ctx;
+    read_bytes(at, n);
+}
+
 static void see_result(void *ctx, float *at, size_t n) {
     (void)ctx;
     read_bytes(at, n * sizeof *at);
     memset(at, 0, n * sizeof *at);
 }
 
-static void see_input(void *ctx, const uint8_t *at, size_t n) {
-    (void)ctx;
-    read_bytes(at, n);
-}
-
 /* What computing reads beside its rows. */
 static void read_lists(const gang_job *j) {
     const sl_rowset *r = &j->call.rows;
     if (j->kind == GANG_HOST) read_bytes(j->host.hosted, j->host.hosted_bytes);
-    if (j->kind != GANG_CALL || j->call.op == SL_OP_EXPERTS) return;
+    if (j->kind == GANG_RUN) {
+        r = &j->run.call.rows;
+        for (uint32_t i = 0; i < j->run.n_steps; i++)
+            SL_ASSERT(j->run.step[i].layer < spec.n_layers);
+        see_result(NULL, (float *)(void *)r->expert, (size_t)r->n * spec.top_k);
+        see_result(NULL, r->gate, (size_t)r->n * spec.top_k);
+    } else if (j->kind != GANG_CALL || j->call.op == SL_OP_EXPERTS) {
+        return;
+    }
     if (r->id) read_bytes(r->id, r->n * sizeof *r->id);
     for (uint32_t i = 0; r->pages && i < r->n; i++)
         for (uint32_t p = 0; p <= r->pos[i] / SL_KV_PAGE_TOKENS; p++)
@@ -144,8 +168,10 @@ static void take(const uint8_t *data, size_t len) {
                            .max_pairs = PAIRS,
                            .kv_pages = PAGES,
                            .attention = true,
-                           .experts = true};
-    const gang_share who = {{1, 2}, {8, 8}, {1, 1}};
+                           .experts = true,
+                           .inside = true,
+                           .blocks = {0, 2}};
+    const gang_share who = {{1, 2}, {8, 8}, {1, 1}, {0, 2}};
     gang_pointers pointers = {0};
     gang_job j;
     sl_err err;
@@ -166,7 +192,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_err err;
     if (size == 0) return 0;
     make();
-    gang_job j = job_of(data[0] % 8);
+    gang_job j = job_of(data[0] % 10);
     if (data[0] & 64) make_empty(&j);
     gang_job_pack(&here, AREA, &j, &spec, &from->job);
     if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, &err) != SL_OK) abort();

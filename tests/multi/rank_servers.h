@@ -78,7 +78,7 @@ static void serve_ranks_of(const char *program, const char *folder, sl_plan *p) 
     for (uint32_t i = 0; i < p->n_workers; i++) {
         sl_plan_worker *w = &p->worker[i];
         size_t at = 0;
-        for (uint32_t r = 1; r < sl_plan_ranks(p, w->roles); r++)
+        for (uint32_t r = 1; r < sl_plan_all_ranks(p, w->roles); r++)
             at += (size_t)snprintf(w->ranks + at, sizeof w->ranks - at, "%s127.0.0.1:%u",
                                    r > 1 ? "," : "", serve_rank(program, folder));
     }

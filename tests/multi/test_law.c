@@ -210,8 +210,19 @@ static uint32_t draw_ranks(uint32_t n_workers, uint64_t *state) {
     return n_workers > 2 ? SL_MIN(n, 2u) : n;
 }
 
-/* A sixth of the gangs are of machines, each rank of which is a program that has to start. */
-static void vary_ranks(sl_plan *p, uint64_t *state) {
+/* Two or three ranks by blocks, a third of them machines. */
+static void vary_pipeline(sl_plan *p, uint32_t n_layers, uint64_t *state) {
+    p->pp = 2 + (n_layers > 2 && p->n_workers < 3 && sl_rng_below(state, 2) == 0);
+    p->rank_kind = sl_rng_below(state, 3) ? SL_RANKS_THREADS : SL_RANKS_MACHINES;
+}
+
+/* A sixth of the gangs are of machines, each rank of which is a program that has to start; one
+ * deployment in four has pipelines. */
+static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
+    if (!segmented && !devices.seed && sl_rng_below(state, 4) == 0) {
+        vary_pipeline(p, n_layers, state);
+        return;
+    }
     p->attention_tp = draw_ranks(p->n_workers, state);
     p->expert_tp = draw_ranks(p->n_workers, state);
     if (p->worker[0].roles & SL_ROLE_EXPERT) p->expert_tp = p->attention_tp;
@@ -305,7 +316,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
-        if (!gpus) vary_ranks(&o.plan, state);
+        if (!gpus) vary_ranks(&o.plan, m->n_layers, state);
         if (gpus) vary_devices(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
@@ -316,9 +327,9 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
     size_t used = strlen(schedule);
     if (!gpus)
-        snprintf(schedule + used, n - used, ", tp %u and %u, %s%s",
+        snprintf(schedule + used, n - used, ", tp %u and %u, pp %u, %s%s",
                  sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
-                 kinds[o.plan.rank_kind], segmented ? ", segments" : "");
+                 sl_plan_pipeline(&o.plan), kinds[o.plan.rank_kind], segmented ? ", segments" : "");
     for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
         used = strlen(schedule);
         snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",

@@ -70,7 +70,10 @@ def serve(secret, *options):
 
 @pytest.mark.parametrize("options, sizes", [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),
                                             (("--attention", "2", "--tp", "2", "--transport", "tcp"), (1, 1)),
-                                            (("--attention", "1", "--experts", "1", "--attention-tp", "4", "--expert-tp", "1"), (3, 0))])
+                                            (("--attention", "1", "--experts", "1", "--attention-tp", "4", "--expert-tp", "1"), (3, 0)),
+                                            (("--attention", "1", "--pp", "3"), (2,)),
+                                            (("--attention", "2", "--pp", "2", "--kv-replicas", "1"), (1, 1)),
+                                            (("--attention", "1", "--experts", "1", "--pp", "2", "--schedule", "aep"), (1, 1))])
 def test_a_rank_is_killed(secret, ranks, options, sizes):
     """Streams go on with the same tokens, and the worker comes back with a rank that waited anew."""
     made = ranks(sum(sizes))
@@ -145,6 +148,13 @@ def test_ranks_may_come_later(secret):
     (["--tp", "2", "--rank-hosts", "nonsense"], "rank 1 of 2 at nonsense: "),
     (["--tp", "2", "--rank-hosts", "x" * 300], "addresses of ranks of 300 bytes, 255 are possible"),
     (["--tp", "2", "--rank-hosts", "127.0.0.1:1", "--device", "emulated:H100", "--rank-link", "10:160"], "ranks of emulated devices are no machines"),
+    (["--pp", "3", "--rank-hosts", "127.0.0.1:1"], "worker 0 has 1 addresses of ranks, 2 are wanted"),
+    (["--pp", "2", "--tp", "2"], "pipelines of 2 ranks (pp, --pp) whose ranks are gangs (tp, --tp) are not built yet"),
+    (["--pp", "2", "--tp-ranks", "processes"], "ranks of pipelines (--pp) are threads or machines"),
+    (["--pp", "5"], "pipelines of 5 ranks (pp, --pp): the model has 4 blocks"),
+    (["--pp", "2", "--exact", "--segments"], "are of gangs, not of pipelines"),
+    (["--pp", "2", "--device", "emulated:H100"], "emulated devices are no pipelines yet"),
+    (["--pp", "2", "--device", "cuda:0"], "worker 0 is 2 ranks (--tp, --pp), on cuda:0 it can only be one"),
 ])
 def test_what_cannot_be_is_refused(secret, arguments, said):
     done = subprocess.run([SLUICE, "run", str(FIXTURE), "-p", "x", "--secret-file", str(secret), *arguments], capture_output=True, text=True, timeout=30)

@@ -80,6 +80,8 @@ static void end_rows(run *r) {
 
 static void whole_steps(const char *name, const char *path, uint32_t ranks, sl_rank_kind kind,
                         sl_activations how) {
+    const servers others = serve_ranks(path, kind == SL_RANKS_MACHINES ? ranks : 1);
+    ranks_at = others.at;
     sl_device_opts o = options_of(path, 1, SL_RANKS_THREADS);
     o.activations = how;
     o.inside = true;
@@ -105,12 +107,15 @@ static void whole_steps(const char *name, const char *path, uint32_t ranks, sl_r
     for (uint32_t i = 0; i < LANES; i++) end_rows(&alone[i]), end_rows(&lane[i]);
     sl_device_close(one);
     sl_device_close(pipe);
+    served(&others);
 }
 
 /* ---- stage by stage ---- */
 
 static void check(const char *name, const char *path, uint32_t ranks, sl_rank_kind kind,
                   sl_activations how) {
+    const servers others = serve_ranks(path, kind == SL_RANKS_MACHINES ? ranks : 1);
+    ranks_at = others.at;
     run one = start(open_gang(path, 1, SL_RANKS_THREADS, false, how, 1));
     run moved = start(open_gang(path, 1, SL_RANKS_THREADS, false, how, 1));
     run pipe = start(open_pipeline(path, ranks, kind, how));
@@ -123,6 +128,7 @@ static void check(const char *name, const char *path, uint32_t ranks, sl_rank_ki
     run_step(&moved, 1);
     same_bits(&one, &moved, name, 1);
     end(&pipe);
+    served(&others);
     end(&moved);
     end(&one);
 }
@@ -140,8 +146,11 @@ static void pipelines_give_the_same(void **state) {
         assert_int_equal(sl_model_read_spec(path, &m, NULL, &err), SL_OK);
         const sl_activations how = n % 2 ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_INT8;
         for (uint32_t ranks = 2; ranks <= SL_MIN(m.n_layers, 4u); ranks++) {
-            check(e->d_name, path, ranks, SL_RANKS_THREADS, SL_ACTIVATIONS_F32);
-            whole_steps(e->d_name, path, ranks, SL_RANKS_THREADS, how);
+            for (int kind = 0; kind < 2; kind++) {
+                const sl_rank_kind k = kind ? SL_RANKS_MACHINES : SL_RANKS_THREADS;
+                check(e->d_name, path, ranks, k, SL_ACTIVATIONS_F32);
+                whole_steps(e->d_name, path, ranks, k, how);
+            }
         }
     }
     closedir(dir);
@@ -204,16 +213,17 @@ static void more_ranks_than_blocks_are_refused(void **state) {
 }
 
 /* Experts that come later, at ranks that have their blocks. */
-static void experts_come_later(void **state) {
+static void host_later(sl_rank_kind kind) {
     const char *const path = GOLDEN "qwen3moe-tiny";
     sl_hosting left;
     sl_err err;
-    (void)state;
+    const servers others = serve_ranks(path, kind == SL_RANKS_MACHINES ? 2 : 1);
+    ranks_at = others.at;
     run one = start(open_gang(path, 1, SL_RANKS_THREADS, false, SL_ACTIVATIONS_F32, 1));
     uint8_t *hosted = calloc((size_t)one.s->n_moe, one.s->n_experts);
     assert_non_null(hosted);
     for (uint32_t i = 0; i < one.s->n_moe * one.s->n_experts; i += 3) hosted[i] = 1;
-    sl_device_opts o = options_of(path, 2, SL_RANKS_THREADS);
+    sl_device_opts o = options_of(path, 2, kind);
     o.pipeline = true;
     o.hosts.hosted = hosted;
     run pipe = start(open_device(&o));
@@ -224,8 +234,15 @@ static void experts_come_later(void **state) {
     run_step(&pipe, 0);
     same_bits(&one, &pipe, "hosted later", 2);
     end(&pipe);
+    served(&others);
     end(&one);
     free(hosted);
+}
+
+static void experts_come_later(void **state) {
+    (void)state;
+    host_later(SL_RANKS_THREADS);
+    host_later(SL_RANKS_MACHINES);
 }
 
 int main(void) {

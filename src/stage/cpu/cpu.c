@@ -207,6 +207,10 @@ sl_extent sl_cpu_kv_heads(const sl_device *d) {
     return sl_model_kv_heads(((const cpu *)d)->model);
 }
 
+sl_extent sl_cpu_blocks(const sl_device *d) {
+    return ((const cpu *)d)->blocks;
+}
+
 float *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer) {
     return blocks_of((const cpu *)d, page, layer, 1);
 }
@@ -246,7 +250,7 @@ static bool open_quietly(void *ctx, const atomic_bool *hurry) {
 static sl_status load(cpu *d, const sl_device_opts *o, bool *touched, sl_err *err) {
     opening l = {.d = d, .o = o, .err = err};
     /* Ranks elsewhere hear nothing of one that reads for long without a tick. */
-    const bool loud = !o->quiet_ms && o->gang && o->gang->apart && o->tick;
+    const bool loud = !o->quiet_ms && o->loud && o->tick;
     const sl_quiet quiet = {.tick = o->tick,
                             .ctx = o->ctx,
                             .tick_us = o->tick_us,

@@ -109,6 +109,7 @@ static sl_status call_reads(const inputs *in, const sl_stage_call *c, sl_err *er
 sl_status gang_each_input(const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
                           gang_input_fn f, void *ctx, sl_err *err) {
     const inputs in = {spec, marks, f, ctx};
+    if (j->kind == GANG_RUN) rows_read(&in, j->run.call.rows.x, j->run.call.rows.n);
     return j->kind == GANG_CALL ? call_reads(&in, &j->call, err) : SL_OK;
 }
 
@@ -154,12 +155,30 @@ static void tiles_read(const results *r, const gang_job *j) {
     const size_t tile = sl_kv_tile_floats(r->spec);
     const size_t block = sl_kv_block_bytes(r->spec) / sizeof(float);
     const sl_extent heads = r->who->kv_heads;
-    for (uint32_t i = 0; heads.n && i < j->page.n; i++)
+    for (uint32_t i = 0; heads.n && i < j->page.n; i++) {
+        if (!sl_extent_has(r->who->blocks, j->page.first + i)) continue;
         for (uint32_t side = 0; side < sl_kv_sides(r->spec); side++)
             r->f(r->ctx,
                  j->page.blocks + i * block +
                      ((size_t)side * r->spec->n_kv_heads + heads.first) * tile,
                  heads.n * tile);
+    }
+}
+
+static void words(const results *r, uint32_t *at, size_t n) {
+    if (n) r->f(r->ctx, (float *)(void *)at, n);
+}
+
+/* The stream, and what its last router chose; what blocks inside did. */
+static void run_wrote(const results *r, const gang_job *j) {
+    const sl_rowset *rows = &j->run.call.rows;
+    const size_t n = (size_t)rows->n * r->spec->top_k;
+    rows_written(r, rows->x, rows->n);
+    words(r, j->run.chosen, n * gang_run_inside(j));
+    if (j->run.n_steps == 0 || j->run.step[j->run.n_steps - 1].op != SL_OP_ROUTE) return;
+    rows_written(r, rows->h, rows->n);
+    words(r, rows->expert, n);
+    if (n) r->f(r->ctx, rows->gate, n);
 }
 
 sl_status gang_each_result(const gang_job *j, const sl_model_spec *spec, const gang_share *who,
@@ -167,6 +186,7 @@ sl_status gang_each_result(const gang_job *j, const sl_model_spec *spec, const g
     const results r = {spec, who, marks, f, ctx};
     const sl_stage_call *c = &j->call;
     if (j->kind == GANG_READ) tiles_read(&r, j);
+    if (j->kind == GANG_RUN) run_wrote(&r, j);
     if (j->kind != GANG_CALL) return SL_OK;
     if (c->op == SL_OP_ATTEND || c->op == SL_OP_DENSE) rows_written(&r, c->rows.x, c->rows.n);
     if (c->op == SL_OP_SHARED) rows_written(&r, c->rows.h, c->rows.n);
@@ -300,10 +320,61 @@ static bool head_fits(const checking *k, const sl_stage_call *c) {
     return has_room(k, h->logits, (size_t)h->n * vocab, sizeof(float));
 }
 
+/* A block of the model that the rank has. */
+static bool has_block(const checking *k, uint32_t layer) {
+    return layer < k->b->spec->n_layers &&
+           (k->b->blocks.n == 0 || sl_extent_has(k->b->blocks, layer));
+}
+
+static bool has_all_experts(const checking *k, uint32_t layer) {
+    for (uint32_t e = 0; k->b->device && e < k->b->spec->n_experts; e++)
+        if (!sl_cpu_has_expert(k->b->device, layer, e)) return false;
+    return true;
+}
+
+static bool step_fits(const checking *k, const gang_step *s) {
+    if (!has_block(k, s->layer)) return false;
+    const bool moe = k->b->spec->ffn[s->layer] == SL_FFN_MOE;
+    switch (s->op) {
+    case SL_OP_ATTEND:
+        return true;
+    case SL_OP_DENSE:
+        return !moe;
+    case SL_OP_ROUTE:
+        return moe;
+    case SL_OP_INSIDE:
+        return moe && k->b->inside && has_all_experts(k, s->layer);
+    default:
+        return false;
+    }
+}
+
+static bool run_fits(const checking *k, const gang_job *j) {
+    const sl_rowset *r = &j->run.call.rows;
+    const uint32_t steps = j->run.n_steps;
+    uint32_t inside = 0;
+    if (!k->b->attention || r->n == 0 || r->n > k->b->max_rows || steps == 0 ||
+        steps > 2 * SL_MAX_LAYERS || j->run.call.queue >= SL_STAGE_QUEUES)
+        return false;
+    const gang_step *step = array(k, j->run.step, steps, sizeof *step);
+    for (uint32_t i = 0; step && i < steps; i++) {
+        if (!step_fits(k, &step[i])) return false;
+        inside += step[i].op == SL_OP_INSIDE;
+    }
+    const size_t chosen = (size_t)r->n * k->b->spec->top_k, word = sizeof(uint32_t);
+    return step && has_rows(k, r->x, r->n) && has_rows(k, r->h, r->n) &&
+           has_bytes(k, r->id, r->n, word) && below(k, r->pos, r->n, k->b->spec->max_position) &&
+           (!r->state || has_bytes(k, r->state, r->n, word)) &&
+           (!r->done || has_bytes(k, r->done, r->n, word)) && has_pages(k, r) &&
+           has_room(k, r->expert, chosen, word) && has_room(k, r->gate, chosen, word) &&
+           (inside == 0 || has_room(k, j->run.chosen, inside * chosen, word));
+}
+
 static bool call_fits(const checking *k, const sl_stage_call *c) {
     const sl_model_spec *s = k->b->spec;
     const bool head = c->op == SL_OP_HEAD; /* of no block */
-    if ((c->layer >= s->n_layers && !head) || c->queue >= SL_STAGE_QUEUES) return false;
+    if ((!head && !has_block(k, c->layer)) || c->queue >= SL_STAGE_QUEUES) return false;
+    if (head && k->b->blocks.n && k->b->blocks.first > 0) return false; /* another rank has it */
     const bool moe = !head && s->ffn[c->layer] == SL_FFN_MOE;
     if (c->op == SL_OP_EXPERTS) return moe && experts_fit(k, c);
     if (!k->b->attention || !rows_fit(k, c)) return false;
@@ -341,9 +412,12 @@ static bool open_fits(const checking *k, const gang_job *j) {
     const bool bools = gang_is_bool(&s->attention) && gang_is_bool(&s->experts) &&
                        gang_is_bool(&s->random) && gang_is_bool(&s->segmented) &&
                        gang_is_bool(&s->skew.on) && gang_is_bool(&s->skew.permuted) &&
-                       gang_is_bool(&o->exact) && gang_is_bool(&o->apart);
+                       gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
+                       gang_is_bool(&o->pipeline) && gang_is_bool(&o->inside) &&
+                       gang_is_bool(&o->loud) && gang_is_bool(&s->inner);
     if (!bools || (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || o->threads > MOST_THREADS)
         return false;
+    if (s->segmented && o->pipeline) return false;
     return !k->b->spec && text_fits(k, o->folder, j->open.folder_bytes) &&
            (!o->isa || text_fits(k, o->isa, j->open.isa_bytes)) &&
            (!o->hosts.hosted || has_bytes(k, o->hosts.hosted, j->open.hosted_bytes, 1));
@@ -356,6 +430,8 @@ static bool job_fits(const checking *k, const gang_job *j) {
         return open_fits(k, j);
     case GANG_CALL:
         return s && call_fits(k, &j->call);
+    case GANG_RUN:
+        return s && run_fits(k, j);
     case GANG_HOST:
         return s && k->b->experts && gang_is_bool(&j->host.patient) &&
                j->host.hosted_bytes == (size_t)s->n_moe * s->n_experts &&

@@ -17,10 +17,11 @@ typedef struct gang_marks {
 
 void gang_marks_free(gang_marks *m);
 
-/* What a rank has of results: its place, its columns of what O and DOWN give, its kv heads. */
+/* What a rank has of results: its place, its columns of what O and DOWN give, its kv heads, its
+ * blocks. */
 typedef struct gang_share {
     sl_rank is;
-    sl_extent out, kv_heads;
+    sl_extent out, kv_heads, blocks;
 } gang_share;
 
 /* Memory that the job reads, in ranges of blocks, in one order for all. SL_ERR_NOMEM. */
@@ -47,6 +48,8 @@ typedef struct gang_bounds {
     const sl_model_spec *spec;
     uint32_t max_rows, max_pairs, kv_pages;
     bool attention, experts;
+    bool inside;             /* blocks with experts, whole */
+    sl_extent blocks;        /* that it has; n 0: all */
     const sl_device *device; /* which experts it has; NULL: all */
 } gang_bounds;
 

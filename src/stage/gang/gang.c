@@ -186,7 +186,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                                               [SL_RANKS_PROCESSES] =
                                                                   &gang_processes,
                                                               [SL_RANKS_MACHINES] = &gang_machines};
-    if (!sl_ranks_can_be(o->ranks))
+    if (!o->pipeline && !sl_ranks_can_be(o->ranks))
         return sl_fail(err, SL_ERR_ARG, "a gang of %u ranks: 1, 2, 4 or 8", o->ranks);
     if (o->device->kind != SL_DEVICE_CPU)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "a gang of %u ranks: their devices can only be cpu",

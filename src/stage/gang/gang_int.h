@@ -16,6 +16,7 @@
 typedef enum gang_job_kind {
     GANG_OPEN,
     GANG_CALL,
+    GANG_RUN, /* of a pipeline: several calls on the same rows, one after the other */
     GANG_HOST,
     GANG_READ,  /* pages of their heads, into blocks */
     GANG_WRITE, /* and from there */
@@ -23,6 +24,12 @@ typedef enum gang_job_kind {
     GANG_UNMAP,
     GANG_LEAVE,
 } gang_job_kind;
+
+/* A call of a run. */
+typedef struct gang_step {
+    sl_stage_op op; /* ATTEND, DENSE, INSIDE or ROUTE */
+    uint32_t layer;
+} gang_step;
 
 /* What all ranks do at once. Plain data, but for pointers: to the address space of all, or to
  * memory that processes share (shared.c). */
@@ -35,6 +42,12 @@ typedef struct gang_job {
             size_t folder_bytes, isa_bytes, hosted_bytes;
         } open;
         sl_stage_call call;
+        struct {
+            sl_stage_call call; /* but for op and layer; with room for what routers choose */
+            const gang_step *step;
+            uint32_t n_steps;
+            uint32_t *chosen; /* [INSIDE among them][rows][top_k]; NULL: there are none */
+        } run;
         struct {
             const uint8_t *hosted;
             size_t hosted_bytes;
@@ -61,6 +74,7 @@ typedef struct gang_report {
     sl_idle idle;       /* GANG_OPEN */
     sl_extent kv_heads; /* GANG_OPEN */
     sl_extent out;      /* GANG_OPEN: its columns of what O and DOWN give */
+    sl_extent blocks;   /* GANG_OPEN: that it has something of */
     sl_hosting left;    /* GANG_HOST */
 } gang_report;
 
@@ -145,6 +159,9 @@ void gang_rank_do(gang_rank *r, const gang_job *j);
 /* The caller's thread runs, with the threads that are made from here on, on the rank's own of the
  * CPUs that it may use, those of one memory node where they are enough. */
 sl_status gang_take_cores(sl_rank is, uint32_t threads, sl_err *err) SL_MUST_CHECK;
+/* What a rank of a pipeline opens its device with, from what the pipeline is opened with
+ * (pipeline_rank.c). */
+sl_status gang_pipeline_opts(sl_rank is, sl_device_opts *o, sl_err *err) SL_MUST_CHECK;
 /* A rank beside the first: does what the board says until that is to leave. */
 sl_status gang_rank_serve(gang_rank *r, sl_err *err) SL_MUST_CHECK;
 

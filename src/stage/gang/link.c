@@ -123,7 +123,7 @@ static sl_status greeted(gang_link *l, sl_conn *c, const sl_wire_header *h, cons
     if (strcmp(g.build, build) != 0)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "ranks of one gang are of one program: \"%s\", not \"%s\"", build, g.build);
-    bool good = sl_ranks_can_be(g.rank.of) && g.rank.index < g.rank.of && !rank_of(c);
+    bool good = g.rank.of <= SL_MAX_RANKS && g.rank.index < g.rank.of && !rank_of(c);
     for (uint32_t i = 0; i < SL_MAX_RANKS; i++) good = good && memchr(g.at[i], 0, GANG_ADDRESS);
     if (!good) return sl_fail(err, SL_ERR_PROTOCOL, "a greeting that is none");
     if (!l->serves) return sl_fail(err, SL_ERR_PROTOCOL, "a greeting for rank 0");
@@ -152,24 +152,31 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
 /* A piece of what the rank sends. */
 static sl_status add_piece(gang_peer *p, const sl_wire_header *h, const sl_buf *b, sl_err *err) {
     const size_t more = b ? b->len : 0;
-    if (more > PIECE || p->whole || h->chunk != p->came || h->layer == 0 ||
-        h->layer > MOST_PIECES || (p->came && (h->layer != p->pieces || h->number != p->number)))
+    gang_inbound *in = gang_peer_at(p, p->n_whole);
+    if (more > PIECE || p->n_whole == GANG_MOST_JOBS || h->chunk != p->came || h->layer == 0 ||
+        h->layer > MOST_PIECES || (p->came && (h->layer != p->pieces || h->number != in->number)))
         return sl_fail(err, SL_ERR_PROTOCOL, "piece %u of %u of job %" PRIu64 ", out of turn",
                        h->chunk, h->layer, h->number);
-    if (p->came == 0) p->len = 0;
-    if (p->len + more > p->cap) {
-        const size_t cap = SL_MAX(p->len + more, p->cap * 2);
-        uint8_t *data = sl_grow(p->data, p->cap, cap, 1);
+    if (p->came == 0) in->len = 0;
+    if (in->len + more > in->cap) {
+        const size_t cap = SL_MAX(in->len + more, in->cap * 2);
+        uint8_t *data = sl_grow(in->data, in->cap, cap, 1);
         if (!data) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of a rank", cap);
-        p->data = data;
-        p->cap = cap;
+        in->data = data;
+        in->cap = cap;
     }
-    if (more) memcpy(p->data + p->len, b->data, more);
-    p->len += more;
-    p->number = h->number;
+    if (more) memcpy(in->data + in->len, b->data, more);
+    in->len += more;
+    in->number = h->number;
     p->pieces = h->layer;
-    p->whole = ++p->came == h->layer;
+    if (++p->came < h->layer) return SL_OK;
+    p->came = 0;
+    p->n_whole++;
     return SL_OK;
+}
+
+static void free_inbound(gang_peer *p) {
+    for (uint32_t i = 0; i < SL_LEN(p->in); i++) sl_free(p->in[i].data);
 }
 
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
@@ -249,13 +256,13 @@ sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) 
     const uint64_t rests_ns = sl_now_ns() + SL_NET_POLL_US * UINT64_C(1000);
     bool polls = true;
     sl_net_set_poll(l->net, SL_NET_POLL_US);
-    while (!p->whole) {
+    while (p->n_whole == 0) {
         if (p->gone) return missing(l, rank, false, err);
         if (polls && sl_now_ns() >= rests_ns) { /* nothing is under way */
             sl_net_set_poll(l->net, 0);
             polls = false;
         }
-        if (!turn(l, &w) && !p->whole) return missing(l, rank, true, err);
+        if (!turn(l, &w) && p->n_whole == 0) return missing(l, rank, true, err);
     }
     sl_net_set_poll(l->net, SL_NET_POLL_US); /* in what follows ranks meet */
     return SL_OK;
@@ -263,8 +270,9 @@ sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) 
 
 void gang_link_took(gang_link *l, uint32_t rank) {
     gang_peer *p = &l->peer[rank];
-    p->whole = false;
-    p->came = 0;
+    SL_ASSERT(p->n_whole > 0);
+    p->first = (p->first + 1) % SL_LEN(p->in);
+    p->n_whole--;
 }
 
 sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t number,
@@ -332,11 +340,11 @@ static sl_status call_all(gang_link *l, waiting *w, sl_err *err) {
         if (st == SL_ERR_PEER_DOWN) st = missing(l, i, false, err);
     }
     for (uint32_t i = 1; st == SL_OK && i < of; i++) {
-        while (st == SL_OK && !l->peer[i].whole) {
+        while (st == SL_OK && l->peer[i].n_whole == 0) {
             const bool in_time = turn(l, w);
             for (uint32_t k = 1; k < of; k++)
                 if (l->peer[k].gone) st = missing(l, k, false, err);
-            if (st == SL_OK && !in_time && !l->peer[i].whole) st = missing(l, i, true, err);
+            if (st == SL_OK && !in_time && l->peer[i].n_whole == 0) st = missing(l, i, true, err);
         }
         if (st == SL_OK) gang_link_took(l, i);
     }
@@ -348,7 +356,7 @@ static void hang_up(gang_link *l, const char *why) {
     for (uint32_t i = 1; i < l->own.rank.of; i++) {
         gang_peer *p = &l->peer[i];
         sl_conn *c = p->conn;
-        sl_free(p->data);
+        free_inbound(p);
         *p = (gang_peer){0};
         if (c) sl_net_close(l->net, c, SL_ERR_PEER_DOWN, why);
     }
@@ -440,6 +448,6 @@ void gang_link_fail(gang_link *l, const sl_err *err) {
 void gang_link_close(gang_link *l) {
     sl_coll_free(l->coll);
     if (l->net) sl_net_free(l->net);
-    for (uint32_t i = 0; i < SL_MAX_RANKS; i++) sl_free(l->peer[i].data);
+    for (uint32_t i = 0; i < SL_MAX_RANKS; i++) free_inbound(&l->peer[i]);
     *l = (gang_link){0};
 }

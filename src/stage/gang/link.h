@@ -6,7 +6,8 @@
 
 #include "stage/gang/gang_int.h"
 
-#define GANG_ADDRESS 96u
+#define GANG_ADDRESS   96u
+#define GANG_MOST_JOBS 32u /* that a rank has been given and not answered, at most */
 
 /* What a rank says first, to each other: in which gang it is which rank. Rank 0 says where all are.
  */
@@ -17,17 +18,29 @@ typedef struct gang_greeting {
     char at[SL_MAX_RANKS][GANG_ADDRESS];
 } gang_greeting;
 
+/* A job, or the answer to one. */
+typedef struct gang_inbound {
+    uint8_t *data;
+    size_t len, cap;
+    uint64_t number; /* of the job */
+} gang_inbound;
+
 typedef struct gang_peer {
     sl_conn *conn; /* NULL: not yet, or gone */
     bool gone;
     sl_status why; /* with `gone` */
     char text[96];
-    uint8_t *data; /* what comes from it, piece by piece */
-    size_t len, cap;
-    uint64_t number; /* of the job */
+    /* A ring: n_whole from `first` on have come and are not taken yet; of the next one so many
+     * pieces have. */
+    gang_inbound in[GANG_MOST_JOBS + 1];
+    uint32_t first, n_whole;
     uint32_t pieces, came;
-    bool whole; /* all of it has come, and is not taken yet */
 } gang_peer;
+
+/* The oldest that has come, with n_whole > 0; i: the i-th after it. */
+static inline gang_inbound *gang_peer_at(gang_peer *p, uint32_t i) {
+    return &p->in[(p->first + i) % SL_LEN(p->in)];
+}
 
 typedef struct gang_link {
     sl_net *net;
@@ -75,7 +88,7 @@ sl_status gang_link_answer(gang_link *l, sl_err *err) SL_MUST_CHECK;
 /* SL_MSG_RANK_JOB or SL_MSG_RANK_DONE, in pieces. SL_ERR_PEER_DOWN, SL_ERR_NOMEM name the rank. */
 sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t number,
                          const uint8_t *data, size_t len, sl_err *err) SL_MUST_CHECK;
-/* What the rank sends next, as peer[rank].data, until gang_link_took. ms 0: without an end. */
+/* What the rank sends next, as gang_peer_at(.., 0), until gang_link_took. ms 0: without an end. */
 sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) SL_MUST_CHECK;
 void gang_link_took(gang_link *l, uint32_t rank);
 

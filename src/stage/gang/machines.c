@@ -2,6 +2,7 @@
  * part of the results comes back. A rank that is gone is rank 0's end. */
 #include "stage/gang/blocks.h"
 #include "stage/gang/carry.h"
+#include "stage/gang/machines.h"
 #include "stage/gang/parcel.h"
 
 #include "base/log.h"
@@ -132,31 +133,43 @@ static void machines_stop(gang *g, bool told) {
 
 /* ---- jobs ---- */
 
-static sl_status machines_show(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
+/* The job as bytes; *own: as rank 0 does it. */
+static sl_status fill(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
     crew *c = g->others;
-    const sl_model_spec *spec = g->base.spec;
     sl_status st = gang_blocks_show(&c->blocks, j, own, err);
     if (st == SL_OK)
-        st = gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, spec, &c->marks, err);
-    const bool filled = st == SL_OK;
+        st =
+            gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, g->base.spec, &c->marks, err);
     c->jobs++;
-    for (uint32_t i = 1; st == SL_OK && i < g->n; i++)
-        st = gang_link_send(&c->link, i, SL_MSG_RANK_JOB, c->jobs, c->out.data, c->out.len, err);
+    return st;
+}
+
+static sl_status send(gang *g, uint32_t rank, sl_err *err) {
+    crew *c = g->others;
+    return gang_link_send(&c->link, rank, SL_MSG_RANK_JOB, c->jobs, c->out.data, c->out.len, err);
+}
+
+static sl_status machines_show(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
+    sl_status st = fill(g, j, own, err);
+    const bool filled = st == SL_OK;
+    for (uint32_t i = 1; st == SL_OK && i < g->n; i++) st = send(g, i, err);
     /* Some have it, some do not. */
     if (st != SL_OK && filled && j->kind != GANG_LEAVE) lost(&g->own, err);
     return st;
 }
 
-/* The rank's report, and its part of the results to where the job has them. */
-static sl_status take_answer(gang *g, uint32_t rank, const gang_job *own, sl_err *err) {
+/* The rank's report of the job with that number, and its part of the results to where the job has
+ * them. */
+static sl_status take_answer(gang *g, uint32_t rank, uint64_t number, const gang_job *own,
+                             sl_err *err) {
     crew *c = g->others;
     sl_status st = gang_link_wait(&c->link, rank, GANG_DEADLINE_MS, err);
     if (st != SL_OK) return st;
-    const gang_peer *p = &c->link.peer[rank];
+    const gang_inbound *p = gang_peer_at(&c->link.peer[rank], 0);
     const sl_model_spec *spec = g->own.device ? sl_cpu_stored_of(g->own.device) : NULL;
-    if (p->number != c->jobs)
+    if (p->number != number)
         return sl_fail(err, SL_ERR_PROTOCOL, "rank %u of %u answers job %llu, %llu is due", rank,
-                       g->n, (unsigned long long)p->number, (unsigned long long)c->jobs);
+                       g->n, (unsigned long long)p->number, (unsigned long long)number);
     st = gang_answer_take(c->board, (sl_rank){rank, g->n}, own, spec, p->data, p->len, &c->marks,
                           err);
     if (st != SL_OK) return sl_err_prefix(err, "rank %u of %u", rank, g->n);
@@ -165,9 +178,10 @@ static sl_status take_answer(gang *g, uint32_t rank, const gang_job *own, sl_err
 }
 
 static void machines_hear(gang *g, const gang_job *own) {
+    const crew *c = g->others;
     sl_err err;
     for (uint32_t i = 1; i < g->n; i++)
-        if (take_answer(g, i, own, &err) != SL_OK) lost(&g->own, &err);
+        if (take_answer(g, i, c->jobs, own, &err) != SL_OK) lost(&g->own, &err);
 }
 
 /* Heartbeats leave, and who is gone is heard of. */
@@ -179,6 +193,39 @@ static void machines_tend(gang *g) {
     if (!gone_of(c, &rank)) return;
     sl_fail(&err, SL_ERR_PEER_DOWN, "rank %u of %u is gone", rank, g->n);
     lost(&g->own, &err);
+}
+
+/* ---- jobs of one rank, of pipelines ---- */
+
+bool gang_machines_have_room(const gang *g, const gang_job *j) {
+    const crew *c = g->others;
+    const uint32_t area = c->board->area;
+    return area < GANG_MAX_BLOCKS &&
+           gang_job_bytes(j, g->base.spec) <= c->blocks.memory.block[area].bytes;
+}
+
+uint64_t gang_machines_give(gang *g, uint32_t rank, const gang_job *j) {
+    gang_job own;
+    sl_err err;
+    sl_status st = fill(g, j, &own, &err);
+    if (st == SL_OK) st = send(g, rank, &err);
+    if (st != SL_OK) lost(&g->own, &err);
+    return ((const crew *)g->others)->jobs;
+}
+
+bool gang_machines_have_answer(gang *g, uint32_t rank) {
+    return ((crew *)g->others)->link.peer[rank].n_whole > 0;
+}
+
+void gang_machines_take_answer(gang *g, uint32_t rank, uint64_t number, const gang_job *own) {
+    const gang_report *r = &g->own.board->report[rank];
+    sl_err err;
+    sl_status st = take_answer(g, rank, number, own, &err);
+    if (st == SL_OK && !r->ok) {
+        err = r->err;
+        st = sl_err_prefix(&err, "rank %u of %u", rank, g->n);
+    }
+    if (st != SL_OK) lost(&g->own, &err);
 }
 
 const gang_ways gang_machines = {.apart = true,

@@ -66,6 +66,7 @@ sl_status gang_take_cores(sl_rank is, uint32_t threads, sl_err *err) {
 
 static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     sl_device_opts o = j->open.o;
+    sl_status st = SL_OK;
     o.device = &j->open.device;
     o.ranks = 0;
     o.kv_fd = 0;
@@ -73,25 +74,30 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     o.threads = r->threads ? r->threads : SL_MAX(o.threads / r->is.of, 1u);
     o.apart = o.apart && !r->threads;
     o.gang = &r->link;
+    o.loud = r->link.apart;
+    if (o.pipeline && (st = gang_pipeline_opts(r->is, &o, &report->err)) != SL_OK) return st;
     if (r->threads) r->link.threads = SL_MAX(j->open.o.threads, 1u); /* rank 0's */
     if (r->is.index) o.tick = NULL;
     if (r->tick) o.tick = r->tick, o.ctx = r->ctx, o.tick_us = r->tick_us;
     if (r->is.index) o.progress = NULL; /* ranks read about as much: one speaks for all */
-    sl_status st = o.apart ? gang_take_cores(r->is, o.threads, &report->err) : SL_OK;
+    if (o.apart) st = gang_take_cores(r->is, o.threads, &report->err);
     if (st == SL_OK) st = sl_cpu_open(&o, &r->device, &report->err);
     if (st != SL_OK) return st;
     report->idle = sl_cpu_idle(r->device);
     report->kv_heads = sl_cpu_kv_heads(r->device);
-    if (!sl_cpu_out(r->device, &report->out))
+    report->blocks = sl_cpu_blocks(r->device);
+    if (!o.gang)
+        report->out = (sl_extent){0, r->device->spec->d_model};
+    else if (!sl_cpu_out(r->device, &report->out))
         report->out = sl_coll_columns(r->is, r->device->spec->d_model);
     return SL_OK;
 }
 
 /* Whether a rank before this one has that kv head, too: it speaks for it. */
-static bool is_told(const gang_rank *r, uint32_t head) {
+static bool is_told(const gang_rank *r, uint32_t layer, uint32_t head) {
     for (uint32_t i = 0; i < r->is.index; i++) {
-        const sl_extent its = r->board->report[i].kv_heads;
-        if (head >= its.first && head < its.first + its.n) return true;
+        const gang_report *its = &r->board->report[i];
+        if (sl_extent_has(its->blocks, layer) && sl_extent_has(its->kv_heads, head)) return true;
     }
     return false;
 }
@@ -109,7 +115,7 @@ static void do_block(const gang_rank *r, const gang_job *j, uint32_t layer, floa
             float *own = mine + ((size_t)side * heads.n + h) * tile;
             if (j->kind == GANG_WRITE)
                 memcpy(own, whole, tile * sizeof *own);
-            else if (!is_told(r, heads.first + h))
+            else if (!is_told(r, layer, heads.first + h))
                 memcpy(whole, own, tile * sizeof *own);
         }
     }
@@ -117,8 +123,25 @@ static void do_block(const gang_rank *r, const gang_job *j, uint32_t layer, floa
 
 static void do_page(const gang_rank *r, const gang_job *j) {
     const size_t block = sl_kv_block_bytes(r->device->spec) / sizeof(float);
+    const sl_extent has = sl_cpu_blocks(r->device);
     for (uint32_t i = 0; i < j->page.n; i++)
-        do_block(r, j, j->page.first + i, j->page.blocks + i * block);
+        if (sl_extent_has(has, j->page.first + i))
+            do_block(r, j, j->page.first + i, j->page.blocks + i * block);
+}
+
+/* What blocks inside choose is kept of each of them. */
+static void do_run(gang_rank *r, const gang_job *j) {
+    sl_stage_call c = j->run.call;
+    const size_t n = (size_t)c.rows.n * r->device->spec->top_k;
+    uint32_t *chosen = j->run.chosen;
+    for (uint32_t i = 0; i < j->run.n_steps; i++) {
+        c.op = j->run.step[i].op;
+        c.layer = j->run.step[i].layer;
+        sl_device_submit(r->device, &c);
+        if (c.op != SL_OP_INSIDE) continue;
+        memcpy(chosen, c.rows.expert, n * sizeof *chosen);
+        chosen += n;
+    }
 }
 
 static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
@@ -127,6 +150,9 @@ static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
         return do_open(r, j, report);
     case GANG_CALL:
         sl_device_submit(r->device, &j->call);
+        return SL_OK;
+    case GANG_RUN:
+        do_run(r, j);
         return SL_OK;
     case GANG_HOST:
         return sl_device_host(r->device, j->host.hosted, j->host.max_pairs, j->host.patient,

@@ -187,9 +187,12 @@ static bool is_sound(const gang_report *r, const gang_report *before, const gang
     if (own->kind == GANG_OPEN && !s) return true; /* rank 0 did not open: nobody goes on */
     if (own->kind != GANG_OPEN)
         return r->out.first == before->out.first && r->out.n == before->out.n &&
-               r->kv_heads.first == before->kv_heads.first && r->kv_heads.n == before->kv_heads.n;
+               r->kv_heads.first == before->kv_heads.first && r->kv_heads.n == before->kv_heads.n &&
+               r->blocks.first == before->blocks.first && r->blocks.n == before->blocks.n;
     return r->out.first <= s->d_model && r->out.n <= s->d_model - r->out.first &&
-           r->kv_heads.first <= s->n_kv_heads && r->kv_heads.n <= s->n_kv_heads - r->kv_heads.first;
+           r->kv_heads.first <= s->n_kv_heads &&
+           r->kv_heads.n <= s->n_kv_heads - r->kv_heads.first && r->blocks.first <= s->n_layers &&
+           r->blocks.n <= s->n_layers - r->blocks.first;
 }
 
 sl_status gang_answer_take(gang_board *board, sl_rank rank, const gang_job *own,
@@ -201,7 +204,7 @@ sl_status gang_answer_take(gang_board *board, sl_rank rank, const gang_job *own,
     if (!is_sound(&came, report, own, spec))
         return sl_fail(err, SL_ERR_PROTOCOL, "an answer that is none");
     *report = came;
-    const gang_share who = {rank, came.out, came.kv_heads};
+    const gang_share who = {rank, came.out, came.kv_heads, came.blocks};
     taking t = {data + sizeof came, len - sizeof came, true};
     sl_status st = SL_OK;
     if (came.ok && spec) st = gang_each_result(own, spec, &who, marks, take_result, &t, err);

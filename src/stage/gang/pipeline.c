@@ -92,6 +92,7 @@ void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *chosen) {
     if (c->op == SL_OP_INSIDE && chosen && p->routed)
         p->routed(p->ctx, c->layer, c->rows.n, chosen);
     q->done++;
+    p->with_others -= q->rank > 0;
     sl_device_ran(&p->base, queue);
     p->moved_ns = sl_now_ns();
 }
@@ -120,7 +121,7 @@ static uint32_t run_length(const pipeline *p, const pipeline_queue *q, uint32_t 
 static void pump_one(pipeline *p, pipeline_queue *q) {
     while (q->given < q->submitted && p->base.failed == SL_OK) {
         const uint32_t rank = rank_of(p, call_at(q, q->given));
-        if (q->given > q->done && rank != q->rank) return;
+        if (q->given > q->done && (rank != q->rank || p->ways->gathers)) return;
         if (rank == 0) {
             if (p->computes) return;
             run_own(p, q);
@@ -130,6 +131,7 @@ static void pump_one(pipeline *p, pipeline_queue *q) {
         if (n == 0) return;
         q->rank = rank;
         q->given += n;
+        p->with_others += n;
     }
 }
 
@@ -169,8 +171,7 @@ static void pipeline_poll(sl_device *base) {
         (void)nanosleep(&rest, NULL);
 }
 
-/* While rank 0 computes others may go on. */
-static void tick(void *ctx) {
+void pipeline_tick(void *ctx) {
     pipeline *p = ctx;
     if (p->tick) p->tick(p->ctx);
     if (!p->computes || p->base.failed != SL_OK) return;
@@ -178,18 +179,19 @@ static void tick(void *ctx) {
     pump(p);
 }
 
+void pipeline_rest(pipeline *p) {
+    const struct timespec rest = {.tv_nsec = REST_NS};
+    while (p->with_others && p->base.failed == SL_OK) {
+        p->ways->poll(p);
+        if (p->tick) p->tick(p->ctx);
+        if (p->with_others) (void)nanosleep(&rest, NULL);
+    }
+}
+
 static sl_status pipeline_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs,
                                bool patient, sl_hosting *left, sl_err *err) {
     pipeline *p = (pipeline *)base;
-    sl_status st = sl_device_host(p->own, hosted, max_pairs, patient, left, err);
-    for (uint32_t i = 1; st == SL_OK && i < p->n; i++) {
-        sl_hosting its = SL_HOSTING_DONE;
-        st = p->ways->host(p, i, hosted, max_pairs, patient, &its, err);
-        if (st != SL_OK) return sl_err_prefix(err, "rank %u of %u", i, p->n);
-        if (its == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
-        if (its == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
-    }
-    return st;
+    return p->ways->host(p, hosted, max_pairs, patient, left, err);
 }
 
 /* Each rank's part of the blocks. */
@@ -231,11 +233,13 @@ static void pipeline_write_page(sl_device *base, uint32_t page, uint32_t first, 
 }
 
 static sl_status pipeline_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
-    return ((pipeline *)base)->ways->take(base, bytes, out, err);
+    pipeline *p = (pipeline *)base;
+    return p->ways->take(p, bytes, out, err);
 }
 
 static void pipeline_give_back(sl_device *base, sl_mem m) {
-    ((pipeline *)base)->ways->give_back(base, m);
+    pipeline *p = (pipeline *)base;
+    p->ways->give_back(p, m);
 }
 
 static void pipeline_tend(sl_device *base) {
@@ -247,57 +251,20 @@ static void pipeline_tend(sl_device *base) {
 
 static void pipeline_close(sl_device *base) {
     pipeline *p = (pipeline *)base;
-    sl_device_close(p->own);
-    p->ways->stop(p);
+    p->ways->close(p);
     for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++) sl_free(p->queue[i].call);
     pipeline_ids_free(&p->ids);
-    /* The next device of this thread takes its cores from all of them again. */
-    if (p->apart) (void)sched_setaffinity(0, sizeof p->cpus, &p->cpus);
     sl_free(p);
 }
 
-sl_device_opts pipeline_rank_opts(const pipeline *p, const sl_device_opts *o, uint32_t rank) {
-    sl_device_opts its = *o;
-    its.ranks = 0;
-    its.pipeline = false;
-    its.kv_fd = 0;
-    its.inside = p->base.inside;
-    its.hosts.blocks = p->blocks[rank];
-    its.hosts.inner = rank > 0;
-    its.threads = p->ways->in_place ? SL_MAX(o->threads / p->n, 1u) : o->threads;
-    its.routed = NULL;
-    its.tick = NULL;
-    its.wait = NULL;
-    if (rank) its.progress = NULL; /* ranks read about as much: one speaks for all */
-    return its;
-}
-
-static sl_status open_own(pipeline *p, const sl_device_opts *o, sl_err *err) {
-    sl_device_opts mine = pipeline_rank_opts(p, o, 0);
-    mine.tick = tick;
-    mine.ctx = p;
-    mine.tick_us = o->tick_us;
-    sl_status st = SL_OK;
-    if (p->apart) st = gang_take_cores((sl_rank){0, p->n}, mine.threads, err);
-    return st == SL_OK ? sl_cpu_open(&mine, &p->own, err) : st;
-}
-
-/* Which rank has what. Routers that come before their block's attention have no way inside. */
-static sl_status cut(pipeline *p, const sl_device_opts *o, sl_err *err) {
-    sl_model_spec m;
-    sl_status st = sl_model_read_spec(o->folder, &m, NULL, err);
-    if (st != SL_OK) return st;
-    if (m.n_layers < p->n)
-        return sl_fail(err, SL_ERR_ARG,
-                       "a pipeline of %u ranks: %s has %u blocks, one a rank is needed", p->n,
-                       o->folder, m.n_layers);
+/* Which rank has what. */
+static void learn(pipeline *p) {
+    p->base.spec = sl_cpu_stored_of(p->own);
+    p->base.inside = p->base.inside_exact = p->own->inside;
     for (uint32_t i = 0; i < p->n; i++) {
-        p->blocks[i] = sl_pipeline_blocks(&m, (sl_rank){i, p->n});
+        p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n});
         memset(p->rank_of + p->blocks[i].first, (int)i, p->blocks[i].n);
     }
-    p->base.inside = p->base.inside_exact =
-        o->hosts.attention && o->hosts.experts && !m.dense_branch;
-    return SL_OK;
 }
 
 sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
@@ -310,8 +277,8 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
                                       .read_page = pipeline_read_page,
                                       .write_page = pipeline_write_page,
                                       .tend = pipeline_tend};
-    static const pipeline_ways *const ways[SL_RANK_KIND_COUNT] = {[SL_RANKS_THREADS] =
-                                                                      &pipeline_threads};
+    static const pipeline_ways *const ways[SL_RANK_KIND_COUNT] = {
+        [SL_RANKS_THREADS] = &pipeline_threads, [SL_RANKS_MACHINES] = &pipeline_machines};
     if (o->ranks > SL_MAX_RANKS)
         return sl_fail(err, SL_ERR_ARG, "a pipeline of %u ranks: up to %u", o->ranks, SL_MAX_RANKS);
     if (o->device->kind != SL_DEVICE_CPU || o->hosts.segmented || !ways[o->rank_kind])
@@ -327,16 +294,12 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
     p->tick = o->tick;
     p->routed = o->routed;
     p->ctx = o->ctx;
-    p->apart = o->apart && p->ways->in_place && sched_getaffinity(0, sizeof p->cpus, &p->cpus) == 0;
-    sl_status st = cut(p, o, err);
-    if (st == SL_OK) st = p->ways->start(p, o, err);
-    if (st == SL_OK) st = open_own(p, o, err);
-    if (st == SL_OK) st = p->ways->opened(p, err);
+    sl_status st = p->ways->open(p, o, err);
     if (st != SL_OK) {
         pipeline_close(&p->base);
         return st;
     }
-    p->base.spec = sl_cpu_stored_of(p->own);
+    learn(p);
     *out = &p->base;
     return SL_OK;
 }

@@ -12,29 +12,28 @@ typedef struct pipeline pipeline;
 
 typedef struct pipeline_ways {
     bool in_place; /* they see all memory of this process */
-    bool gathers;  /* calls are given when others wait for them, many at once */
-    /* The others are there, and begin to open their devices; all or none. */
-    sl_status (*start)(pipeline *p, const sl_device_opts *o, sl_err *err);
-    /* Returns when they have opened them. */
-    sl_status (*opened)(pipeline *p, sl_err *err);
+    bool gathers;  /* calls are given when others wait for them, many at once; those of a queue that
+                    * come next then read what these have left, which has to be back */
+    /* All ranks open their devices; sets p->own. While rank 0 computes, its device calls
+     * pipeline_tick. */
+    sl_status (*open)(pipeline *p, const sl_device_opts *o, sl_err *err);
     /* Gives a rank some of the n calls, of one queue and one after the other, and returns how many;
      * 0: it has as many as it can hold. Of each it has been given it says in poll, in the order of
      * giving, that it is through (pipeline_ran). */
     uint32_t (*give)(pipeline *p, uint32_t rank, const sl_stage_call *c, uint32_t n);
     void (*poll)(pipeline *p);
-    /* The rank does it after what it was given before; returns when it has. */
-    sl_status (*host)(pipeline *p, uint32_t rank, const uint8_t *hosted, uint32_t max_pairs,
-                      bool patient, sl_hosting *left, sl_err *err);
-    /* Blocks that the rank has. */
+    /* All ranks, rank 0 too, after what they were given before. */
+    sl_status (*host)(pipeline *p, const uint8_t *hosted, uint32_t max_pairs, bool patient,
+                      sl_hosting *left, sl_err *err);
+    /* GANG_READ or GANG_WRITE of blocks that a rank beside the first has. */
     void (*page)(pipeline *p, uint32_t rank, const gang_job *j);
-    /* They are there no longer. NULL-safe after a start that failed. */
-    void (*stop)(pipeline *p);
-    sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
-    void (*give_back)(sl_device *d, sl_mem m);
+    void (*close)(pipeline *p); /* all ranks; NULL-safe after an open that failed */
+    sl_status (*take)(pipeline *p, size_t bytes, sl_mem *out, sl_err *err);
+    void (*give_back)(pipeline *p, sl_mem m);
     void (*tend)(pipeline *p); /* as of sl_device_ops; NULL: nothing */
 } pipeline_ways;
 
-extern const pipeline_ways pipeline_threads;
+extern const pipeline_ways pipeline_threads, pipeline_machines;
 
 /* Calls of one queue, a ring that grows: those before `given` and not before `done` are with
  * `rank`, those behind wait. */
@@ -58,21 +57,22 @@ struct pipeline {
     uint32_t n;
     sl_extent blocks[SL_MAX_RANKS];
     uint8_t rank_of[SL_MAX_LAYERS];
-    sl_device *own; /* rank 0's */
+    sl_device *own; /* rank 0's, of its ways */
     pipeline_ids ids;
     pipeline_queue queue[SL_STAGE_QUEUES];
-    bool computes;  /* rank 0 does, on this thread */
-    cpu_set_t cpus; /* that the thread could use before it took rank 0's, if `apart` */
-    bool apart;
-    uint64_t moved_ns; /* when a call was last through */
+    bool computes;        /* rank 0 does, on this thread */
+    uint32_t with_others; /* calls that were given to them and are not through */
+    uint64_t moved_ns;    /* when a call was last through */
     void (*tick)(void *ctx);
     void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
     void *ctx;    /* of both */
     void *others; /* of its ways */
 };
 
-/* The options that rank r opens its device with, from those of the pipeline. */
-sl_device_opts pipeline_rank_opts(const pipeline *p, const sl_device_opts *o, uint32_t rank);
+/* While rank 0 computes others may go on. ctx: the pipeline. */
+void pipeline_tick(void *ctx);
+/* Waits until no rank has anything to do that it was given, as its ways poll. */
+void pipeline_rest(pipeline *p);
 /* Room for what the call, INSIDE of n rows, chooses; false: no memory, and the device has failed.
  */
 bool pipeline_ids_for(pipeline *p, pipeline_ids *ids, sl_stage_call *c);

@@ -29,7 +29,6 @@ typedef struct task {
 } task;
 
 typedef struct runner {
-    pipeline *of;
     sl_rank is;
     pthread_t thread;
     bool started;
@@ -49,8 +48,9 @@ typedef struct runner {
 
 typedef struct crew {
     runner *rank[SL_MAX_RANKS]; /* but for the first */
-    void (*tick)(void *ctx);
     uint32_t tick_us;
+    cpu_set_t cpus; /* that the owner could use before it took rank 0's, if `apart` */
+    bool apart;
 } crew;
 
 /* ---- the thread ---- */
@@ -147,26 +147,36 @@ static void rest(pipeline *p, runner *r) {
         if (r->told == atomic_load_explicit(&r->given, memory_order_relaxed)) return;
         (void)nanosleep(&pause, NULL);
         const uint64_t now_ns = sl_now_ns();
-        if (!c->tick || now_ns - ticked_ns < c->tick_us * UINT64_C(1000)) continue;
+        if (!p->tick || now_ns - ticked_ns < c->tick_us * UINT64_C(1000)) continue;
         ticked_ns = now_ns;
-        c->tick(p->ctx);
+        p->tick(p->ctx);
     }
 }
 
-static sl_status host(pipeline *p, uint32_t rank, const uint8_t *hosted, uint32_t max_pairs,
-                      bool patient, sl_hosting *left, sl_err *err) {
-    runner *r = ((crew *)p->others)->rank[rank];
+static sl_status host_one(pipeline *p, runner *r, const task *want, sl_hosting *left, sl_err *err) {
     rest(p, r);
     task *t = next_task(r);
     t->kind = TASK_HOST;
-    t->host.hosted = hosted;
-    t->host.max_pairs = max_pairs;
-    t->host.patient = patient;
+    t->host = want->host;
     give_task(r);
     rest(p, r);
-    *left = r->left;
-    if (r->status != SL_OK) *err = r->err;
-    return r->status;
+    if (r->status == SL_OK) {
+        if (r->left == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
+        if (r->left == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
+        return SL_OK;
+    }
+    *err = r->err;
+    return sl_err_prefix(err, "rank %u of %u", r->is.index, r->is.of);
+}
+
+static sl_status host(pipeline *p, const uint8_t *hosted, uint32_t max_pairs, bool patient,
+                      sl_hosting *left, sl_err *err) {
+    const crew *c = p->others;
+    const task want = {.host = {hosted, max_pairs, patient}};
+    sl_status st = sl_device_host(p->own, hosted, max_pairs, patient, left, err);
+    for (uint32_t i = 1; st == SL_OK && i < p->n; i++)
+        st = host_one(p, c->rank[i], &want, left, err);
+    return st;
 }
 
 /* No call in flight touches these pages. */
@@ -184,11 +194,14 @@ static sl_status start_one(pipeline *p, const sl_device_opts *o, uint32_t rank, 
     runner *r = sl_alloc(1, sizeof *r);
     if (!r) return sl_fail(err, SL_ERR_NOMEM, "rank %u of %u", rank, p->n);
     ((crew *)p->others)->rank[rank] = r;
-    r->of = p;
     r->is = (sl_rank){rank, p->n};
-    r->opts = pipeline_rank_opts(p, o, rank);
+    r->opts = *o;
+    r->opts.tick = NULL;
+    r->opts.progress = NULL; /* ranks read about as much: one speaks for all */
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->more, NULL);
+    sl_status st = gang_pipeline_opts(r->is, &r->opts, err);
+    if (st != SL_OK) return st;
     next_task(r)->kind = TASK_OPEN;
     give_task(r);
     const int e = pthread_create(&r->thread, NULL, run, r);
@@ -198,26 +211,37 @@ static sl_status start_one(pipeline *p, const sl_device_opts *o, uint32_t rank, 
     return SL_OK;
 }
 
-static sl_status start(pipeline *p, const sl_device_opts *o, sl_err *err) {
-    crew *c = p->others = sl_alloc(1, sizeof *c);
-    if (!c) return sl_fail(err, SL_ERR_NOMEM, "a pipeline of %u ranks", p->n);
-    c->tick = o->tick;
-    c->tick_us = o->tick_us;
-    sl_status st = SL_OK;
-    for (uint32_t i = 1; st == SL_OK && i < p->n; i++) st = start_one(p, o, i, err);
-    return st;
+static sl_status open_own(pipeline *p, const sl_device_opts *o, sl_err *err) {
+    sl_device_opts mine = *o;
+    mine.tick = pipeline_tick;
+    mine.ctx = p;
+    sl_status st = gang_pipeline_opts((sl_rank){0, p->n}, &mine, err);
+    if (st == SL_OK && mine.apart) st = gang_take_cores((sl_rank){0, p->n}, mine.threads, err);
+    return st == SL_OK ? sl_cpu_open(&mine, &p->own, err) : st;
 }
 
-static sl_status opened(pipeline *p, sl_err *err) {
-    for (uint32_t i = 1; i < p->n; i++) {
-        runner *r = ((crew *)p->others)->rank[i];
-        rest(p, r);
-        r->opts = (sl_device_opts){0}; /* what it pointed to is the caller's */
-        if (r->status == SL_OK) continue;
-        *err = r->err;
-        return sl_err_prefix(err, "rank %u of %u", i, p->n);
-    }
-    return SL_OK;
+/* Until it has opened its device, or could not. */
+static sl_status opened(pipeline *p, runner *r, sl_err *err) {
+    rest(p, r);
+    r->opts = (sl_device_opts){0}; /* what it pointed to is the caller's */
+    if (r->status == SL_OK) return SL_OK;
+    *err = r->err;
+    return sl_err_prefix(err, "rank %u of %u", r->is.index, r->is.of);
+}
+
+static sl_status open(pipeline *p, const sl_device_opts *o, sl_err *err) {
+    crew *c = p->others = sl_alloc(1, sizeof *c);
+    if (!c) return sl_fail(err, SL_ERR_NOMEM, "a pipeline of %u ranks", p->n);
+    c->tick_us = o->tick_us;
+    c->apart = o->apart && sched_getaffinity(0, sizeof c->cpus, &c->cpus) == 0;
+    sl_device_opts each = *o;
+    each.threads = SL_MAX(o->threads / p->n, 1u);
+    each.apart = c->apart;
+    sl_status st = SL_OK;
+    for (uint32_t i = 1; st == SL_OK && i < p->n; i++) st = start_one(p, &each, i, err);
+    if (st == SL_OK) st = open_own(p, &each, err);
+    for (uint32_t i = 1; st == SL_OK && i < p->n; i++) st = opened(p, c->rank[i], err);
+    return st;
 }
 
 static void stop_one(pipeline *p, runner *r) {
@@ -234,19 +258,29 @@ static void stop_one(pipeline *p, runner *r) {
     sl_free(r);
 }
 
-static void stop(pipeline *p) {
+static void close_all(pipeline *p) {
     crew *c = p->others;
+    sl_device_close(p->own);
     for (uint32_t i = 1; c && i < p->n; i++) stop_one(p, c->rank[i]);
+    /* The next device of this thread takes its cores from all of them again. */
+    if (c && c->apart) (void)sched_setaffinity(0, sizeof c->cpus, &c->cpus);
     sl_free(c);
 }
 
+static sl_status take(pipeline *p, size_t bytes, sl_mem *out, sl_err *err) {
+    return sl_host_take(&p->base, bytes, out, err);
+}
+
+static void give_back(pipeline *p, sl_mem m) {
+    sl_host_give(&p->base, m);
+}
+
 const pipeline_ways pipeline_threads = {.in_place = true,
-                                        .start = start,
-                                        .opened = opened,
+                                        .open = open,
                                         .give = give,
                                         .poll = poll,
                                         .host = host,
                                         .page = page,
-                                        .stop = stop,
-                                        .take = sl_host_take,
-                                        .give_back = sl_host_give};
+                                        .close = close_all,
+                                        .take = take,
+                                        .give_back = give_back};

@@ -63,9 +63,12 @@ static void make_own(remote *m, gang_job *j) {
                               .experts = o->hosts.experts};
 }
 
-/* The table of hosted experts is as large as this model's. */
-static sl_status check_hosted(const remote *m, const gang_job *j, sl_err *err) {
+/* Whoever shares matrices does so with as many as can; the table of hosted experts is as large as
+ * this model's. */
+static sl_status check_open(const remote *m, const gang_job *j, sl_err *err) {
     sl_model_spec s;
+    if (!j->open.o.pipeline && !sl_ranks_can_be(m->rank.is.of))
+        return sl_fail(err, SL_ERR_PROTOCOL, "a gang of %u ranks", m->rank.is.of);
     if (!j->open.o.hosts.hosted) return SL_OK;
     sl_status st = sl_model_read_spec(m->o->folder, &s, NULL, err);
     if (st == SL_OK && j->open.hosted_bytes != (size_t)s.n_moe * s.n_experts)
@@ -74,7 +77,7 @@ static sl_status check_hosted(const remote *m, const gang_job *j, sl_err *err) {
 }
 
 static sl_status read_job(remote *m, sl_err *err) {
-    const gang_peer *p = &m->link.peer[0];
+    const gang_inbound *p = gang_peer_at(&m->link.peer[0], 0);
     gang_board *board = m->rank.board;
     sl_status st = gang_parcel_take(&m->memory, board, &m->bounds, p->data, p->len, err);
     if (st != SL_OK) return st;
@@ -82,7 +85,7 @@ static sl_status read_job(remote *m, sl_err *err) {
     m->job = board->job;
     if (!gang_job_has_lists(kind)) return SL_OK;
     st = gang_job_unpack(&m->memory, board->area, &board->job, &m->pointers, &m->job, err);
-    if (st == SL_OK && kind == GANG_OPEN) st = check_hosted(m, &m->job, err);
+    if (st == SL_OK && kind == GANG_OPEN) st = check_open(m, &m->job, err);
     if (st == SL_OK && kind == GANG_OPEN) make_own(m, &m->job);
     return st;
 }
@@ -93,16 +96,19 @@ static sl_status answer(remote *m, sl_err *err) {
     if (m->job.kind == GANG_OPEN && r->device) {
         m->bounds.spec = sl_cpu_stored_of(r->device);
         m->bounds.device = r->device;
+        m->bounds.blocks = report->blocks;
+        m->bounds.inside = r->device->inside;
     }
     /* More experts are more pairs of a call: the device has the room now. */
     if (m->job.kind == GANG_HOST && report->ok)
         m->bounds.max_pairs = SL_MAX(m->bounds.max_pairs, m->job.host.max_pairs);
-    const gang_share who = {r->is, report->out, report->kv_heads};
+    const gang_share who = {r->is, report->out, report->kv_heads, report->blocks};
     sl_status st =
         gang_answer_fill(&m->out, r->board, &who, &m->job, m->bounds.spec, &m->marks, err);
     if (st == SL_OK)
-        st = gang_link_send(&m->link, 0, SL_MSG_RANK_DONE, m->link.peer[0].number, m->out.data,
-                            m->out.len, err);
+        st =
+            gang_link_send(&m->link, 0, SL_MSG_RANK_DONE, gang_peer_at(&m->link.peer[0], 0)->number,
+                           m->out.data, m->out.len, err);
     return st;
 }
 

@@ -142,6 +142,24 @@ static void pack_call(packer *p, const sl_stage_call *c, const sl_model_spec *sp
         room(p, c->head.logits, (size_t)c->head.n * spec->vocab * sizeof *c->head.logits);
 }
 
+/* Room for what routers choose comes after all that is read. */
+static void pack_run(packer *p, const gang_job *j, const sl_model_spec *spec, gang_job *out) {
+    const sl_rowset *r = &j->run.call.rows;
+    sl_rowset *o = &out->run.call.rows;
+    const size_t n = r->n * sizeof(uint32_t), chosen = n * spec->top_k;
+    o->id = put(p, r->id, n);
+    o->pos = put(p, r->pos, n);
+    o->state = put(p, r->state, n);
+    o->done = put(p, r->done, n);
+    o->pages = r->pages ? put_pages(p, r) : NULL;
+    o->x = mem_in_block(p, r->x);
+    o->h = mem_in_block(p, r->h);
+    out->run.step = put(p, j->run.step, j->run.n_steps * sizeof *j->run.step);
+    o->expert = room(p, r->expert, chosen);
+    o->gate = room(p, r->gate, chosen);
+    out->run.chosen = room(p, j->run.chosen, gang_run_inside(j) * chosen);
+}
+
 static void pack(packer *p, const gang_job *j, const sl_model_spec *spec, gang_job *out) {
     *out = *j;
     if (j->kind == GANG_OPEN) {
@@ -158,6 +176,7 @@ static void pack(packer *p, const gang_job *j, const sl_model_spec *spec, gang_j
         out->open.o.ctx = out->open.o.progress_ctx = NULL;
     }
     if (j->kind == GANG_CALL) pack_call(p, &j->call, spec, &out->call);
+    if (j->kind == GANG_RUN) pack_run(p, j, spec, out);
     if (j->kind == GANG_HOST) out->host.hosted = put(p, j->host.hosted, j->host.hosted_bytes);
     if (j->kind == GANG_READ) out->page.blocks = room(p, j->page.blocks, j->page.bytes);
     if (j->kind == GANG_WRITE) out->page.blocks = put(p, j->page.blocks, j->page.bytes);
@@ -239,10 +258,8 @@ static bool unpack_experts(const gang_memory *m, const gang_block *area, gang_po
     return room_for;
 }
 
-static bool unpack_call(const gang_memory *m, const gang_block *area, gang_pointers *p,
-                        sl_stage_call *c) {
-    if (c->op == SL_OP_EXPERTS) return unpack_experts(m, area, p, &c->experts);
-    sl_rowset *r = &c->rows;
+static bool unpack_rows(const gang_memory *m, const gang_block *area, gang_pointers *p,
+                        sl_rowset *r) {
     r->id = at_place(area, r->id);
     r->pos = at_place(area, r->pos);
     r->state = at_place(area, r->state);
@@ -251,12 +268,18 @@ static bool unpack_call(const gang_memory *m, const gang_block *area, gang_point
     r->gate = at_place(area, r->gate);
     r->x = mem_here(m, r->x);
     r->h = mem_here(m, r->h);
+    return !r->pages || unpack_pages(area, p, r);
+}
+
+static bool unpack_call(const gang_memory *m, const gang_block *area, gang_pointers *p,
+                        sl_stage_call *c) {
+    if (c->op == SL_OP_EXPERTS) return unpack_experts(m, area, p, &c->experts);
     if (c->op == SL_OP_HEAD) {
         c->head.row = at_place(area, c->head.row);
         c->head.h = mem_here(m, c->head.h);
         c->head.logits = at_place(area, c->head.logits);
     }
-    return !r->pages || unpack_pages(area, p, r);
+    return unpack_rows(m, area, p, &c->rows);
 }
 
 sl_status gang_job_unpack(const gang_memory *m, uint32_t area, const gang_job *in, gang_pointers *p,
@@ -271,8 +294,14 @@ sl_status gang_job_unpack(const gang_memory *m, uint32_t area, const gang_job *i
     if (in->kind == GANG_HOST) out->host.hosted = at_place(b, in->host.hosted);
     if (in->kind == GANG_READ || in->kind == GANG_WRITE)
         out->page.blocks = at_place(b, in->page.blocks);
-    if (in->kind == GANG_CALL && !unpack_call(m, b, p, &out->call))
-        return sl_fail(err, SL_ERR_NOMEM, "pointers of a call");
+    bool room_for = true;
+    if (in->kind == GANG_CALL) room_for = unpack_call(m, b, p, &out->call);
+    if (in->kind == GANG_RUN) {
+        room_for = unpack_rows(m, b, p, &out->run.call.rows);
+        out->run.step = at_place(b, in->run.step);
+        out->run.chosen = at_place(b, in->run.chosen);
+    }
+    if (!room_for) return sl_fail(err, SL_ERR_NOMEM, "pointers of a call");
     return SL_OK;
 }
 

@@ -34,6 +34,13 @@ size_t gang_job_filled(const gang_job *j, const sl_model_spec *spec);
 void gang_job_pack(const gang_memory *m, uint32_t area, const gang_job *j,
                    const sl_model_spec *spec, gang_job *out);
 
+/* Blocks of a run that compute inside. */
+static inline uint32_t gang_run_inside(const gang_job *j) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < j->run.n_steps; i++) n += j->run.step[i].op == SL_OP_INSIDE;
+    return n;
+}
+
 /* Whether what such a job points to travels with it. */
 static inline bool gang_job_has_lists(gang_job_kind kind) {
     return kind != GANG_MAP && kind != GANG_UNMAP && kind != GANG_LEAVE;

@@ -1,0 +1,196 @@
+/* Ranks of a pipeline that are processes on other machines: a gang of machines (machines.c) whose
+ * ranks have blocks. Calls on the same rows that follow each other go as one job, with the rows
+ * that its first one reads, and its last one's rows come back. */
+#include "stage/gang/machines.h"
+#include "stage/gang/pipeline.h"
+
+#include "base/mem.h"
+#include "stage/gang/link.h"
+
+/* Calls that a rank has been given as one job. */
+typedef struct under_way {
+    gang_job job; /* as it was given */
+    uint64_t number;
+    uint32_t queue, n_calls;
+    pipeline_ids ids; /* what its blocks inside chose, one behind the other */
+    gang_step *step;
+    uint32_t cap; /* of steps */
+} under_way;
+
+typedef struct crew {
+    gang *gang;
+    /* Rings by rank: those from `told` to `given` are under way. */
+    under_way ring[SL_MAX_RANKS][GANG_MOST_JOBS];
+    uint64_t given[SL_MAX_RANKS], told[SL_MAX_RANKS];
+} crew;
+
+/* ---- giving ---- */
+
+static bool is_step(sl_stage_op op) {
+    return op == SL_OP_ATTEND || op == SL_OP_DENSE || op == SL_OP_ROUTE || op == SL_OP_INSIDE;
+}
+
+/* How many of the calls are one run: steps on the same rows, a router last. */
+static uint32_t length_of_run(const sl_stage_call *c, uint32_t n) {
+    uint32_t i = 0;
+    while (i < n && is_step(c[i].op) && c[i].rows.n == c[0].rows.n &&
+           c[i].rows.x.at == c[0].rows.x.at)
+        if (c[i++].op == SL_OP_ROUTE) break;
+    return i;
+}
+
+static bool reserve_steps(under_way *u, uint32_t n) {
+    if (n <= u->cap) return true;
+    gang_step *more = sl_grow(u->step, u->cap, n, sizeof *more);
+    if (!more) return false;
+    u->step = more;
+    u->cap = n;
+    return true;
+}
+
+/* The calls as one job. False: no memory, and the device has failed. */
+static bool make_run(pipeline *p, under_way *u, const sl_stage_call *c, uint32_t n) {
+    uint32_t inside = 0;
+    sl_err err;
+    u->n_calls = n;
+    u->queue = c->queue;
+    if (!reserve_steps(u, n)) {
+        sl_fail(&err, SL_ERR_NOMEM, "a run of %u calls", n);
+        pipeline_fails(p, SL_ERR_NOMEM, &err);
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        u->step[i] = (gang_step){c[i].op, c[i].layer};
+        inside += c[i].op == SL_OP_INSIDE;
+    }
+    u->job = (gang_job){.kind = GANG_RUN, .run = {.call = *c, .step = u->step, .n_steps = n}};
+    sl_stage_call *call = &u->job.run.call;
+    sl_stage_call room = *c; /* for all blocks inside, and one router more */
+    room.rows.n *= inside + 1;
+    if (!pipeline_ids_for(p, &u->ids, &room)) return false;
+    if (inside) u->job.run.chosen = u->ids.expert;
+    if (c[n - 1].op != SL_OP_ROUTE) { /* nobody wants them, but blocks inside need room */
+        call->rows.expert = room.rows.expert + (size_t)inside * c->rows.n * p->base.spec->top_k;
+        call->rows.gate = room.rows.gate;
+    }
+    return true;
+}
+
+static bool make_job(pipeline *p, under_way *u, const sl_stage_call *c, uint32_t n) {
+    if (is_step(c->op) && c->rows.n > 0) return make_run(p, u, c, length_of_run(c, n));
+    u->job = (gang_job){.kind = GANG_CALL, .call = *c};
+    u->n_calls = 1;
+    u->queue = c->queue;
+    return true;
+}
+
+static uint32_t give(pipeline *p, uint32_t rank, const sl_stage_call *c, uint32_t n) {
+    crew *x = p->others;
+    under_way *u = &x->ring[rank][x->given[rank] % GANG_MOST_JOBS];
+    if (x->given[rank] - x->told[rank] == GANG_MOST_JOBS) return 0;
+    if (!make_job(p, u, c, n)) return 0;
+    const bool fits = gang_machines_have_room(x->gang, &u->job);
+    if (!fits && p->with_others) return 0; /* later, when nothing is under way */
+    u->number = gang_machines_give(x->gang, rank, &u->job);
+    x->given[rank]++;
+    return u->n_calls;
+}
+
+/* ---- what comes back ---- */
+
+static void tell(pipeline *p, const under_way *u) {
+    const uint32_t *chosen = u->job.kind == GANG_RUN ? u->job.run.chosen : NULL;
+    const size_t n = (size_t)u->job.run.call.rows.n * p->base.spec->top_k;
+    for (uint32_t i = 0; i < u->n_calls; i++) {
+        const bool inside = u->job.kind == GANG_RUN && u->step[i].op == SL_OP_INSIDE;
+        pipeline_ran(p, u->queue, inside ? chosen : NULL);
+        if (inside) chosen += n;
+    }
+}
+
+static void poll(pipeline *p) {
+    crew *x = p->others;
+    x->gang->base.ops->tend(&x->gang->base);
+    for (uint32_t i = 1; i < p->n; i++) {
+        while (x->told[i] < x->given[i] && gang_machines_have_answer(x->gang, i)) {
+            under_way *u = &x->ring[i][x->told[i] % GANG_MOST_JOBS];
+            gang_machines_take_answer(x->gang, i, u->number, &u->job);
+            x->told[i]++;
+            tell(p, u);
+        }
+    }
+}
+
+/* ---- what all ranks do ---- */
+
+static sl_status host(pipeline *p, const uint8_t *hosted, uint32_t max_pairs, bool patient,
+                      sl_hosting *left, sl_err *err) {
+    pipeline_rest(p);
+    return sl_device_host(&((crew *)p->others)->gang->base, hosted, max_pairs, patient, left, err);
+}
+
+static void page(pipeline *p, uint32_t rank, const gang_job *j) {
+    sl_device *d = &((crew *)p->others)->gang->base;
+    (void)rank;
+    pipeline_rest(p);
+    if (j->kind == GANG_READ)
+        d->ops->read_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+    else
+        d->ops->write_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+}
+
+static sl_status take(pipeline *p, size_t bytes, sl_mem *out, sl_err *err) {
+    sl_device *d = &((crew *)p->others)->gang->base;
+    pipeline_rest(p);
+    return d->ops->take(d, bytes, out, err);
+}
+
+static void give_back(pipeline *p, sl_mem m) {
+    sl_device *d = &((crew *)p->others)->gang->base;
+    pipeline_rest(p);
+    d->ops->give(d, m);
+}
+
+static void tend(pipeline *p) {
+    sl_device_tend(&((crew *)p->others)->gang->base);
+}
+
+/* ---- beginnings and ends ---- */
+
+static sl_status open(pipeline *p, const sl_device_opts *o, sl_err *err) {
+    crew *x = p->others = sl_alloc(1, sizeof *x);
+    sl_device *d = NULL;
+    if (!x) return sl_fail(err, SL_ERR_NOMEM, "a pipeline of %u ranks", p->n);
+    sl_device_opts all = *o;
+    all.tick = pipeline_tick;
+    all.ctx = p;
+    sl_status st = sl_gang_open(&all, &d, err);
+    if (st != SL_OK) return st;
+    x->gang = (gang *)d;
+    p->own = x->gang->own.device;
+    return SL_OK;
+}
+
+static void close_all(pipeline *p) {
+    crew *x = p->others;
+    if (!x) return;
+    if (x->gang) sl_device_close(&x->gang->base);
+    for (uint32_t r = 0; r < SL_MAX_RANKS; r++) {
+        for (uint32_t i = 0; i < GANG_MOST_JOBS; i++) {
+            pipeline_ids_free(&x->ring[r][i].ids);
+            sl_free(x->ring[r][i].step);
+        }
+    }
+    sl_free(x);
+}
+
+const pipeline_ways pipeline_machines = {.gathers = true,
+                                         .open = open,
+                                         .give = give,
+                                         .poll = poll,
+                                         .host = host,
+                                         .page = page,
+                                         .close = close_all,
+                                         .take = take,
+                                         .give_back = give_back,
+                                         .tend = tend};
