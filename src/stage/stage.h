@@ -52,7 +52,7 @@ typedef enum sl_stage_op {
     SL_OP_INSIDE,  /* rows.x = what a block with experts makes of it from its router on, of a device
                     * that has `inside` and hosts all its experts: nothing leaves the device. What
                     * travels nowhere is not rounded for the wire. rows.h, expert and gate are
-                    * its to write, or not */
+                    * its to write */
 } sl_stage_op;
 
 /* Rows of a step, those of one request in ascending position. id, pos, pages, state, done, expert
@@ -186,7 +186,8 @@ struct sl_device {
     bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
     bool kept;     /* and they lie in the file that sl_device_opts named */
     bool inside;   /* it takes SL_OP_INSIDE, */
-    bool inside_exact; /* with the bits of rows that travel in f32 */
+    bool inside_exact; /* with the bits of rows that travel in f32, and leaves its ids and gates in
+                        * rows.expert and rows.gate, as ROUTE does */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
     char note[256];   /* what whoever opened it should say; "": nothing */

@@ -244,8 +244,9 @@ void sl_pass_embed(sl_pass *p);
 /* Attention, and the dense feed-forward or the router; of a model with dense branches the router
  * comes first. */
 void sl_pass_block(sl_pass *p);
-/* Attention and a whole block of experts inside the device, which nobody waits for. */
-void sl_pass_inside(sl_pass *p);
+/* Attention and a whole block of experts inside the device, which nobody waits for unless its gates
+ * are wanted. */
+void sl_pass_inside(sl_pass *p, bool wanted);
 /* After the router: rows that are not finite end their requests. */
 void sl_pass_break(sl_pass *p);
 /* Rows pack_row of h to pack_at. */

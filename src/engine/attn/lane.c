@@ -87,11 +87,16 @@ static void end_round(sl_lane *lane) {
 
 /* ---- blocks ---- */
 
+static bool is_last_moe(const sl_lane *lane) {
+    const sl_attn *a = lane->attn;
+    return a->m->moe_index[lane->pass.layer] + 1u == a->m->n_moe;
+}
+
 /* The rows are routed: they leave. */
 static void begin_leaving(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    if (lane->n_away) sl_pass_break(&lane->pass);
-    bool last = a->m->moe_index[lane->pass.layer] == a->m->n_moe - 1u;
+    bool last = is_last_moe(lane);
+    if (lane->n_away || (lane->inside && last)) sl_pass_break(&lane->pass);
     bool stay = last && !sl_attn_holds(a) && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
     sl_pass_begin(&lane->pass, SL_TRACE_DISPATCH, lane->n_away);
@@ -110,7 +115,8 @@ static bool block_ran(sl_lane *lane) {
 
 /* Where this worker hosts all experts and its device computes a block by itself, rows stay: only
  * the words of the round go. So a step is asked of the device block by block without waiting for
- * it. The last block with experts goes the long way, which shows rows that are not finite. */
+ * it, but for the last block with experts, whose gates show rows that are not finite: where the
+ * device does not tell them it goes the long way. */
 static bool stays_inside(const sl_lane *lane) {
     const sl_attn *a = lane->attn;
     const sl_worker *w = a->w;
@@ -118,17 +124,18 @@ static bool stays_inside(const sl_lane *lane) {
     const bool exactly = w->device->inside_exact && w->plan.wire == SL_WIRE_F32;
     return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
            a->n_chunks == 1 && (!w->plan.exact || exactly) && a->m->ffn[layer] == SL_FFN_MOE &&
-           a->m->moe_index[layer] + 1u < a->m->n_moe;
+           (!is_last_moe(lane) || w->device->inside_exact);
 }
 
 static void begin_block(sl_lane *lane) {
     lane->n_left = 0;
-    lane->leaves = false;
+    lane->leaves = lane->inside = false;
     lane->n_away = lane->pass.n;
     if (lane->pass.n == 0) return;
-    if (stays_inside(lane)) {
+    lane->inside = stays_inside(lane);
+    if (lane->inside) {
         lane->n_away = 0;
-        sl_pass_inside(&lane->pass);
+        sl_pass_inside(&lane->pass, is_last_moe(lane));
     } else {
         sl_pass_block(&lane->pass);
     }

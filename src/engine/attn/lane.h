@@ -36,6 +36,7 @@ typedef struct sl_lane {
     /* rows that leave, of all or, when the block runs inside the device, none: the device packs a
      * chunk, n_left have left, or are none that the layer has */
     uint32_t n_away;
+    bool inside;
     bool leaves, stay; /* leaves: the task has come so far */
     uint32_t n_left;
 

@@ -77,10 +77,10 @@ void sl_pass_block(sl_pass *p) {
         run(p, SL_OP_ROUTE, SL_TRACE_ROUTER);
 }
 
-void sl_pass_inside(sl_pass *p) {
+void sl_pass_inside(sl_pass *p, bool wanted) {
     run(p, SL_OP_ATTEND, SL_TRACE_ATTENTION);
     run(p, SL_OP_INSIDE, SL_TRACE_ROUTER);
-    p->event = (sl_event){0}; /* whatever comes next is behind it on the device */
+    if (!wanted) p->event = (sl_event){0}; /* whatever comes next is behind it on the device */
 }
 
 sl_mem sl_pass_shared_rows(const sl_pass *p) {

@@ -23,25 +23,22 @@ void pipeline_fails(pipeline *p, sl_status st, const sl_err *err) {
     p->base.failure = *err;
 }
 
-/* ---- what blocks inside chose ---- */
+/* ---- what routers chose ---- */
 
-bool pipeline_ids_for(pipeline *p, pipeline_ids *ids, sl_stage_call *c) {
-    const size_t n = SL_MAX((size_t)c->rows.n * p->base.spec->top_k, (size_t)1);
+bool pipeline_ids_for(pipeline *p, pipeline_ids *ids, size_t n) {
+    const size_t pairs = SL_MAX(n * p->base.spec->top_k, (size_t)1);
     sl_err err;
-    if (n > ids->cap) {
-        pipeline_ids_free(ids);
-        ids->expert = sl_alloc(n, sizeof *ids->expert);
-        ids->gate = sl_alloc(n, sizeof *ids->gate);
-        ids->cap = ids->expert && ids->gate ? n : 0;
+    if (pairs <= ids->cap) return true;
+    pipeline_ids_free(ids);
+    ids->expert = sl_alloc(pairs, sizeof *ids->expert);
+    ids->gate = sl_alloc(pairs, sizeof *ids->gate);
+    if (ids->expert && ids->gate) {
+        ids->cap = pairs;
+        return true;
     }
-    if (!ids->cap) {
-        sl_fail(&err, SL_ERR_NOMEM, "experts of %zu pairs", n);
-        pipeline_fails(p, SL_ERR_NOMEM, &err);
-        return false;
-    }
-    c->rows.expert = ids->expert;
-    c->rows.gate = ids->gate;
-    return true;
+    sl_fail(&err, SL_ERR_NOMEM, "experts of %zu pairs", pairs);
+    pipeline_fails(p, SL_ERR_NOMEM, &err);
+    return false;
 }
 
 void pipeline_ids_free(pipeline_ids *ids) {
@@ -85,12 +82,23 @@ static uint32_t rank_of(const pipeline *p, const sl_stage_call *c) {
     }
 }
 
-void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *chosen) {
+/* Blocks inside of one queue write over each other: their last one's choices stay. */
+static void leave_choice(const pipeline *p, const sl_stage_call *c, const uint32_t *expert,
+                         const float *gate) {
+    const size_t n = (size_t)c->rows.n * p->base.spec->top_k;
+    if (!gate || !c->rows.expert || !c->rows.gate) return;
+    memcpy(c->rows.expert, expert, n * sizeof *expert);
+    memcpy(c->rows.gate, gate, n * sizeof *gate);
+}
+
+void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *expert, const float *gate) {
     pipeline_queue *q = &p->queue[queue];
     const sl_stage_call *c = call_at(q, q->done);
     SL_ASSERT(q->done < q->given && c->queue == queue);
-    if (c->op == SL_OP_INSIDE && chosen && p->routed)
-        p->routed(p->ctx, c->layer, c->rows.n, chosen);
+    if (c->op == SL_OP_INSIDE) {
+        if (p->routed) p->routed(p->ctx, c->layer, c->rows.n, expert);
+        leave_choice(p, c, expert, gate);
+    }
     q->done++;
     p->with_others -= q->rank > 0;
     sl_device_ran(&p->base, queue);
@@ -99,14 +107,17 @@ void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *chosen) {
 
 static void run_own(pipeline *p, pipeline_queue *q) {
     sl_stage_call c = *call_at(q, q->given);
-    if (c.op == SL_OP_INSIDE && !pipeline_ids_for(p, &p->ids, &c)) return;
+    if (c.op == SL_OP_INSIDE) {
+        if (!pipeline_ids_for(p, &p->ids, c.rows.n)) return;
+        c.rows.expert = p->ids.expert;
+        c.rows.gate = p->ids.gate;
+    }
     q->rank = 0;
     q->given++;
     p->computes = true;
-    c.queue = 0; /* of its own device, which is through with it at once */
     sl_device_submit(p->own, &c);
     p->computes = false;
-    pipeline_ran(p, (uint32_t)(q - p->queue), c.rows.expert);
+    pipeline_ran(p, c.queue, p->ids.expert, p->ids.gate);
 }
 
 /* How many calls from the next one on are of its rank, and lie one behind the other in the ring. */
@@ -117,15 +128,15 @@ static uint32_t run_length(const pipeline *p, const pipeline_queue *q, uint32_t 
     return (uint32_t)(i - q->given);
 }
 
-/* Gives calls to their ranks as far as the order of the queue allows. */
+/* Gives calls to the other ranks as far as the order of the queue allows; notes that it is rank 0's
+ * turn. */
 static void pump_one(pipeline *p, pipeline_queue *q) {
     while (q->given < q->submitted && p->base.failed == SL_OK) {
         const uint32_t rank = rank_of(p, call_at(q, q->given));
-        if (q->given > q->done && (rank != q->rank || p->ways->gathers)) return;
+        if (q->given > q->done && (rank != q->rank || p->ways->apart)) return;
         if (rank == 0) {
-            if (p->computes) return;
-            run_own(p, q);
-            continue;
+            if (!q->ready) q->ready = ++p->turns;
+            return;
         }
         const uint32_t n = p->ways->give(p, rank, call_at(q, q->given), run_length(p, q, rank));
         if (n == 0) return;
@@ -137,6 +148,23 @@ static void pump_one(pipeline *p, pipeline_queue *q) {
 
 static void pump(pipeline *p) {
     for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++) pump_one(p, &p->queue[i]);
+}
+
+/* One call of rank 0's. A queue that has begun goes on as far as rank 0 has its calls: its rows are
+ * then with the next rank while this one computes another queue's. Side by side, both would come
+ * there late, and together. */
+static void run_next(pipeline *p) {
+    pipeline_queue *next = NULL;
+    for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++) {
+        pipeline_queue *q = &p->queue[i];
+        if (q->ready && (!next || q->ready < next->ready)) next = q;
+    }
+    if (!next) return;
+    const uint64_t turn = next->ready;
+    run_own(p, next);
+    next->ready = 0;
+    pump_one(p, next);
+    if (next->ready) next->ready = turn;
 }
 
 /* ---- the device ---- */
@@ -151,18 +179,21 @@ static void pipeline_submit(sl_device *base, const sl_stage_call *c) {
         pipeline_fails(p, SL_ERR_NOMEM, &err);
         return;
     }
-    const uint32_t rank = rank_of(p, c);
-    const bool first = q->given == q->submitted;
-    const bool joins = first ? rank > 0 : rank == rank_of(p, call_at(q, q->submitted - 1));
     *call_at(q, q->submitted++) = *c;
-    if (!p->ways->gathers || !joins) pump_one(p, q);
+    p->fresh = true;
 }
 
+/* Who submits has more to submit, perhaps: calls go when it has not, so that those of one queue go
+ * together. */
 static void pipeline_poll(sl_device *base) {
     pipeline *p = (pipeline *)base;
     if (base->failed != SL_OK) return;
     p->ways->poll(p);
+    const bool fresh = p->fresh;
+    p->fresh = false;
+    if (fresh) return;
     pump(p);
+    run_next(p);
     const uint64_t now_ns = sl_now_ns();
     const struct timespec rest = {.tv_nsec = REST_NS};
     if (now_ns - p->moved_ns < RESTS_NS)

@@ -12,8 +12,8 @@ typedef struct pipeline pipeline;
 
 typedef struct pipeline_ways {
     bool in_place; /* they see all memory of this process */
-    bool gathers;  /* calls are given when others wait for them, many at once; those of a queue that
-                    * come next then read what these have left, which has to be back */
+    bool apart;    /* they have memory of their own: calls of a queue read what those before them
+                    * have left, which has to be back */
     /* All ranks open their devices; sets p->own. While rank 0 computes, its device calls
      * pipeline_tick. */
     sl_status (*open)(pipeline *p, const sl_device_opts *o, sl_err *err);
@@ -42,9 +42,10 @@ typedef struct pipeline_queue {
     uint32_t cap; /* a power of two */
     uint64_t submitted, given, done;
     uint32_t rank;
+    uint64_t ready; /* when its next call came to be rank 0's turn, among queues; 0: it is not */
 } pipeline_queue;
 
-/* What a block inside has chosen; grows. */
+/* What routers have chosen; grows. */
 typedef struct pipeline_ids {
     uint32_t *expert;
     float *gate;
@@ -57,8 +58,10 @@ struct pipeline {
     uint32_t n;
     sl_extent blocks[SL_MAX_RANKS];
     uint8_t rank_of[SL_MAX_LAYERS];
-    sl_device *own; /* rank 0's, of its ways */
-    pipeline_ids ids;
+    sl_device *own;   /* rank 0's, of its ways */
+    pipeline_ids ids; /* of rank 0's */
+    bool fresh;       /* a call was submitted since the last poll */
+    uint64_t turns;
     pipeline_queue queue[SL_STAGE_QUEUES];
     bool computes;        /* rank 0 does, on this thread */
     uint32_t with_others; /* calls that were given to them and are not through */
@@ -73,12 +76,12 @@ struct pipeline {
 void pipeline_tick(void *ctx);
 /* Waits until no rank has anything to do that it was given, as its ways poll. */
 void pipeline_rest(pipeline *p);
-/* Room for what the call, INSIDE of n rows, chooses; false: no memory, and the device has failed.
- */
-bool pipeline_ids_for(pipeline *p, pipeline_ids *ids, sl_stage_call *c);
+/* Room for what n rows choose; false: no memory, and the device has failed. */
+bool pipeline_ids_for(pipeline *p, pipeline_ids *ids, size_t n);
 void pipeline_ids_free(pipeline_ids *ids);
-/* The oldest call that the queue has given is through; chosen: by INSIDE, else NULL. */
-void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *chosen);
+/* The oldest call that the queue has given is through. Of INSIDE: what it chose, which lies at
+ * `expert` and, unless the call has them already, `gate`. */
+void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *expert, const float *gate);
 void pipeline_fails(pipeline *p, sl_status st, const sl_err *err);
 
 #endif

@@ -64,15 +64,13 @@ static bool make_run(pipeline *p, under_way *u, const sl_stage_call *c, uint32_t
         inside += c[i].op == SL_OP_INSIDE;
     }
     u->job = (gang_job){.kind = GANG_RUN, .run = {.call = *c, .step = u->step, .n_steps = n}};
-    sl_stage_call *call = &u->job.run.call;
-    sl_stage_call room = *c; /* for all blocks inside, and one router more */
-    room.rows.n *= inside + 1;
-    if (!pipeline_ids_for(p, &u->ids, &room)) return false;
+    sl_rowset *rows = &u->job.run.call.rows;
+    /* For all blocks inside and, where the caller has no room, once more. */
+    if (!pipeline_ids_for(p, &u->ids, (size_t)rows->n * (inside + 1))) return false;
     if (inside) u->job.run.chosen = u->ids.expert;
-    if (c[n - 1].op != SL_OP_ROUTE) { /* nobody wants them, but blocks inside need room */
-        call->rows.expert = room.rows.expert + (size_t)inside * c->rows.n * p->base.spec->top_k;
-        call->rows.gate = room.rows.gate;
-    }
+    if (!rows->expert)
+        rows->expert = u->ids.expert + (size_t)inside * rows->n * p->base.spec->top_k;
+    if (!rows->gate) rows->gate = u->ids.gate;
     return true;
 }
 
@@ -103,7 +101,7 @@ static void tell(pipeline *p, const under_way *u) {
     const size_t n = (size_t)u->job.run.call.rows.n * p->base.spec->top_k;
     for (uint32_t i = 0; i < u->n_calls; i++) {
         const bool inside = u->job.kind == GANG_RUN && u->step[i].op == SL_OP_INSIDE;
-        pipeline_ran(p, u->queue, inside ? chosen : NULL);
+        pipeline_ran(p, u->queue, chosen, NULL);
         if (inside) chosen += n;
     }
 }
@@ -184,7 +182,7 @@ static void close_all(pipeline *p) {
     sl_free(x);
 }
 
-const pipeline_ways pipeline_machines = {.gathers = true,
+const pipeline_ways pipeline_machines = {.apart = true,
                                          .open = open,
                                          .give = give,
                                          .poll = poll,

@@ -118,7 +118,11 @@ static uint32_t give(pipeline *p, uint32_t rank, const sl_stage_call *c, uint32_
         t->kind = TASK_CALL;
         t->call = c[i];
         t->queue = c[i].queue;
-        if (c[i].op == SL_OP_INSIDE && !pipeline_ids_for(p, &t->ids, &t->call)) return i;
+        if (c[i].op == SL_OP_INSIDE) {
+            if (!pipeline_ids_for(p, &t->ids, c[i].rows.n)) return i;
+            t->call.rows.expert = t->ids.expert;
+            t->call.rows.gate = t->ids.gate;
+        }
         give_task(r);
     }
     return n;
@@ -128,7 +132,7 @@ static void poll_one(pipeline *p, runner *r) {
     const uint64_t done = atomic_load_explicit(&r->done, memory_order_acquire);
     while (r->told < done) {
         const task *t = &r->ring[r->told++ % TASKS];
-        if (t->kind == TASK_CALL) pipeline_ran(p, t->queue, t->ids.expert);
+        if (t->kind == TASK_CALL) pipeline_ran(p, t->queue, t->ids.expert, t->ids.gate);
     }
 }
 
