@@ -363,8 +363,8 @@ static sl_status read_degrees(sl_json deployment, const sl_plan *p, sl_err *err)
     return st;
 }
 
-/* What sluice plan says about the workers: a part of the layers is refused by name. Its prediction
- * is for people. After "tp". */
+/* What sluice plan says about the workers, which "tp" and "pp" have to say too. Its prediction is
+ * for people. After these. */
 static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {"tensor_parallel", "pipeline_stages", "predicted", "cluster",
                                        "costs"};
@@ -377,10 +377,10 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = read_degrees(deployment, p, err);
     if (st == SL_OK)
         st = sl_json_u64(deployment, "pipeline_stages", SL_JSON_OPTIONAL, 1, 1024, &stages, err);
-    if (st == SL_OK && stages > 1)
+    if (st == SL_OK && stages > 1 && stages != sl_plan_pipeline(p))
         st = sl_json_fail(deployment, "pipeline_stages", err, SL_ERR_UNSUPPORTED,
-                          "%u stages can be planned, the engine does not run them yet",
-                          (unsigned)stages);
+                          "%u stages were planned, \"pp\" has %u ranks", (unsigned)stages,
+                          sl_plan_pipeline(p));
     return st;
 }
 

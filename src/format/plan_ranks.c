@@ -183,14 +183,13 @@ static sl_status check_pipeline(const sl_plan *p, sl_err *err) {
     if (n > SL_MAX_RANKS)
         return sl_fail(err, SL_ERR_ARG, "plan: pipelines of %u ranks: 1 to %u are possible", n,
                        SL_MAX_RANKS);
-    if (sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1)
+    const bool gangs =
+        sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1;
+    if (gangs && p->rank_kind != SL_RANKS_THREADS)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: pipelines of %u ranks (pp, --pp) whose ranks are gangs (tp, --tp) "
-                       "are not built yet: one or the other",
+                       "are of threads (--tp-ranks)",
                        n);
-    if (p->segments)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: sums in segments (--segments) are of gangs, not of pipelines (--pp)");
     if (sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: emulated devices are no pipelines yet (pp, --pp)");

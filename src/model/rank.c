@@ -178,7 +178,7 @@ void sl_rank_cut_head(const sl_model *m, sl_mat *mat) {
 }
 
 bool sl_rank_gathers(const sl_model *m) {
-    const sl_mat *norm = &m->block[0].mat[SL_ROLE_Q_NORM];
+    const sl_mat *norm = &m->block[m->held.first].mat[SL_ROLE_Q_NORM];
     return m->gang && m->spec.qk_norm && norm->data && norm->k > m->spec.head_dim;
 }
 

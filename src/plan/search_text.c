@@ -21,7 +21,7 @@ static const char *tp_not_run(const sl_search_problem *p, const sl_layout *l) {
 }
 
 const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l) {
-    if (l->kind == SL_LAYOUT_PIPELINE) return "pipeline stages";
+    if (l->kind == SL_LAYOUT_PIPELINE && !is_cpu(p, l->attn_group)) return "pipelines over GPUs";
     if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
     const char *tp = l->tp_a > 1 || l->tp_e > 1 ? tp_not_run(p, l) : NULL;
     if (tp) return tp;

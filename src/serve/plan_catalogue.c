@@ -10,7 +10,7 @@
 
 static const char *const schedules[] = {
 #define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking) name,
-#define SL_PLANNED(id, name)                                       name,
+#define SL_PLANNED(id, name, why)                                  name,
 #include "spec/schedules.def"
 #undef SL_SCHEDULE
 #undef SL_PLANNED

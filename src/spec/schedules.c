@@ -7,7 +7,7 @@
 #define BARRIERS true
 #define QUEUES   false
 
-#define SL_PLANNED(id, name)
+#define SL_PLANNED(id, name, why)
 #define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking)                                 \
     [SL_SCHED_##id] = {name, SL_SIDES_##where, how, lanes, chunks, SL_CHUNK_##chunking},
 static const sl_schedule_traits traits[SL_SCHED_COUNT] = {
@@ -42,18 +42,19 @@ sl_status sl_name_parse(const char *what, const char *const *names, size_t n, co
 }
 
 sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
-    static const char *const planned[] = {
+    static const struct {
+        const char *name, *why;
+    } planned[] = {
 #define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking)
-#define SL_PLANNED(id, name) name,
+#define SL_PLANNED(id, name, why) {name, why},
 #include "spec/schedules.def"
 #undef SL_SCHEDULE
 #undef SL_PLANNED
     };
     size_t i;
     for (i = 0; i < SL_LEN(planned); i++) {
-        if (strcmp(name, planned[i]) == 0)
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "schedule '%s' can be planned, the engine does not run it yet", name);
+        if (strcmp(name, planned[i].name) == 0)
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "schedule '%s' %s", name, planned[i].why);
     }
     sl_status st = sl_name_parse("schedule", sl_schedule_names, SL_SCHED_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_schedule)i;

@@ -203,7 +203,8 @@ typedef struct sl_device_opts {
     uint32_t threads;             /* kernel threads, the caller's counted */
     uint32_t ranks; /* of a gang that is opened, 1, 2, 4 or 8, which share the threads, one each at
                      * least; 0: one */
-    bool pipeline;  /* they share blocks, not matrices */
+    uint32_t pipeline; /* ranks that share the blocks, up to 8, each of which is such a gang, and
+                        * share the threads; 0: one, and no pipeline */
     sl_rank_kind rank_kind; /* what they are, but for the first: that is the caller's thread */
     /* Of SL_RANKS_MACHINES: where ranks 1 and on answer, HOST:PORT each with commas between, and
      * what they know callers by. Borrowed for the call. */

@@ -167,12 +167,12 @@ def test_what_is_planned_only_is_refused_by_name(tmp_path, here):
     out = tmp_path / "plan.json"
     plan(TINY, "--cluster", here, "-o", out)
     written = json.loads(out.read_text())
-    for change, word in [({"schedule": "hybrid"}, "hybrid"), ({"schedule": "pipeline"}, "pipeline")]:
+    for change, word in [({"schedule": "hybrid"}, "does not run it yet"), ({"schedule": "pipeline"}, 'workers are pipelines ("pp", --pp)')]:
         out.write_text(json.dumps(written | change))
         _, err = sluice("run", TINY, "--plan", out, "--ids", "3", code=1)
-        assert word in err and "does not run it yet" in err
+        assert word in err and change["schedule"] in err
     for part, word in [({"tensor_parallel": {"attention": 8, "expert": 1}}, "tensor parallelism 8"),
-                       ({"pipeline_stages": 2}, "2 stages")]:
+                       ({"pipeline_stages": 2}, '2 stages were planned, "pp" has 1 ranks')]:
         out.write_text(json.dumps(written | {"deployment": part}))
         _, err = sluice("run", TINY, "--plan", out, "--ids", "3", code=1)
         assert word in err
@@ -306,7 +306,7 @@ def test_tensor_parallelism_on_cpus_is_run(tmp_path):
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_every_strategy_of_cpus_that_is_no_pipeline_runs(tmp_path, nodes):
+def test_every_strategy_of_cpus_runs(tmp_path, nodes):
     """A plan of each row: groups of ranks, experts in groups, as often as there are devices for them; the answer is one device's."""
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("devices:\n  box: {memory: 1GB, bandwidth: 10GB/s, f32: 1TFLOPS, launch: 1us, cpu: true}\n"
@@ -316,10 +316,9 @@ def test_every_strategy_of_cpus_that_is_no_pipeline_runs(tmp_path, nodes):
     load.write_text("input: 32\noutput: 16\narrival: {closed: 8}\n")
     args = [TINY, "--cluster", cluster, "--strategies", "--top", 16, "--slo-tpot", "none", "--workload", load]
     group, = plan(*args, "--plans")["groups"]
-    assert any(r["planned_only"] == "pipeline stages" and r["plan"] is None and "[PP=" in r["strategy"] for r in group["best"])
-    group, = plan(*args, "--plans", "--runnable")["groups"]
     names = [r["strategy"] for r in group["best"]]
-    assert "DP=4, EP=4" in names and "TP=2+DP=2, TP=2+EP=2" in names and not any("PP" in name for name in names)
+    wanted = {1: {"DP=4, EP=4"}, 2: {"TP=2, TP=2 [PP=2]", "TP=1, TP=1 [PP=4]"}}[nodes]
+    assert wanted | {"TP=2+DP=2, TP=2+EP=2", "DP=2, EP=2 [PP=2]"} <= set(names), names
     assert any(r["replicas"] == 2 for r in group["best"]), names
     request = ["--ids", "3,5,7,9,11", "-n", 6, "--ignore-eos", "--exact", "--json"]
     alone = json.loads(sluice("run", TINY, *request)[0])["ids"]

@@ -149,10 +149,9 @@ def test_ranks_may_come_later(secret):
     (["--tp", "2", "--rank-hosts", "x" * 300], "addresses of ranks of 300 bytes, 255 are possible"),
     (["--tp", "2", "--rank-hosts", "127.0.0.1:1", "--device", "emulated:H100", "--rank-link", "10:160"], "ranks of emulated devices are no machines"),
     (["--pp", "3", "--rank-hosts", "127.0.0.1:1"], "worker 0 has 1 addresses of ranks, 2 are wanted"),
-    (["--pp", "2", "--tp", "2"], "pipelines of 2 ranks (pp, --pp) whose ranks are gangs (tp, --tp) are not built yet"),
+    (["--pp", "2", "--tp", "2", "--tp-ranks", "machines"], "pipelines of 2 ranks (pp, --pp) whose ranks are gangs (tp, --tp) are of threads"),
     (["--pp", "2", "--tp-ranks", "processes"], "ranks of pipelines (--pp) are threads or machines"),
     (["--pp", "5"], "pipelines of 5 ranks (pp, --pp): the model has 4 blocks"),
-    (["--pp", "2", "--exact", "--segments"], "are of gangs, not of pipelines"),
     (["--pp", "2", "--device", "emulated:H100"], "emulated devices are no pipelines yet"),
     (["--pp", "2", "--device", "cuda:0"], "worker 0 is 2 ranks (--tp, --pp), on cuda:0 it can only be one"),
 ])

@@ -98,6 +98,7 @@ static void write_plan(const sl_search_problem *p, const sl_plan_draft *d, const
     write_placement(d, p->shape->n_experts, out);
     if (d->tp_a > 1 || d->tp_e > 1)
         fprintf(out, "  \"tp\": {\"attention\": %u, \"expert\": %u},\n", d->tp_a, d->tp_e);
+    if (d->stages > 1) fprintf(out, "  \"pp\": {\"degree\": %u},\n", d->stages);
     write_limits(p, d, context, out);
     fprintf(out, "  \"deployment\": {");
     write_origin(p, d, machine, out);

@@ -13,7 +13,7 @@ typedef struct sl_plan_draft {
     bool apart;         /* n_a workers of attention and n_e of experts; else n_a of both */
     uint32_t n_a, tp_a; /* workers, and ranks of each */
     uint32_t n_e, tp_e;
-    uint32_t stages;
+    uint32_t stages; /* ranks of the pipeline that each worker is */
     uint32_t groups; /* of expert workers that have all experts together; n_e is a multiple of it */
     uint32_t attn_group, expert_group; /* node groups of the cluster */
     uint64_t seqs;                     /* requests at once of one attention worker */

@@ -94,10 +94,8 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
         fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
     if (planned)
         fprintf(out,
-                "* planned only: tensor parallelism over GPUs or of one role of two, hybrid, "
-                "pipelines and over %u "
-                "workers are not "
-                "run yet.\n",
+                "* planned only: tensor parallelism and pipelines over GPUs, tensor parallelism of "
+                "one role of two, hybrid and over %u workers are not run yet.\n",
                 SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)
@@ -198,8 +196,10 @@ static void put_prediction(const void *ctx, FILE *out) {
 static sl_plan_draft draft_of(const sl_candidate *c, const predicted *of) {
     const sl_layout *l = &c->layout;
     const bool groups = l->chunking == SL_CHUNK_EXPERTS || l->kind == SL_LAYOUT_EPS;
-    return (sl_plan_draft){.schedule = sl_layout_name(l->kind),
-                           .lanes = l->kind == SL_LAYOUT_AEP ? 1 : l->lanes,
+    const bool pipeline = l->kind == SL_LAYOUT_PIPELINE; /* with a micro-batch for each rank */
+    const uint32_t lanes = pipeline ? l->stages : l->lanes;
+    return (sl_plan_draft){.schedule = pipeline ? "pingpong" : sl_layout_name(l->kind),
+                           .lanes = l->kind == SL_LAYOUT_AEP ? 1 : lanes,
                            .chunks = l->chunks,
                            .by_experts = groups,
                            .order = l->order,

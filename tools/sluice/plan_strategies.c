@@ -89,8 +89,9 @@ static const char *not_run(const sl_search_problem *p, uint32_t group, const sl_
     const bool cpu = p->cluster->type[p->cluster->group[group].type].cpu;
     const uint64_t workers =
         (uint64_t)s->dp + (is_colocated(s) ? 0 : (uint64_t)s->ep * sl_strategy_replicas(s));
-    if (s->pp > 1) return "pipeline stages";
+    if (!cpu && s->pp > 1) return "pipelines over GPUs";
     if (!cpu && (s->tp_a > 1 || s->tp_e > 1)) return "tensor parallelism over GPUs";
+    if (s->pp > SL_MAX_RANKS) return "so many ranks of a pipeline";
     if (!sl_ranks_can_be(s->tp_a) || !sl_ranks_can_be(s->tp_e)) return "so many ranks of a worker";
     return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;
 }
@@ -113,12 +114,14 @@ static void put_prediction(const void *ctx, FILE *out) {
 
 /* Attention of dp workers, the experts of ep groups as often as there are devices for them. Where
  * both have the same ranks they are the same workers; else they are workers of their own on the
- * same devices, and take turns there, as a step's attention and experts do. */
+ * same devices, and take turns there, as a step's attention and experts do. Workers that are
+ * pipelines have as many micro-batches as ranks. */
 static sl_plan_draft draft_of(const listing *l, uint32_t group, const row *x) {
     const sl_strategy *s = &x->s;
     const bool apart = !is_colocated(s);
-    return (sl_plan_draft){.schedule = sl_schedule_name(apart ? SL_SCHED_DEP : SL_SCHED_EP),
-                           .lanes = 1,
+    const sl_schedule one_batch = apart ? SL_SCHED_DEP : SL_SCHED_EP;
+    return (sl_plan_draft){.schedule = sl_schedule_name(s->pp > 1 ? SL_SCHED_PINGPONG : one_batch),
+                           .lanes = s->pp,
                            .chunks = 1,
                            .apart = apart,
                            .n_a = s->dp,
@@ -250,7 +253,9 @@ static void print_groups(const sl_search_problem *p, const listing *group, bool 
     fprintf(out, json ? "]}\n" : "Estimates from data sheets, not measured.\n");
     if (planned)
         fprintf(out,
-                "* planned only: pipelines and tensor parallelism over GPUs are not run yet.\n");
+                "* planned only: pipelines and tensor parallelism over GPUs, and pipelines of over "
+                "%u ranks, are not run yet.\n",
+                SL_MAX_RANKS);
 }
 
 static sl_status save_best(const sl_search_problem *p, const listing *group, const sl_plan_file *to,

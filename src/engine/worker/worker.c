@@ -113,8 +113,8 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .isa = w->opts->isa,
                               .threads =
                                   w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
-                              .ranks = sl_plan_all_ranks(p, w->roles),
-                              .pipeline = sl_plan_pipeline(p) > 1,
+                              .ranks = sl_plan_ranks(p, w->roles),
+                              .pipeline = sl_plan_pipeline(p),
                               .rank_kind = p->rank_kind,
                               .ranks_at = p->worker[w->id].ranks,
                               .secret = w->opts->secret,
@@ -133,7 +133,8 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .routed = on_routed,
                               .progress = w->opts->progress,
                               .progress_ctx = w->opts->progress_ctx};
-    const uint32_t cores = sl_device_is_cpu(&device) ? SL_MAX(o.threads, o.ranks) : 1;
+    const uint32_t ranks = sl_plan_all_ranks(p, w->roles);
+    const uint32_t cores = sl_device_is_cpu(&device) ? SL_MAX(o.threads, ranks) : 1;
     sl_status st = sl_worker_pin(w, w->opts->cpu, cores, err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
     const sl_device_maker *by = &w->opts->device;

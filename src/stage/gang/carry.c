@@ -412,15 +412,14 @@ static bool text_fits(const checking *k, const char *place, size_t bytes) {
 static bool open_fits(const checking *k, const gang_job *j) {
     const sl_device_opts *o = &j->open.o;
     const sl_stages *s = &o->hosts;
-    const bool bools = gang_is_bool(&s->attention) && gang_is_bool(&s->experts) &&
-                       gang_is_bool(&s->random) && gang_is_bool(&s->segmented) &&
-                       gang_is_bool(&s->skew.on) && gang_is_bool(&s->skew.permuted) &&
-                       gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
-                       gang_is_bool(&o->pipeline) && gang_is_bool(&o->inside) &&
-                       gang_is_bool(&o->loud) && gang_is_bool(&s->inner);
+    const bool bools =
+        gang_is_bool(&s->attention) && gang_is_bool(&s->experts) && gang_is_bool(&s->random) &&
+        gang_is_bool(&s->segmented) && gang_is_bool(&s->skew.on) &&
+        gang_is_bool(&s->skew.permuted) && gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
+        gang_is_bool(&o->inside) && gang_is_bool(&o->loud) && gang_is_bool(&s->inner);
     if (!bools || (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || o->threads > MOST_THREADS)
         return false;
-    if (s->segmented && o->pipeline) return false;
+    if (o->pipeline > SL_MAX_RANKS) return false;
     return !k->b->spec && text_fits(k, o->folder, j->open.folder_bytes) &&
            (!o->isa || text_fits(k, o->isa, j->open.isa_bytes)) &&
            (!o->hosts.hosted || has_bytes(k, o->hosts.hosted, j->open.hosted_bytes, 1));

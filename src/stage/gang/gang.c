@@ -186,7 +186,8 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                                               [SL_RANKS_PROCESSES] =
                                                                   &gang_processes,
                                                               [SL_RANKS_MACHINES] = &gang_machines};
-    if (!o->pipeline && !sl_ranks_can_be(o->ranks))
+    const bool pipeline = o->pipeline > 1; /* of machines: their ranks have blocks */
+    if (!pipeline && !sl_ranks_can_be(o->ranks))
         return sl_fail(err, SL_ERR_ARG, "a gang of %u ranks: 1, 2, 4 or 8", o->ranks);
     if (o->device->kind != SL_DEVICE_CPU)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "a gang of %u ranks: their devices can only be cpu",
@@ -195,8 +196,8 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (!g) return sl_fail(err, SL_ERR_NOMEM, "a gang of %u ranks", o->ranks);
     g->ways = ways[o->rank_kind];
     g->base = (sl_device){.ops = &ops, .in_place = g->ways->in_place, .resumes = true};
-    g->n = o->ranks;
-    g->own.is = (sl_rank){0, o->ranks};
+    g->n = pipeline ? o->pipeline : o->ranks;
+    g->own.is = (sl_rank){0, g->n};
     g->apart = o->apart && !g->ways->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
     sl_status st = g->ways->start(g, o, err);
     if (st == SL_OK) st = open_ranks(g, o, err);

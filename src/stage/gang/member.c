@@ -75,7 +75,7 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     o.apart = o.apart && !r->threads;
     o.gang = &r->link;
     o.loud = r->link.apart;
-    if (o.pipeline && (st = gang_pipeline_opts(r->is, &o, &report->err)) != SL_OK) return st;
+    if (o.pipeline > 1 && (st = gang_pipeline_opts(r->is, &o, &report->err)) != SL_OK) return st;
     if (r->threads) r->link.threads = SL_MAX(j->open.o.threads, 1u); /* rank 0's */
     if (r->is.index) o.tick = NULL;
     if (r->tick) o.tick = r->tick, o.ctx = r->ctx, o.tick_us = r->tick_us;

@@ -290,7 +290,7 @@ static void pipeline_close(sl_device *base) {
 
 /* Which rank has what. */
 static void learn(pipeline *p) {
-    p->base.spec = sl_cpu_stored_of(p->own);
+    p->base.spec = p->own->spec;
     p->base.inside = p->base.inside_exact = p->own->inside;
     for (uint32_t i = 0; i < p->n; i++) {
         p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n});
@@ -310,18 +310,21 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
                                       .tend = pipeline_tend};
     static const pipeline_ways *const ways[SL_RANK_KIND_COUNT] = {
         [SL_RANKS_THREADS] = &pipeline_threads, [SL_RANKS_MACHINES] = &pipeline_machines};
-    if (o->ranks > SL_MAX_RANKS)
-        return sl_fail(err, SL_ERR_ARG, "a pipeline of %u ranks: up to %u", o->ranks, SL_MAX_RANKS);
-    if (o->device->kind != SL_DEVICE_CPU || o->hosts.segmented || !ways[o->rank_kind])
+    if (o->pipeline > SL_MAX_RANKS)
+        return sl_fail(err, SL_ERR_ARG, "a pipeline of %u ranks: up to %u", o->pipeline,
+                       SL_MAX_RANKS);
+    const bool gangs = o->ranks > 1;
+    if (o->device->kind != SL_DEVICE_CPU || !ways[o->rank_kind] ||
+        (gangs && o->rank_kind != SL_RANKS_THREADS))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "a pipeline of %u ranks: they can only be threads or machines, on cpu, "
-                       "without segments",
-                       o->ranks);
+                       "a pipeline of %u ranks: they can only be threads or machines, gangs of %u "
+                       "threads, on cpu",
+                       o->pipeline, SL_MAX(o->ranks, 1u));
     pipeline *p = sl_alloc(1, sizeof *p);
-    if (!p) return sl_fail(err, SL_ERR_NOMEM, "a pipeline of %u ranks", o->ranks);
+    if (!p) return sl_fail(err, SL_ERR_NOMEM, "a pipeline of %u ranks", o->pipeline);
     p->ways = ways[o->rank_kind];
     p->base = (sl_device){.ops = &ops, .in_place = p->ways->in_place, .resumes = true};
-    p->n = o->ranks;
+    p->n = o->pipeline;
     p->tick = o->tick;
     p->routed = o->routed;
     p->ctx = o->ctx;

@@ -11,12 +11,12 @@ sl_status gang_pipeline_opts(sl_rank is, sl_device_opts *o, sl_err *err) {
         return sl_fail(err, SL_ERR_ARG,
                        "a pipeline of %u ranks: %s has %u blocks, one a rank is needed", is.of,
                        o->folder, m.n_layers);
-    o->ranks = 0;
+    o->pipeline = 0;
     o->gang = NULL;
     o->kv_fd = 0;
     o->hosts.rank = (sl_rank){0};
     o->hosts.blocks = sl_pipeline_blocks(&m, is);
     o->hosts.inner = is.index > 0;
-    o->inside = o->hosts.attention && o->hosts.experts && !m.dense_branch;
+    o->inside = o->hosts.attention && o->hosts.experts && !m.dense_branch && o->ranks <= 1;
     return SL_OK;
 }

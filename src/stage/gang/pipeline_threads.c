@@ -73,9 +73,13 @@ static void await(runner *r, uint64_t taken) {
     pthread_mutex_unlock(&r->lock);
 }
 
+static sl_status open_device(const sl_device_opts *o, sl_device **out, sl_err *err) {
+    return o->ranks > 1 ? sl_gang_open(o, out, err) : sl_cpu_open(o, out, err);
+}
+
 static void open_its(runner *r) {
     r->status = r->opts.apart ? gang_take_cores(r->is, r->opts.threads, &r->err) : SL_OK;
-    if (r->status == SL_OK) r->status = sl_cpu_open(&r->opts, &r->device, &r->err);
+    if (r->status == SL_OK) r->status = open_device(&r->opts, &r->device, &r->err);
 }
 
 static void *run(void *arg) {
@@ -221,7 +225,7 @@ static sl_status open_own(pipeline *p, const sl_device_opts *o, sl_err *err) {
     mine.ctx = p;
     sl_status st = gang_pipeline_opts((sl_rank){0, p->n}, &mine, err);
     if (st == SL_OK && mine.apart) st = gang_take_cores((sl_rank){0, p->n}, mine.threads, err);
-    return st == SL_OK ? sl_cpu_open(&mine, &p->own, err) : st;
+    return st == SL_OK ? open_device(&mine, &p->own, err) : st;
 }
 
 /* Until it has opened its device, or could not. */
@@ -239,7 +243,7 @@ static sl_status open(pipeline *p, const sl_device_opts *o, sl_err *err) {
     c->tick_us = o->tick_us;
     c->apart = o->apart && sched_getaffinity(0, sizeof c->cpus, &c->cpus) == 0;
     sl_device_opts each = *o;
-    each.threads = SL_MAX(o->threads / p->n, 1u);
+    each.threads = SL_MAX(o->threads / p->n, SL_MAX(o->ranks, 1u));
     each.apart = c->apart;
     sl_status st = SL_OK;
     for (uint32_t i = 1; st == SL_OK && i < p->n; i++) st = start_one(p, &each, i, err);

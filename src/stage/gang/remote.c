@@ -67,7 +67,10 @@ static void make_own(remote *m, gang_job *j) {
  * this model's. */
 static sl_status check_open(const remote *m, const gang_job *j, sl_err *err) {
     sl_model_spec s;
-    if (!j->open.o.pipeline && !sl_ranks_can_be(m->rank.is.of))
+    if (j->open.o.pipeline > 1 && j->open.o.pipeline != m->rank.is.of)
+        return sl_fail(err, SL_ERR_PROTOCOL, "a pipeline of %u ranks, which are %u",
+                       j->open.o.pipeline, m->rank.is.of);
+    if (j->open.o.pipeline <= 1 && !sl_ranks_can_be(m->rank.is.of))
         return sl_fail(err, SL_ERR_PROTOCOL, "a gang of %u ranks", m->rank.is.of);
     if (!j->open.o.hosts.hosted) return SL_OK;
     sl_status st = sl_model_read_spec(m->o->folder, &s, NULL, err);
