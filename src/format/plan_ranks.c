@@ -190,9 +190,6 @@ static sl_status check_pipeline(const sl_plan *p, sl_err *err) {
                        "plan: pipelines of %u ranks (pp, --pp) whose ranks are gangs (tp, --tp) "
                        "are of threads (--tp-ranks)",
                        n);
-    if (sl_device_is_modelled(&p->device))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: emulated devices are no pipelines yet (pp, --pp)");
     if (p->rank_kind == SL_RANKS_PROCESSES)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: ranks of pipelines (--pp) are threads or machines (--tp-ranks)");
@@ -220,7 +217,7 @@ sl_status sl_ranks_check(const sl_plan *p, sl_err *err) {
         return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
     sl_status st = check_pipeline(p, err);
     if (st != SL_OK) return st;
-    if (attention == 1 && expert == 1) return check_addresses(p, err);
+    if (attention == 1 && expert == 1 && sl_plan_pipeline(p) == 1) return check_addresses(p, err);
     if (sl_device_is_modelled(&p->device) && p->rank_kind != SL_RANKS_THREADS)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: ranks of emulated devices are no %s (tp.ranks, --tp-ranks)",
@@ -233,10 +230,12 @@ sl_status sl_ranks_check_link(const sl_plan *p, sl_err *err) {
     const sl_link_cost *link = &p->device.rank_link;
     const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION),
                    expert = sl_plan_ranks(p, SL_ROLE_EXPERT);
-    if (!sl_device_is_modelled(&p->device) || (attention == 1 && expert == 1)) return SL_OK;
+    const uint32_t pipeline = sl_plan_pipeline(p);
+    if (!sl_device_is_modelled(&p->device) || (attention == 1 && expert == 1 && pipeline == 1))
+        return SL_OK;
     if (link->alpha_us > 0 || link->byte_us > 0) return SL_OK;
     return sl_fail(err, SL_ERR_ARG,
-                   "plan: gangs (%u ranks for attention, %u for experts) of emulated devices need "
-                   "device.rank_link (--rank-link), the link between ranks",
-                   attention, expert);
+                   "plan: gangs (%u ranks for attention, %u for experts) and pipelines (%u) of "
+                   "emulated devices need device.rank_link (--rank-link), the link between ranks",
+                   attention, expert, pipeline);
 }

@@ -215,7 +215,7 @@ typedef struct sl_device_opts {
                           * until the device is closed */
     sl_activations activations;
     bool exact;         /* no bit may depend on what runs in the same call */
-    bool inside;        /* of a CPU: it is asked for INSIDE */
+    bool inside;        /* not on GPUs: it is asked for INSIDE */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */
     uint32_t kv_pages;  /* that ATTEND reads and writes: numbers below this */

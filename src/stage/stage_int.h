@@ -10,6 +10,9 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 
+/* What the call does at an emulated device, at once; how long it would take, in ns. */
+uint64_t sl_emulated_count(sl_device *d, const sl_stage_call *c);
+
 /* Of a CPU that is a rank: the model of all ranks, what it has nothing of, its kv heads, and where
  * a block of one of its pages lies. */
 const sl_model_spec *sl_cpu_stored_of(const sl_device *d);

@@ -152,7 +152,7 @@ def test_ranks_may_come_later(secret):
     (["--pp", "2", "--tp", "2", "--tp-ranks", "machines"], "pipelines of 2 ranks (pp, --pp) whose ranks are gangs (tp, --tp) are of threads"),
     (["--pp", "2", "--tp-ranks", "processes"], "ranks of pipelines (--pp) are threads or machines"),
     (["--pp", "5"], "pipelines of 5 ranks (pp, --pp): the model has 4 blocks"),
-    (["--pp", "2", "--device", "emulated:H100"], "emulated devices are no pipelines yet"),
+    (["--pp", "2", "--device", "emulated:H100"], "pipelines (2) of emulated devices need device.rank_link"),
     (["--pp", "2", "--device", "cuda:0"], "worker 0 is 2 ranks (--tp, --pp), on cuda:0 it can only be one"),
 ])
 def test_what_cannot_be_is_refused(secret, arguments, said):

@@ -56,6 +56,11 @@ static void route(emulated *e, uint32_t layer, const sl_rowset *r) {
     sl_emulated_run(&e->clock, SL_COST_ROUTER, r->n, 0);
 }
 
+/* Experts of a call with so many rows each pass as one task. */
+static void pass_experts(emulated *e, double us) {
+    sl_emulated_pass(&e->clock, (uint64_t)(us * e->costs.time_scale * 1000.0));
+}
+
 static void experts(emulated *e, const sl_stage_experts *b) {
     const sl_stage_cost *cost = &e->costs.cost[SL_COST_EXPERT];
     double us = 0;
@@ -67,7 +72,21 @@ static void experts(emulated *e, const sl_stage_experts *b) {
         if (b->part[i].n == 0) continue; /* a member without rows: nothing is there */
         memset(sl_mem_ptr(b->part[i].rows), 0, b->part[i].n * e->spec.d_model * sizeof(float));
     }
-    sl_emulated_pass(&e->clock, (uint64_t)(us * e->costs.time_scale * 1000.0));
+    pass_experts(e, us);
+}
+
+/* Experts add nothing, so the stream stays. */
+static void inside(emulated *e, uint32_t layer, const sl_rowset *r) {
+    const sl_stage_cost *cost = &e->costs.cost[SL_COST_EXPERT];
+    double us = 0;
+    route(e, layer, r);
+    for (uint32_t x = 0; x < e->spec.n_experts; x++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < r->n * e->spec.top_k; i++) n += r->expert[i] == x;
+        if (n) us += sl_expert_cost_us(cost, e->costs.grouped, n, us <= 0);
+    }
+    pass_experts(e, us);
+    if (e->spec.d_ff_shared) sl_emulated_run(&e->clock, SL_COST_SHARED, r->n, 0);
 }
 
 static uint32_t common_divisor(uint32_t a, uint32_t b) {
@@ -115,6 +134,9 @@ static void run(emulated *e, const sl_stage_call *c) {
     case SL_OP_ROUTE:
         if (r->n) route(e, c->layer, r);
         break;
+    case SL_OP_INSIDE:
+        if (r->n) inside(e, c->layer, r);
+        break;
     case SL_OP_SHARED: /* leaves h, which ROUTE has zeroed */
         if (r->n) sl_emulated_run(&e->clock, SL_COST_SHARED, r->n, 0);
         break;
@@ -132,6 +154,15 @@ static void run(emulated *e, const sl_stage_call *c) {
 static void emulated_submit(sl_device *base, const sl_stage_call *c) {
     run((emulated *)base, c);
     sl_device_ran(base, c->queue);
+}
+
+uint64_t sl_emulated_count(sl_device *base, const sl_stage_call *c) {
+    emulated *e = (emulated *)base;
+    e->clock.counts = true;
+    e->clock.counted_ns = 0;
+    run(e, c);
+    e->clock.counts = false;
+    return e->clock.counted_ns;
 }
 
 static void emulated_close(sl_device *base) {
@@ -162,7 +193,7 @@ sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err
     if (!e) return sl_fail(err, SL_ERR_NOMEM, "device");
     e->costs = *o->device;
     e->clock = (sl_emulated){.device = &e->costs, .wait = o->wait, .ctx = o->ctx};
-    e->base = (sl_device){.ops = &ops, .spec = &e->spec, .in_place = true};
+    e->base = (sl_device){.ops = &ops, .spec = &e->spec, .in_place = true, .inside = o->inside};
     sl_status st = sl_stage_kernels(o->isa, &e->exec.k, err);
     if (st == SL_OK) st = sl_model_read_spec(o->folder, &e->spec, NULL, err);
     if (st == SL_OK) cost_of_gang(e, SL_MAX(o->ranks, 1u));

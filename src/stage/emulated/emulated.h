@@ -10,6 +10,8 @@ typedef struct sl_emulated {
     /* Returns at or soon after CLOCK_MONOTONIC deadline_ns, keeping the fabric alive. */
     void (*wait)(void *ctx, uint64_t deadline_ns);
     void *ctx;
+    bool counts; /* stages take no time: it is added up */
+    uint64_t counted_ns;
     bool in_head;     /* the last stage was the head: its next call is the same task */
     uint64_t late_ns; /* how much too late the last stage ended; the next one makes up for it */
 } sl_emulated;

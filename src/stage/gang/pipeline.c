@@ -16,6 +16,9 @@
  * looks. */
 #define RESTS_NS 300000u
 #define REST_NS  30000
+/* Polls without a new call after which none is expected: an engine's block takes some turns of its
+ * worker's loop, in which it has nothing to submit. */
+#define QUIET_POLLS 8u
 
 void pipeline_fails(pipeline *p, sl_status st, const sl_err *err) {
     if (p->base.failed != SL_OK) return;
@@ -180,20 +183,25 @@ static void pipeline_submit(sl_device *base, const sl_stage_call *c) {
         return;
     }
     *call_at(q, q->submitted++) = *c;
-    p->fresh = true;
+    p->quiet = 0;
 }
 
-/* Who submits has more to submit, perhaps: calls go when it has not, so that those of one queue go
- * together. */
+/* Who has submitted has more to submit, perhaps a word to itself later: calls go when it has not,
+ * so that those of one queue go together. */
 static void pipeline_poll(sl_device *base) {
     pipeline *p = (pipeline *)base;
     if (base->failed != SL_OK) return;
     p->ways->poll(p);
-    const bool fresh = p->fresh;
-    p->fresh = false;
-    if (fresh) return;
+    if (p->quiet < QUIET_POLLS) {
+        p->quiet++;
+        return;
+    }
     pump(p);
     run_next(p);
+    if (p->ways->rest) {
+        p->ways->rest(p);
+        return;
+    }
     const uint64_t now_ns = sl_now_ns();
     const struct timespec rest = {.tv_nsec = REST_NS};
     if (now_ns - p->moved_ns < RESTS_NS)
@@ -202,12 +210,16 @@ static void pipeline_poll(sl_device *base) {
         (void)nanosleep(&rest, NULL);
 }
 
-void pipeline_tick(void *ctx) {
-    pipeline *p = ctx;
-    if (p->tick) p->tick(p->ctx);
+void pipeline_go_on(pipeline *p) {
     if (!p->computes || p->base.failed != SL_OK) return;
     p->ways->poll(p);
     pump(p);
+}
+
+void pipeline_tick(void *ctx) {
+    pipeline *p = ctx;
+    if (p->tick) p->tick(p->ctx);
+    pipeline_go_on(p);
 }
 
 void pipeline_rest(pipeline *p) {
@@ -291,6 +303,7 @@ static void pipeline_close(sl_device *base) {
 /* Which rank has what. */
 static void learn(pipeline *p) {
     p->base.spec = p->own->spec;
+    p->base.resumes = p->own->resumes;
     p->base.inside = p->base.inside_exact = p->own->inside;
     for (uint32_t i = 0; i < p->n; i++) {
         p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n});
@@ -313,8 +326,8 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
     if (o->pipeline > SL_MAX_RANKS)
         return sl_fail(err, SL_ERR_ARG, "a pipeline of %u ranks: up to %u", o->pipeline,
                        SL_MAX_RANKS);
-    const bool gangs = o->ranks > 1;
-    if (o->device->kind != SL_DEVICE_CPU || !ways[o->rank_kind] ||
+    const bool gangs = o->ranks > 1, modelled = sl_device_is_modelled(o->device);
+    if ((o->device->kind != SL_DEVICE_CPU && !modelled) || !ways[o->rank_kind] ||
         (gangs && o->rank_kind != SL_RANKS_THREADS))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "a pipeline of %u ranks: they can only be threads or machines, gangs of %u "
@@ -322,8 +335,8 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
                        o->pipeline, SL_MAX(o->ranks, 1u));
     pipeline *p = sl_alloc(1, sizeof *p);
     if (!p) return sl_fail(err, SL_ERR_NOMEM, "a pipeline of %u ranks", o->pipeline);
-    p->ways = ways[o->rank_kind];
-    p->base = (sl_device){.ops = &ops, .in_place = p->ways->in_place, .resumes = true};
+    p->ways = modelled ? &pipeline_emulated : ways[o->rank_kind];
+    p->base = (sl_device){.ops = &ops, .in_place = p->ways->in_place};
     p->n = o->pipeline;
     p->tick = o->tick;
     p->routed = o->routed;

@@ -31,9 +31,10 @@ typedef struct pipeline_ways {
     sl_status (*take)(pipeline *p, size_t bytes, sl_mem *out, sl_err *err);
     void (*give_back)(pipeline *p, sl_mem m);
     void (*tend)(pipeline *p); /* as of sl_device_ops; NULL: nothing */
+    void (*rest)(pipeline *p); /* for a moment: nothing is to be done. NULL: others may run */
 } pipeline_ways;
 
-extern const pipeline_ways pipeline_threads, pipeline_machines;
+extern const pipeline_ways pipeline_threads, pipeline_machines, pipeline_emulated;
 
 /* Calls of one queue, a ring that grows: those before `given` and not before `done` are with
  * `rank`, those behind wait. */
@@ -60,7 +61,7 @@ struct pipeline {
     uint8_t rank_of[SL_MAX_LAYERS];
     sl_device *own;   /* rank 0's, of its ways */
     pipeline_ids ids; /* of rank 0's */
-    bool fresh;       /* a call was submitted since the last poll */
+    uint32_t quiet;   /* polls since a call was submitted */
     uint64_t turns;
     pipeline_queue queue[SL_STAGE_QUEUES];
     bool computes;        /* rank 0 does, on this thread */
@@ -72,7 +73,9 @@ struct pipeline {
     void *others; /* of its ways */
 };
 
-/* While rank 0 computes others may go on. ctx: the pipeline. */
+/* While rank 0 computes others may go on. */
+void pipeline_go_on(pipeline *p);
+/* The same, and what the worker wants to be called for. ctx: the pipeline. */
 void pipeline_tick(void *ctx);
 /* Waits until no rank has anything to do that it was given, as its ways poll. */
 void pipeline_rest(pipeline *p);
