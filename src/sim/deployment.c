@@ -264,6 +264,11 @@ static void handle(sim *s, const sl_sim_event *e) {
         finish_task(s, &s->worker[e->who]);
         sim_touch(s, &s->worker[e->who]);
         break;
+    case SIM_BACK:
+        if (s->worker[e->who].dead) break;
+        sim_attn_back(s, &s->worker[e->who], (uint32_t)e->what);
+        sim_touch(s, &s->worker[e->who]);
+        break;
     case SIM_HEAD:
         sim_msg_head(s, (uint32_t)e->what);
         break;
@@ -398,6 +403,7 @@ static sl_status create(sim *s) {
     if (!s->workers) return sim_oom(s, "workers");
     for (uint32_t l = 0; l < s->m->n_layers; l++) s->moe[l] = s->m->ffn[l] != SL_FFN_DENSE;
     sl_status st = create_workers(s);
+    if (st == SL_OK) st = sim_pipeline_create(s);
     if (st == SL_OK) st = sl_cut_create(s->p, s->m, o->row_bytes, &s->cut, s->err);
     if (st == SL_OK) st = create_sides(s);
     for (uint32_t i = 0; st == SL_OK && i < o->n_deaths; i++)

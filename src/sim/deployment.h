@@ -43,7 +43,8 @@ typedef struct sl_sim_setup {
     uint32_t n_workers;   /* with `roles` [n_workers]: more than a plan can name */
     const uint8_t *roles; /* as in sl_plan_worker */
     const sl_costs *attention, *expert; /* of the workers of each role, as wholes: of gangs */
-    double time_scale;                  /* of stages, not of links; 0: 1 */
+    sl_link_cost rank_link;             /* of pipelines: between ranks */
+    double time_scale;                  /* of stages and what is between ranks; 0: 1 */
     size_t row_bytes;                   /* of a row between workers */
     const double *popularity;           /* [n_layers][n_experts], >= 0; NULL: uniform */
     uint32_t n_layers;                  /* of popularity: 1 or the model's MoE blocks */

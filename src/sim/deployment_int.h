@@ -29,6 +29,7 @@ typedef enum sim_event_kind {
     SIM_ACK,     /* who: worker, what: so many of the oldest things it told are acknowledged */
     SIM_HEAR,    /* who: worker, what: so many of the oldest things it told reach the coordinator */
     SIM_TASK,    /* who: worker */
+    SIM_BACK,    /* who: worker, what: lane; its rows are through its pipeline */
     SIM_HEAD,    /* who: receiver, what: message reaches its in-port */
     SIM_DELIVER, /* who: receiver, what: message */
     SIM_DIE,     /* who: worker */
@@ -120,6 +121,9 @@ typedef struct sim_lane {
     double keys, began_at, sent_at; /* of the running step */
     uint32_t layer;
     sim_set *next;
+    double rank_us[SL_MAX_RANKS]; /* of a pipeline: what its step takes at each rank, */
+    double back_at;               /* when its rows are through, */
+    sl_turn held;                 /* and what waits for that */
 } sim_lane;
 
 /* What a worker's thread runs. */
@@ -155,8 +159,9 @@ struct sim_attn {
     uint32_t n_sent, n_heard; /* of n_told: on their way or there; there */
     uint32_t n_owed;          /* of n_heard: acknowledgements that were not sent */
     sl_turns turns;
-    sl_turn turn; /* running */
-    sl_head head; /* of one lane at a time */
+    sl_turn turn;                   /* running */
+    sl_head head;                   /* of one lane at a time */
+    double pipe_free[SL_MAX_RANKS]; /* of a pipeline: when a rank is through with what it has */
     sim_flow *flow;
 };
 
@@ -206,6 +211,8 @@ typedef struct sim {
     sim_inbox heard;               /* what it has to hear */
     uint32_t lanes, chunks, max_rows, max_slots;
     bool aep, half;
+    uint32_t pipe; /* ranks of the worker, which is a pipeline; 1: none is */
+    sl_extent pipe_blocks[SL_MAX_RANKS];
     uint8_t *moe;  /* [n_layers] */
     void *workers; /* what they are all in */
     sl_cut cut;
@@ -336,6 +343,16 @@ double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
 /* Every request here is lost. */
 void sim_attn_lose(sim *s, sim_worker *w);
 double sim_attn_depth(const sim *s, const sim_worker *w);
+
+/* A task that was held is over. */
+void sim_attn_back(sim *s, sim_worker *w, uint32_t lane);
+
+/* ---- sim_pipeline.c ---- */
+sl_status sim_pipeline_create(sim *s);
+/* SL_TURN_BLOCK begins. */
+void sim_pipeline_start(sim *s, sim_worker *w, const sl_turn *t);
+/* It is over at rank 0; true: not for the lane, of which sim_attn_back will hear. */
+bool sim_pipeline_holds(sim *s, sim_worker *w, const sl_turn *t);
 
 /* ---- sim_expert.c ---- */
 sl_status sim_expert_create(sim *s, sim_worker *w);

@@ -274,6 +274,10 @@ bool sim_attn_start(sim *s, sim_worker *w) {
     if (l->step.rows == 0) return true;
     switch (t->kind) {
     case SL_TURN_BLOCK:
+        if (s->pipe > 1) {
+            sim_pipeline_start(s, w, t);
+            break;
+        }
         sim_kernel_add(s, w, SL_TRACE_ATTENTION, &cost[SL_COST_ATTENTION], l->step.rows, l->keys);
         if (s->moe[t->layer])
             sim_kernel_add(s, w, SL_TRACE_ROUTER, &cost[SL_COST_ROUTER], l->step.rows, 0);
@@ -281,6 +285,7 @@ bool sim_attn_start(sim *s, sim_worker *w) {
             sim_kernel_add(s, w, SL_TRACE_DENSE, &cost[SL_COST_DENSE], l->step.rows, 0);
         break;
     case SL_TURN_SHARED:
+        if (s->pipe > 1) break;
         sim_kernel_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED,
                        &cost[SL_COST_SHARED], l->step.rows, 0);
         break;
@@ -290,11 +295,24 @@ bool sim_attn_start(sim *s, sim_worker *w) {
     return true;
 }
 
+static void end_block(sim *s, sim_worker *w, const sl_turn *t) {
+    if (s->moe[t->layer]) dispatch(s, w, t);
+    sl_turns_done(&w->attn->turns, t);
+}
+
+void sim_attn_back(sim *s, sim_worker *w, uint32_t lane) {
+    const sl_turn t = w->attn->lane[lane].held;
+    if (!w->attn->lost) end_block(s, w, &t);
+}
+
 void sim_attn_finish(sim *s, sim_worker *w) {
     sim_attn *a = w->attn;
     sl_turn t = a->turn;
     if (a->lost) return;
-    if (t.kind == SL_TURN_BLOCK && s->moe[t.layer]) dispatch(s, w, &t);
+    if (t.kind == SL_TURN_BLOCK) {
+        if (s->pipe == 1 || !sim_pipeline_holds(s, w, &t)) end_block(s, w, &t);
+        return;
+    }
     if (t.kind == SL_TURN_MERGE) merge(s, w, &t);
     if (t.kind == SL_TURN_HEAD && !sim_attn_end_head(s, w, &a->lane[t.lane])) {
         sl_turns_pause(&a->turns, &t);

@@ -160,17 +160,17 @@ static bool take_messages(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe,
 
 void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay) {
     const sim_lane *l = &w->attn->lane[lane_id];
-    const uint32_t n_out =
-        sl_cut_sent(s->chunks, l->step.n_cut, l->step.rows > 0, moe + 1u == s->m->n_moe);
+    const uint32_t rows = s->pipe > 1 ? 0 : l->step.rows; /* they stay inside */
+    const uint32_t n_out = sl_cut_sent(s->chunks, l->step.n_cut, rows > 0, moe + 1u == s->m->n_moe);
     if (!take_messages(s, w, lane_id, moe, stay, n_out)) return;
     for (uint32_t c = 0; !s->cut.group && c < n_out; c++) {
         uint32_t first, end;
-        sl_cut_rows(l->step.rows, l->step.n_cut, c, &first, &end);
+        sl_cut_rows(rows, l->step.n_cut, c, &first, &end);
         count_rows(s, l, moe, first, end, c);
         flush_pairs(s, l->step.n_cut, c);
     }
     if (s->cut.group) {
-        count_rows(s, l, moe, 0, l->step.rows, 0);
+        count_rows(s, l, moe, 0, rows, 0);
         flush_pairs(s, l->step.n_cut, 0);
     }
     for (uint32_t c = 0; c < n_out; c++)

@@ -129,7 +129,8 @@ static sl_status rank_link(const sl_options *o, const sl_simulation *x, sl_link_
     sl_profile p = {0};
     sl_status st = o->profile[0] ? sl_profile_load(o->profile, &p, err) : SL_OK;
     if (st == SL_OK && !sl_link_of_profile(&p, false, out))
-        st = sl_fail(err, SL_ERR_ARG, "--tp: nothing says what ranks are linked by: --rank-link");
+        st = sl_fail(err, SL_ERR_ARG,
+                     "--tp, --pp: nothing says what ranks are linked by: --rank-link");
     sl_profile_free(&p);
     return st;
 }
@@ -141,8 +142,9 @@ static sl_status apply_ranks(const sl_options *o, const sl_shape *shape, bool ha
                               sl_plan_ranks(&x->plan, SL_ROLE_EXPERT)};
     sl_costs *side[] = {&x->attention, &x->expert};
     sl_link_cost link;
-    if (ranks[0] == 1 && ranks[1] == 1) return SL_OK;
+    if (ranks[0] == 1 && ranks[1] == 1 && sl_plan_pipeline(&x->plan) == 1) return SL_OK;
     sl_status st = rank_link(o, x, &link, err);
+    x->setup.rank_link = link;
     for (size_t i = 0; st == SL_OK && i < SL_LEN(side); i++) {
         const sl_gang_cut cut = {.ranks = ranks[i],
                                  .n_kv_heads = x->model.n_kv_heads,
