@@ -167,6 +167,61 @@ static void schedules_take_their_laws(void **state) {
     }
 }
 
+/* A rank has its blocks for one lane at a time: with as many lanes as ranks a step takes as long as
+ * all blocks and the way through the ranks, or as the slowest rank needs for all lanes. */
+static void pipelines_take_their_law(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t ranks, lanes;
+        double alpha_us;
+    } rows[] = {{1, 1, 0}, {2, 1, 0},   {2, 2, 0},   {4, 4, 0},
+                {4, 2, 0}, {2, 2, 500}, {4, 4, 500}, {4, 1, 500}};
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        static scene x;
+        const uint32_t ranks = rows[i].ranks, lanes = rows[i].lanes;
+        model_of(&x.m, 8, 0, 8, 2);
+        x.m.d_ff_expert = 256; /* so that a block is more than a vocabulary, and ranks have as many */
+        x.c = (sl_costs){
+            .stage = {[SL_COST_ATTENTION] = {.row_us = 100}, [SL_COST_EXPERT] = {.row_us = 50}}};
+        scene_init(&x, 1, 0, lanes > 1 ? SL_SCHED_PINGPONG : SL_SCHED_EP);
+        x.p.lanes = lanes;
+        x.p.pp = ranks;
+        x.s.rank_link = (sl_link_cost){.alpha_us = rows[i].alpha_us};
+        lengths(&x, 1, 1, 200, 300);
+        closed(&x, 48);
+        x.s.warmup_us = 2e6;
+        x.s.measure_us = 4e6;
+        sl_sim_result r = run(&x);
+        const double all_us = 8 * 48.0 / lanes * 200; /* of a lane's rows in all blocks */
+        const double through_us = all_us + 2 * (ranks - 1) * rows[i].alpha_us;
+        const double law_us = fmax(through_us, lanes * all_us / ranks);
+        const double step_us = 48 * 1e6 / r.tokens_per_s;
+        printf("%u ranks, %u lanes, hops of %g us: a step takes %.1f us, law %.1f\n", ranks, lanes,
+               rows[i].alpha_us, step_us, law_us);
+        assert_true(fabs(step_us / law_us - 1) < 0.02);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
+static void pipelines_that_are_not_simulated_are_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        static scene x;
+        sl_sim_result r;
+        sl_err err;
+        model_of(&x.m, 8, 0, 8, 2);
+        scene_init(&x, i == 0 ? 2 : 1, i == 1, SL_SCHED_PINGPONG);
+        x.p.pp = i == 2 ? 9 : 2;
+        lengths(&x, 1, 1, 2, 3);
+        closed(&x, 4);
+        assert_int_not_equal(sl_sim_run(&x.s, &r, &err), SL_OK);
+        assert_non_null(
+            strstr(err.msg, i == 2 ? "the model has 8 blocks" : "it is the one worker"));
+        scene_free(&x);
+    }
+}
+
 /* Where weights bind, every further chunk costs as much as the first: with the costs in its plan
  * findep goes in one, as in the engine, and takes the time of dep. */
 static void findep_cuts_by_the_costs_of_its_plan(void **state) {
@@ -493,6 +548,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_take_no_negative_time),
         cmocka_unit_test(schedules_take_their_laws),
+        cmocka_unit_test(pipelines_take_their_law),
+        cmocka_unit_test(pipelines_that_are_not_simulated_are_refused),
         cmocka_unit_test(findep_cuts_by_the_costs_of_its_plan),
         cmocka_unit_test(nobody_runs_ahead_of_the_coordinator),
         cmocka_unit_test(amoe_table),
