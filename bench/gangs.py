@@ -3,7 +3,8 @@
 
   bench/gangs.py MODEL [--ranks 2] [--pairs 5]            ranks that are threads, processes, and processes called over TCP as on other
                                                           machines, beside one device with as many threads
-  bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says
+  bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says;
+                                                          with --by pp ranks of a pipeline, and as many micro-batches
 
 The first takes turns: one device, threads, processes, machines (all on this one), and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
 that decode; medians, and medians of the quotients with the one device of the same turn. The second needs a config.json alone; stages
@@ -84,14 +85,15 @@ def predicted(model, device, batch, steps):
     return batch / (got["itl_ms"]["p50"] / 1e3)
 
 
-def emulated(model, device, link, scale, steps):
+def emulated(model, device, link, scale, steps, by):
     print(f"{model} on emulated {device}, ranks linked by {link} (us:Gbit/s), stages {scale} times as long\n"
           "batch ranks  tokens/s  predicted  deviation  faster than one rank: measured, predicted")
     for batch in (1, 64):
         alone = None
         for ranks in (1, 2, 4):
             how = ["--device", f"emulated:{device}", "--time-scale", scale, "--max-num-seqs", batch]
-            how += ["--tp", ranks, "--rank-link", link] if ranks > 1 else []
+            how += [f"--{by}", ranks, "--rank-link", link] if ranks > 1 else []
+            how += ["--schedule", "pingpong", "--microbatches", ranks] if ranks > 1 and by == "pp" else []
             # The first request's first step runs before the others have come: what twice as many steps take longer is without it.
             took = [batch * n / rate(model, *how, "--n-prompt", 0, "--n-gen", n, "--batch", batch) for n in (steps, 2 * steps)]
             measured = batch * steps / (took[1] - took[0])
@@ -108,9 +110,10 @@ def main():
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--emulated", metavar="DEVICE")
     parser.add_argument("--link", default="10:160")
+    parser.add_argument("--by", choices=["tp", "pp"], default="tp")
     o = parser.parse_args()
     if o.emulated:
-        emulated(o.model, o.emulated, o.link, o.scale, o.steps)
+        emulated(o.model, o.emulated, o.link, o.scale, o.steps, o.by)
     else:
         real(o.model, o.ranks, o.pairs)
 

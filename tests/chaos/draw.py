@@ -141,9 +141,9 @@ def draw_cover(seed, hosts):
 
 
 def draw_gangs(seed, experts):
-    """Options by which workers are gangs of two ranks: threads, or processes that may be struck."""
+    """Options by which workers are gangs of two ranks: threads, or processes that may be struck; or pipelines of two."""
     if not beside("gangs", seed, 0.2):
-        return []
+        return ["--pp", "2"] if beside("pipelines", seed, 0.15) else []
     rng = random.Random(f"gangs of {seed}")
     return [rng.choice(["--tp", "--attention-tp", "--expert-tp"] if experts else ["--tp"]), "2",
             "--tp-ranks", rng.choice(["processes", "processes", "threads"])]

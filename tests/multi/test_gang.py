@@ -76,6 +76,25 @@ def test_rank_stopped_for_a_while(server):
     assert metric(server, "workers_lost_total") == 0
 
 
+PIPES = ("--exact", "--pp", "2", "--threads", "2")
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+@pytest.mark.parametrize("server", [(*PIPES, "--attention", "1"), (*PIPES, "--attention", "2", "--tp", "2", "--kv-replicas", "1"),
+                                    (*PIPES, "--attention", "1", "--experts", "2", "--schedule", "aep")], indirect=True)
+def test_a_pipeline_is_killed(server, worker):
+    """Its threads end with it; another process is the same pipeline again."""
+    n = len(server.workers())
+    streams = start_streams(server, 5)
+    if worker >= n:
+        pytest.skip("there is one worker")
+    os.kill(server.worker_pid(worker), signal.SIGKILL)
+    went_on(server, streams)
+    assert metric(server, "workers_lost_total") == 1
+    assert_books_balance(server, n)
+    wait_until(lambda: len(server.workers()) == n and server.request("GET", "/readyz").status == 200, "the worker is not back")
+
+
 def cpus_of(pid):
     return os.sched_getaffinity(pid)
 

@@ -69,8 +69,10 @@ void sl_counts_experts(sl_counts *c, uint32_t block, const uint32_t *expert, con
     for (uint32_t i = 0; i < n; i++) one_call(c, block, expert[i], first[i + 1] - first[i]);
 }
 
-void sl_counts_routed(sl_counts *c, uint32_t block, const uint32_t *expert, size_t n) {
-    if (block >= c->n_moe) return;
+void sl_counts_routed(sl_counts *c, uint32_t layer, uint32_t block, const uint32_t *expert,
+                      size_t n) {
+    if (layer >= c->n_layers || block >= c->n_moe) return;
+    c->layer[layer].rows += n;
     for (size_t i = 0; i < n; i++)
         if (expert[i] < c->n_experts) c->seen[expert[i]]++;
     for (size_t i = 0; i < n; i++) {

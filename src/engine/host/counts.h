@@ -27,8 +27,10 @@ void sl_counts_task(sl_counts *c, const sl_trace_event *e);
 /* Rows of a call of MoE block `block` by expert: group i has first[i+1] - first[i]. */
 void sl_counts_experts(sl_counts *c, uint32_t block, const uint32_t *expert, const uint32_t *first,
                        uint32_t n);
-/* The same of rows whose experts, n of them, are named one after another. */
-void sl_counts_routed(sl_counts *c, uint32_t block, const uint32_t *expert, size_t n);
+/* The same of rows of block `layer` of the model whose experts, n of them, are named one after
+ * another, and that no task is noted of. */
+void sl_counts_routed(sl_counts *c, uint32_t layer, uint32_t block, const uint32_t *expert,
+                      size_t n);
 size_t sl_counts_bytes(const sl_counts *c);
 void sl_counts_encode(const sl_counts *c, sl_wr *w);
 /* Reads the rest of a message into counts made for the same model; they stay as they are when it is

@@ -90,7 +90,7 @@ static void on_routed(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *
     sl_worker *w = ctx;
     const sl_model_spec *m = w->device->spec;
     w->n.expert_rows += (uint64_t)rows * m->top_k;
-    sl_counts_routed(&w->counts, m->moe_index[layer], expert, (size_t)rows * m->top_k);
+    sl_counts_routed(&w->counts, layer, m->moe_index[layer], expert, (size_t)rows * m->top_k);
 }
 
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,

@@ -14,7 +14,7 @@
 #define POLL_NS  30000u /* as the threads of a pool */
 #define PAUSE_NS 50000  /* between two looks for what a rank does alone */
 
-typedef enum task_kind { TASK_OPEN, TASK_CALL, TASK_HOST, TASK_LEAVE } task_kind;
+typedef enum task_kind { TASK_OPEN, TASK_CALL, TASK_HOST, TASK_PAGE, TASK_LEAVE } task_kind;
 
 typedef struct task {
     task_kind kind;
@@ -26,6 +26,7 @@ typedef struct task {
         uint32_t max_pairs;
         bool patient;
     } host;
+    const gang_job *page;
 } task;
 
 typedef struct runner {
@@ -33,7 +34,8 @@ typedef struct runner {
     pthread_t thread;
     bool started;
     sl_device_opts opts; /* until it has opened its device */
-    sl_device *device;   /* the thread's, but for pages at rest */
+    sl_device *device;   /* the thread's, but for pages of one that is no gang */
+    bool gang;
     task ring[TASKS];
     _Alignas(64) _Atomic uint64_t given; /* by the owner; */
     _Atomic bool sleeps;                 /* the thread waits for more */
@@ -82,6 +84,13 @@ static void open_its(runner *r) {
     if (r->status == SL_OK) r->status = open_device(&r->opts, &r->device, &r->err);
 }
 
+static void do_page(sl_device *d, const gang_job *j) {
+    if (j->kind == GANG_READ)
+        d->ops->read_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+    else
+        d->ops->write_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+}
+
 static void *run(void *arg) {
     runner *r = arg;
     for (uint64_t taken = 0;; taken++) {
@@ -93,6 +102,7 @@ static void *run(void *arg) {
         if (t->kind == TASK_HOST)
             r->status = sl_device_host(r->device, t->host.hosted, t->host.max_pairs,
                                        t->host.patient, &r->left, &r->err);
+        if (t->kind == TASK_PAGE) do_page(r->device, t->page);
         atomic_store_explicit(&r->done, taken + 1, memory_order_release);
     }
     sl_device_close(r->device);
@@ -187,13 +197,19 @@ static sl_status host(pipeline *p, const uint8_t *hosted, uint32_t max_pairs, bo
     return st;
 }
 
-/* No call in flight touches these pages. */
+/* No call in flight touches these pages. Ranks of a gang do what their first one's thread says. */
 static void page(pipeline *p, uint32_t rank, const gang_job *j) {
-    sl_device *d = ((crew *)p->others)->rank[rank]->device;
-    if (j->kind == GANG_READ)
-        d->ops->read_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
-    else
-        d->ops->write_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+    runner *r = ((crew *)p->others)->rank[rank];
+    if (!r->gang) {
+        do_page(r->device, j);
+        return;
+    }
+    rest(p, r);
+    task *t = next_task(r);
+    t->kind = TASK_PAGE;
+    t->page = j;
+    give_task(r);
+    rest(p, r);
 }
 
 /* ---- beginnings and ends ---- */
@@ -203,6 +219,7 @@ static sl_status start_one(pipeline *p, const sl_device_opts *o, uint32_t rank, 
     if (!r) return sl_fail(err, SL_ERR_NOMEM, "rank %u of %u", rank, p->n);
     ((crew *)p->others)->rank[rank] = r;
     r->is = (sl_rank){rank, p->n};
+    r->gang = o->ranks > 1;
     r->opts = *o;
     r->opts.tick = NULL;
     r->opts.progress = NULL; /* ranks read about as much: one speaks for all */
