@@ -56,6 +56,8 @@ static void make_own(remote *m, gang_job *j) {
     o->routed = NULL;
     o->ctx = o->progress_ctx = NULL;
     o->quiet_ms = 0;
+    o->hosts.blocks = (sl_extent){0}; /* of a pipeline: found out here */
+    o->hosts.inner = o->inside = false;
     m->bounds = (gang_bounds){.max_rows = o->max_rows,
                               .max_pairs = o->max_pairs,
                               .kv_pages = o->kv_pages,
