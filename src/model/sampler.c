@@ -180,9 +180,31 @@ static uint32_t take_candidates(const sl_sampling *s, const float *logits, const
     return kept;
 }
 
+/* A thought that has all the tokens that it may have, and goes on. */
+static bool is_over(const sl_sampling *s, const sl_history *past) {
+    if (!s->thought_close || !past) return false;
+    uint32_t begin = past->n_prompt;
+    if (s->thought_open) {
+        while (begin < past->n && past->tokens[begin] != s->thought_open - 1) begin++;
+        if (begin++ >= past->n) return false;
+    }
+    if (past->n - begin < s->thought_most) return false;
+    for (uint32_t i = begin; i < past->n; i++)
+        if (past->tokens[i] == s->thought_close - 1) return false;
+    return true;
+}
+
+/* The token that ends it, where it may be drawn. */
+static bool ends_thought(const sl_sampling *s, uint32_t vocab, const sl_history *past) {
+    const uint32_t id = s->thought_close - 1;
+    if (!is_over(s, past) || id >= vocab) return false;
+    return !s->allowed || s->allowed[id / 32] >> id % 32 & 1;
+}
+
 uint32_t sl_sample(const sl_sampling *s, const float *logits, uint32_t vocab, uint64_t position,
                    const sl_history *past, sl_arena *scratch) {
     size_t level = scratch->used;
+    if (ends_thought(s, vocab, past)) return s->thought_close - 1;
     logits = change_logits(s, logits, vocab, past, scratch);
     uint32_t best = argmax(logits, vocab), pick = best, n = vocab;
     /* an infinite or undefined maximum leaves no distribution to draw from */

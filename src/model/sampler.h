@@ -1,7 +1,8 @@
 /* Sampling: a pure function of (logits, tokens so far, parameters, seed, choice, position), so a
  * request that continues on another worker draws the same tokens. Thread: any.
  *
- * In this order: logit_bias is added; tokens of `never`, and those not in `allowed`, are dropped;
+ * A thought that has all the tokens that it may have is ended, whatever the logits. Else, in this
+ * order: logit_bias is added; tokens of `never`, and those not in `allowed`, are dropped;
  * repetition_penalty divides
  * positive and multiplies other logits of tokens that occur anywhere before; frequency_penalty
  * times the count, and presence_penalty, are subtracted from tokens generated before; temperature;

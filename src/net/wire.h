@@ -242,7 +242,7 @@ typedef struct sl_wire_submit {
 #define SL_SUBMIT_FLAGS           0x1Fu /* any other bit is refused */
 /* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[], shape u8[]. What
  * lies where in the head: wire.c and spec/sampling.def. */
-#define SL_WIRE_SUBMIT_HEAD 108
+#define SL_WIRE_SUBMIT_HEAD 120
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses

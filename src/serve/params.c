@@ -345,11 +345,30 @@ static sl_status read_side(sl_json root, sl_api_params *p, sl_api_error *e) {
                             "truncation_side: neither \"left\" nor \"right\"");
 }
 
+/* How long a thought may be: two names of one thing. */
+static sl_status read_budget(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                             sl_api_error *e) {
+    static const char *const names[] = {"max_reasoning_tokens", "thinking_token_budget"};
+    for (size_t i = 0; i < SL_LEN(names); i++) {
+        uint32_t n = 0;
+        if (sl_json_kind_of(sl_json_get(root, names[i])) <= SL_JSON_NULL) continue;
+        sl_status st = read_tokens(root, names[i], 0, limits, &n, e);
+        if (st != SL_OK) return st;
+        if (p->budget_field && n != p->budget)
+            return sl_api_error_bad(e, names[i], "%s: %u, but %s is %u", names[i], n,
+                                    p->budget_field, p->budget);
+        p->budget_field = names[i];
+        p->budget = n;
+    }
+    return SL_OK;
+}
+
 /* Reads max_tokens' companions. */
 static sl_status read_lengths(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                               sl_api_error *e) {
     int64_t number = 0;
     sl_status st = read_tokens(root, "min_tokens", 0, limits, &p->min_tokens, e);
+    if (st == SL_OK) st = read_budget(root, limits, p, e);
     if (st == SL_OK) st = read_side(root, p, e);
     if (st != SL_OK) return st;
     if (p->max_tokens > 0 && p->min_tokens > p->max_tokens)

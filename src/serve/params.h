@@ -95,6 +95,8 @@ typedef struct sl_api_params {
     sl_json_doc *shape_doc;  /* owns that of a schema that came as a text; or NULL */
     const char *shape_field; /* that asked for it */
     sl_chat_switch thinking; /* chat: reasoning on or off, as the request says */
+    const char *budget_field; /* chat: that says how long a thought may be; NULL: none does */
+    uint32_t budget;
     sl_span effort;          /* chat: reasoning_effort; data == NULL: the request is silent */
     sl_json template_kwargs; /* chat: an object, or absent */
     sl_api_prompt *prompts;  /* completion; n_prompts > 0 */

@@ -74,8 +74,8 @@ static const struct rule {
     {"reasoning_effort", RULE_TAKEN, CHAT, 0, SL_IS_WRITTEN(sl_api_write_effort)},
     {"enable_thinking", RULE_TAKEN, CHAT, 0, SL_IS_BOOL},
     {"include_reasoning", RULE_TAKEN, CHAT, 0, SL_IS_BOOL},
-    {"max_reasoning_tokens", RULE_ABSENT, CHAT}, /* would put tokens into a running answer */
-    {"thinking_token_budget", RULE_ABSENT, CHAT},
+    {"max_reasoning_tokens", RULE_TAKEN, CHAT, 0, SL_IS_TOKENS(0)},
+    {"thinking_token_budget", RULE_TAKEN, CHAT, 0, SL_IS_TOKENS(0)},
     {"verbosity", RULE_ABSENT, CHAT},
     {"web_search_options", RULE_ABSENT, CHAT},
     {"echo", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},

@@ -180,6 +180,7 @@ static sl_status read_again(const sl_kept *k, sl_call *call, sl_api_error *e) {
         if (!sl_ids_copy(&call->prompt[i], k->prompt[i].data, k->prompt[i].len))
             return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     st = sl_call_take_shape(call, e);
+    if (st == SL_OK) st = sl_call_take_budget(call, e);
     if (st != SL_OK) return st;
     st = sl_choices_create(call, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);

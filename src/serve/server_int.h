@@ -398,6 +398,12 @@ sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, const sl_chat
 /* shapes.c: what answers are to be like */
 /* call->shape of what its params and tools ask for; refuses what cannot be enforced. */
 sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* Whether the call's answer has a thought (*opened: the prompt has begun it), or may begin with
+ * one. */
+bool sl_call_thinks(const sl_call *call, bool *opened);
+
+/* thought.c: how long a thought may be, into the call's sampling; refuses what cannot be kept. */
+sl_status sl_call_take_budget(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* Whether the function that has to be called is begun for the model; else a shape sees to it. */
 bool sl_call_forces(const sl_call *call);
 /* Whether the body may ask for a shape, which takes time to compile. */

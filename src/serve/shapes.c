@@ -30,8 +30,7 @@ static bool prompt_ends_with(const sl_call *call, const char *text) {
     return n >= len && !memcmp(tail + n - len, text, len);
 }
 
-/* Whether its answer has a thought (*opened: the prompt has begun it), or may begin with one. */
-static bool thinks(const sl_call *call, bool *opened) {
+bool sl_call_thinks(const sl_call *call, bool *opened) {
     const sl_api_params *p = &call->params;
     const char *open, *close;
     *opened = false;
@@ -49,7 +48,8 @@ static void put_thought(sl_jbuf *b, const sl_call *call) {
     const sl_tokenizer *tok = call->server->o.tokenizer;
     const char *open = "", *close = "";
     bool opened;
-    if (!thinks(call, &opened) || !sl_answer_thought_marks(&call->server->style, &open, &close))
+    if (!sl_call_thinks(call, &opened) ||
+        !sl_answer_thought_marks(&call->server->style, &open, &close))
         return;
     if (!opened) {
         sl_shape_put(b, "{\"maybe\":{\"seq\":[" SPACE ",");
@@ -206,7 +206,7 @@ static sl_status put_answer(sl_jbuf *b, const sl_call *call, sl_api_error *e) {
         return SL_OK;
     }
     bool opened;
-    if (!p->tools.value && !thinks(call, &opened)) {
+    if (!p->tools.value && !sl_call_thinks(call, &opened)) {
         put_described(b, p);
         return SL_OK;
     }

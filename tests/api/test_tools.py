@@ -149,6 +149,41 @@ def test_reasoning_is_left_out(model):
     assert caught.value.param == "include_reasoning"
 
 
+def test_a_budget_needs_a_token_that_ends_a_thought(model):
+    with pytest.raises(openai.BadRequestError) as caught:
+        model.ask(extra_body={"max_reasoning_tokens": 3})
+    assert caught.value.param == "max_reasoning_tokens"
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "Qwen3-Thinking", "GLM-4.5"])
+def test_a_thought_has_a_budget(tmp_path_factory, family):
+    """It is ended by its marker when it has so many tokens, and the answer goes on behind that."""
+    template, tails, call, answer, special = FAMILIES[family]
+    path = GOLDEN / "chat" / "templates" / f"{template[:40]}.jinja"
+    folder = tmp_path_factory.mktemp("saying")
+    saying.make(folder, path.read_text(), tails, [call, ("#sunny", answer)], [*special, "<think>", "</think>"])
+    (folder / "golden.json").write_text("{}")
+    running = start(tmp_path_factory, folder, ["--served-model-name", "m"])
+    try:
+        model = Model(running, family)
+        whole = model.ask(logprobs=True)
+        assert whole.choices[0].message.reasoning_content == THOUGHT
+        for name, n in (("max_reasoning_tokens", 0), ("max_reasoning_tokens", 3), ("thinking_token_budget", 5)):
+            got = model.ask(extra_body={name: n}, max_tokens=20, logprobs=True)
+            said = [t.token for t in got.choices[0].logprobs.content]
+            begin = said.index("<think>") + 1 if "<think>" in said else 0
+            assert said[begin:].index("</think>") == n
+            assert said[:begin + n] == [t.token for t in whole.choices[0].logprobs.content][:begin + n]
+            assert "".join(said[begin:begin + n]).strip() == (getattr(got.choices[0].message, "reasoning_content", None) or "").strip()
+        enough = model.ask(extra_body={"max_reasoning_tokens": 1000}).choices[0].message
+        assert (enough.content, enough.reasoning_content) == (whole.choices[0].message.content, THOUGHT)
+        for body in ({"max_reasoning_tokens": 3, "thinking_token_budget": 4}, {"max_reasoning_tokens": -1}):
+            with pytest.raises(openai.BadRequestError):
+                model.ask(extra_body=body)
+    finally:
+        running.stop()
+
+
 def test_arguments_come_as_they_are_made(model):
     pieces = [piece for chunk in model.ask(stream=True) for piece in chunk.choices[0].delta.tool_calls or []]
     assert all(p.id is None and p.function.name is None for p in pieces[1:])

@@ -44,6 +44,42 @@ static void greedy_takes_the_largest_and_the_lower_id(void **state) {
     }
 }
 
+/* Of a prompt of 2 and what was generated; the thought may have 2 tokens between 10 and 11. */
+static void a_thought_is_ended(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t open, n, token[8], want; /* want 7: what the logits say */
+    } row[] = {
+        {0, 2, {11, 1}, 7},
+        {0, 3, {1, 1, 5}, 7},
+        {0, 4, {1, 1, 5, 6}, 11},
+        {0, 5, {1, 1, 5, 11, 6}, 7},
+        {11, 2, {1, 10}, 7},
+        {11, 3, {1, 1, 10}, 7},
+        {11, 4, {1, 1, 10, 5}, 7},
+        {11, 5, {1, 1, 10, 5, 6}, 11},
+        {11, 6, {1, 1, 4, 10, 5, 6}, 11},
+        {11, 6, {1, 1, 10, 5, 6, 11}, 7},
+        {11, 6, {1, 1, 3, 4, 5, 6}, 7},
+    };
+    float l[VOCAB] = {0};
+    l[7] = 2;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const sl_history past = {row[i].token, row[i].n, 2};
+        sl_sampling s = {
+            .top_p = 1, .thought_most = 2, .thought_open = row[i].open, .thought_close = 12};
+        assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), row[i].want);
+        s.thought_close = 0;
+        assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), 7);
+        s.thought_close = VOCAB + 1; /* no such token */
+        assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), 7);
+    }
+    const uint32_t mask[] = {1u << 7, 0}, thought[] = {1, 1, 5, 6};
+    const sl_sampling s = {.top_p = 1, .thought_most = 2, .thought_close = 12, .allowed = mask};
+    const sl_history past = {thought, 4, 2};
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), 7);
+}
+
 static bool is_allowed(const uint32_t *mask, uint32_t id) {
     return mask[id / 32] >> id % 32 & 1;
 }
@@ -394,6 +430,7 @@ int main(void) {
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_position_only),
         cmocka_unit_test(ranges_are_checked_by_name),
         cmocka_unit_test(penalties_and_biases_follow_their_definition),
+        cmocka_unit_test(a_thought_is_ended),
         cmocka_unit_test(min_p_keeps_what_is_likely_enough),
         cmocka_unit_test(log_probabilities_are_of_the_raw_logits),
         cmocka_unit_test(new_ranges_are_checked_by_name),

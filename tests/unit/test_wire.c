@@ -51,10 +51,10 @@ static const uint8_t submit_bytes[] = {
     0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x3d,
     0x00, 0x00, 0xc0, 0x3f, 0x00, 0x00, 0x80, 0xbe, 0x00, 0x00, 0xa0, 0x3f, 0x03, 0x00, 0x00, 0x00,
     0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x02, 0x03, 0x04,
-    0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x0a, 0x00, 0x00, 0x00,
-    0x0b, 0x00, 0x00, 0x00, 0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00,
-    0x02, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0xc8, 0x42,
+    0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x07, 0x00, 0x00, 0x00,
+    0x04, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00,
+    0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
+    0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc8, 0x42,
 };
 static const uint8_t tokens_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00,
@@ -526,6 +526,9 @@ static void submit_matches_its_bytes(void **state) {
                                               .presence_penalty = 1.5f,
                                               .frequency_penalty = -0.25f,
                                               .repetition_penalty = 1.25f,
+                                              .thought_most = 7,
+                                              .thought_open = 4,
+                                              .thought_close = 5,
                                               .n_bias = 2,
                                               .bias = bias},
                                  .n_tokens = 3,
@@ -549,6 +552,7 @@ static void submit_matches_its_bytes(void **state) {
     assert_true(g->top_k == 40 && g->choice == 2 && g->min_p == 0.0625f);
     assert_true(g->presence_penalty == 1.5f && g->frequency_penalty == -0.25f);
     assert_true(g->repetition_penalty == 1.25f && g->n_bias == 2);
+    assert_true(g->thought_most == 7 && g->thought_open == 4 && g->thought_close == 5);
     assert_memory_equal(got.tokens, tokens, sizeof tokens);
     assert_memory_equal(got.pages, pages, sizeof pages);
     assert_memory_equal(got.stop, stop, sizeof stop);
@@ -568,11 +572,11 @@ static void submit_matches_its_bytes(void **state) {
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
         {40, 32, "unknown flags"},
-        {44, 4, "payload of 148 bytes"},
+        {44, 4, "payload of 160 bytes"},
         {44, 0xFFFFFFFF, "payload of"},
         {48, 0xFFFFFFFF, "payload of"},
         {52, 65, "65 stop ids"},
-        {52, 0, "payload of 148 bytes, 144"},
+        {52, 0, "payload of 160 bytes, 156"},
         {56, 0, "prompt of 0 in 3"},
         {56, 4, "prompt of 4 in 3"},
         {60, 0x3F800001, "min_p: 1"},
@@ -582,17 +586,17 @@ static void submit_matches_its_bytes(void **state) {
         {72, 0xBF800000, "repetition_penalty: -1"},
         {76, 21, "21 likeliest"},
         {40, 1, "3 likeliest tokens with flags 0x1"},
-        {80, 1025, "payload of 148 bytes, 8332"},
-        {80, 1, "payload of 148 bytes, 140"},
+        {80, 1025, "payload of 160 bytes, 8344"},
+        {80, 1, "payload of 160 bytes, 152"},
         {20, 18, "min_tokens 18 of 17"},
         {84, 3, "start at 3 of 3 tokens"},
         {88, SL_MAX_SHAPE + 1, "shape of 4194305 bytes"},
         {88, 4, "whose end is not its own"},
         {48, 0, "start at 1 of 3 tokens, 0 pages"},
-        {132, 9, "logit_bias: id 9 after 9"},
-        {136, 0x7FC00000, "logit_bias: nan for id 4"},
-        {112, 13, "token 13, the vocabulary has 13"},
-        {140, 13, "logit_bias: id 13, the vocabulary has 13"},
+        {144, 9, "logit_bias: id 9 after 9"},
+        {148, 0x7FC00000, "logit_bias: nan for id 4"},
+        {124, 13, "token 13, the vocabulary has 13"},
+        {152, 13, "logit_bias: id 13, the vocabulary has 13"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
