@@ -74,25 +74,31 @@ void sl_ranks_print_worker(const sl_plan_worker *w, json_t *row) {
 /* ---- how many ---- */
 
 /* Ranks of the pipelines that all workers are. */
-static sl_status pipeline_from_json(sl_json v, sl_plan *p, sl_err *err) {
+static sl_status pipeline_from_json(sl_json v, bool kind_said, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {"degree", "ranks"};
-    const char *ranks = rank_kind_names[SL_RANKS_THREADS];
+    const char *ranks = NULL;
+    sl_rank_kind kind = p->rank_kind;
     sl_json pp = {0};
     sl_status st = sl_json_object(v, "pp", SL_JSON_OPTIONAL, &pp, err);
     if (st != SL_OK || !pp.value) return st;
     st = sl_json_only(pp, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = sl_json_u32(pp, keys[0], SL_JSON_REQUIRED, 1, SL_MAX_RANKS, &p->pp, err);
     if (st == SL_OK) st = sl_json_string(pp, keys[1], SL_JSON_OPTIONAL, &ranks, err);
-    return st == SL_OK && p->pp > 1 ? sl_rank_kind_parse(ranks, &p->rank_kind, err) : st;
+    if (st == SL_OK && ranks) st = sl_rank_kind_parse(ranks, &kind, err);
+    if (st == SL_OK && kind_said && kind != p->rank_kind)
+        return sl_json_fail(pp, keys[1], err, SL_ERR_ARG, "%s, and \"tp\" says %s",
+                            rank_kind_names[kind], rank_kind_names[p->rank_kind]);
+    p->rank_kind = kind;
+    return st;
 }
 
 /* Ranks of the workers of either side. */
 sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {"attention", "expert", "ranks"};
-    const char *ranks = rank_kind_names[SL_RANKS_THREADS];
+    const char *ranks = NULL;
     sl_json tp = {0};
     sl_status st = sl_json_object(v, "tp", SL_JSON_OPTIONAL, &tp, err);
-    if (st == SL_OK && !tp.value) return pipeline_from_json(v, p, err);
+    if (st == SL_OK && !tp.value) return pipeline_from_json(v, false, p, err);
     if (st != SL_OK) return st;
     st = sl_json_only(tp, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -100,8 +106,9 @@ sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_u32(tp, keys[1], SL_JSON_OPTIONAL, 1, SL_MAX_RANKS, &p->expert_tp, err);
     if (st == SL_OK) st = sl_json_string(tp, keys[2], SL_JSON_OPTIONAL, &ranks, err);
-    if (st == SL_OK) st = sl_rank_kind_parse(ranks, &p->rank_kind, err);
-    return st == SL_OK ? pipeline_from_json(v, p, err) : st;
+    p->rank_kind = SL_RANKS_THREADS;
+    if (st == SL_OK && ranks) st = sl_rank_kind_parse(ranks, &p->rank_kind, err);
+    return st == SL_OK ? pipeline_from_json(v, ranks != NULL, p, err) : st;
 }
 
 void sl_pipeline_print(const sl_plan *p, json_t *doc) {

@@ -54,10 +54,3 @@ sl_extent sl_pipeline_blocks(const sl_model_spec *m, sl_rank r) {
     const uint32_t first = r.index ? end[r.index - 1] : 0;
     return (sl_extent){first, end[r.index] - first};
 }
-
-uint32_t sl_pipeline_rank_of(const sl_model_spec *m, uint32_t ranks, uint32_t layer) {
-    uint32_t end[SL_MAX_RANKS], r = 0;
-    cut(m, ranks, end);
-    while (layer >= end[r]) r++;
-    return r;
-}

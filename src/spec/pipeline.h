@@ -11,7 +11,4 @@
  * model cuts it alike. */
 sl_extent sl_pipeline_blocks(const sl_model_spec *m, sl_rank r);
 
-/* The rank that has a block. */
-uint32_t sl_pipeline_rank_of(const sl_model_spec *m, uint32_t ranks, uint32_t layer);
-
 #endif

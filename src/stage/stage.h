@@ -231,7 +231,7 @@ typedef struct sl_device_opts {
     /* Nobody waits for it: it is opened at low priority. What that has not done by then is done at
      * the caller's: on a machine that is busy enough it would never be done. 0: at the caller's. */
     uint32_t quiet_ms;
-    /* Hears, in poll and drain, the experts of rows that went nowhere (INSIDE): [rows][top_k].
+    /* Hears, where events change, the experts of rows that went nowhere (INSIDE): [rows][top_k].
      * NULL: nobody. */
     void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
     /* Hears, on the opening thread, how many bytes of weights are in memory, of all that are bound;
@@ -277,11 +277,12 @@ static inline void sl_device_give(sl_device *d, sl_mem m) {
     if (m.bytes) d->ops->give(d, m);
 }
 
-/* A step, of a millisecond or so, towards EXPERTS being able to ask for these and no others: hosted
- * as of sl_stages, of a device that hosts experts, max_pairs as of sl_device_opts. To be called
- * until *left says that it is done; until then at least all that was hosted before and stays is.
- * patient: weights that have to be read from files are waited for. No call may be in flight that
- * asks for one that goes. On an error more may be hosted than before, nothing less. */
+/* A step, of a millisecond or so (a device of several ranks first ends what they have), towards
+ * EXPERTS being able to ask for these and no others: hosted as of sl_stages, of a device that hosts
+ * experts, max_pairs as of sl_device_opts. To be called until *left says that it is done; until
+ * then at least all that was hosted before and stays is. patient: weights that have to be read from
+ * files are waited for. No call may be in flight that asks for one that goes. On an error more may
+ * be hosted than before, nothing less. */
 static inline sl_status sl_device_host(sl_device *d, const uint8_t *hosted, uint32_t max_pairs,
                                        bool patient, sl_hosting *left, sl_err *err) {
     *left = SL_HOSTING_DONE;
@@ -302,7 +303,8 @@ static inline sl_event sl_device_submit(sl_device *d, const sl_stage_call *c) {
     return e;
 }
 
-/* Of a zeroed event, too. Changes in submit, poll and drain only. */
+/* Of a zeroed event, too. Changes in submit, poll and drain, and where the device waits for calls
+ * that it has: for memory, pages and hosting. */
 static inline bool sl_device_is_done(const sl_device *d, const sl_event *e) {
     return d->done[e->queue] >= e->number;
 }

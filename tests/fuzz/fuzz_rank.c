@@ -165,7 +165,7 @@ static void take(const uint8_t *data, size_t len) {
     static gang_marks marks;
     const gang_bounds b = {.spec = &spec,
                            .max_rows = ROWS,
-                           .max_pairs = PAIRS,
+                           .max_pairs = SL_MAX(PAIRS, ROWS * 2),
                            .kv_pages = PAGES,
                            .attention = true,
                            .experts = true,
@@ -192,7 +192,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_err err;
     if (size == 0) return 0;
     make();
-    gang_job j = job_of(data[0] % 10);
+    gang_job j = job_of((data[0] & 63) % 10);
     if (data[0] & 64) make_empty(&j);
     gang_job_pack(&here, AREA, &j, &spec, &from->job);
     if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, &err) != SL_OK) abort();

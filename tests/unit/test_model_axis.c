@@ -159,6 +159,7 @@ static sl_model *rank_make(const gang *g, uint32_t r) {
     const sl_model *w = g->whole;
     sl_model *m = sl_alloc(1, sizeof *m);
     m->spec = m->stored = rank_spec(g, r);
+    m->held = (sl_extent){0, m->spec.n_layers};
     m->arch = w->arch;
     m->folder = sl_strdup("a rank");
     m->block = sl_alloc(m->spec.n_layers, sizeof *m->block);

@@ -191,8 +191,7 @@ static void blocks_are_cut(void **state) {
                 const sl_extent e = sl_pipeline_blocks(&m, (sl_rank){r, ranks});
                 assert_int_equal(e.first, at);
                 assert_true(e.n > 0);
-                for (at = e.first; at < e.first + e.n; at++)
-                    assert_int_equal(sl_pipeline_rank_of(&m, ranks, at), r);
+                at += e.n;
             }
             assert_int_equal(at, layers);
         }

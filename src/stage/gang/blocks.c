@@ -50,8 +50,7 @@ void gang_blocks_give(sl_device *d, sl_mem m) {
     SL_ASSERT(!"memory that is not the device's");
 }
 
-/* The block that jobs lie in has so much room at least. */
-static sl_status make_area(gang_blocks *b, size_t bytes, sl_err *err) {
+sl_status gang_blocks_reserve(gang_blocks *b, size_t bytes, sl_err *err) {
     gang_board *board = b->of->own.board;
     const uint32_t old = board->area;
     size_t more = LEAST_AREA;
@@ -76,7 +75,7 @@ sl_status gang_blocks_show(gang_blocks *b, const gang_job *j, gang_job *own, sl_
         return SL_OK;
     }
     const sl_model_spec *spec = b->of->base.spec;
-    sl_status st = make_area(b, gang_job_bytes(j, spec), err);
+    sl_status st = gang_blocks_reserve(b, gang_job_bytes(j, spec), err);
     if (st != SL_OK) return st;
     gang_job_pack(&b->memory, board->area, j, spec, &board->job);
     return SL_OK;

@@ -21,6 +21,8 @@ struct gang_blocks {
 sl_status gang_blocks_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) SL_MUST_CHECK;
 void gang_blocks_give(sl_device *d, sl_mem m);
 
+/* The block that jobs lie in has so much room at least: where it has not, all ranks do a job. */
+sl_status gang_blocks_reserve(gang_blocks *b, size_t bytes, sl_err *err) SL_MUST_CHECK;
 /* The job onto the board, what it points to into the block of jobs, which grows; *own: the job as
  * rank 0 does it. */
 sl_status gang_blocks_show(gang_blocks *b, const gang_job *j, gang_job *own,

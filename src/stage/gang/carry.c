@@ -224,11 +224,13 @@ static bool has_bytes(const checking *k, const void *place, size_t n, size_t siz
     return n ? array(k, place, n, size) != NULL : is_place(k, place);
 }
 
-/* Room in the area for what the rank writes. */
+/* Room in the area for what the rank writes, behind all that came: writing it changes nothing that
+ * was checked. */
 static bool has_room(const checking *k, const void *place, size_t n, size_t size) {
     const size_t at = (uintptr_t)place;
     if (n == 0) return is_place(k, place);
-    return at && at <= k->room && n <= (k->room - at) / size && at % sizeof(uint64_t) == 0;
+    return at && at >= k->bytes && at <= k->room && n <= (k->room - at) / size &&
+           at % sizeof(uint64_t) == 0;
 }
 
 /* Values of an array of n, all below `most`. */
@@ -352,6 +354,19 @@ static bool step_fits(const checking *k, const gang_step *s) {
     }
 }
 
+/* What is written of it: choices, gates and, one behind the other, those of blocks inside. */
+static bool has_choices(const checking *k, const gang_job *j, uint32_t inside) {
+    const sl_rowset *r = &j->run.call.rows;
+    const size_t pairs = (size_t)r->n * k->b->spec->top_k, word = sizeof(uint32_t);
+    const uintptr_t expert = (uintptr_t)r->expert, gate = (uintptr_t)r->gate;
+    if (!has_room(k, r->expert, pairs, word) || !has_room(k, r->gate, pairs, word)) return false;
+    if (gate < expert || gate - expert < pairs * word) return false;
+    if (inside == 0) return true;
+    const uintptr_t chosen = (uintptr_t)j->run.chosen;
+    return pairs <= k->b->max_pairs && has_room(k, j->run.chosen, inside * pairs, word) &&
+           chosen >= gate && chosen - gate >= pairs * word;
+}
+
 static bool run_fits(const checking *k, const gang_job *j) {
     const sl_rowset *r = &j->run.call.rows;
     const uint32_t steps = j->run.n_steps;
@@ -364,13 +379,12 @@ static bool run_fits(const checking *k, const gang_job *j) {
         if (!step_fits(k, &step[i])) return false;
         inside += step[i].op == SL_OP_INSIDE;
     }
-    const size_t chosen = (size_t)r->n * k->b->spec->top_k, word = sizeof(uint32_t);
+    const size_t word = sizeof(uint32_t);
     return step && has_rows(k, r->x, r->n) && has_rows(k, r->h, r->n) &&
            has_bytes(k, r->id, r->n, word) && below(k, r->pos, r->n, k->b->spec->max_position) &&
            (!r->state || has_bytes(k, r->state, r->n, word)) &&
            (!r->done || has_bytes(k, r->done, r->n, word)) && has_pages(k, r) &&
-           has_room(k, r->expert, chosen, word) && has_room(k, r->gate, chosen, word) &&
-           (inside == 0 || has_room(k, j->run.chosen, inside * chosen, word));
+           has_choices(k, j, inside);
 }
 
 static bool call_fits(const checking *k, const sl_stage_call *c) {

@@ -187,17 +187,18 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                                                   &gang_processes,
                                                               [SL_RANKS_MACHINES] = &gang_machines};
     const bool pipeline = o->pipeline > 1; /* of machines: their ranks have blocks */
-    if (!pipeline && !sl_ranks_can_be(o->ranks))
-        return sl_fail(err, SL_ERR_ARG, "a gang of %u ranks: 1, 2, 4 or 8", o->ranks);
+    const uint32_t n = pipeline ? o->pipeline : o->ranks;
+    if (!pipeline && !sl_ranks_can_be(n))
+        return sl_fail(err, SL_ERR_ARG, "a gang of %u ranks: 1, 2, 4 or 8", n);
     if (o->device->kind != SL_DEVICE_CPU)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "a gang of %u ranks: their devices can only be cpu",
-                       o->ranks);
+                       n);
     gang *g = sl_alloc(1, sizeof *g);
-    if (!g) return sl_fail(err, SL_ERR_NOMEM, "a gang of %u ranks", o->ranks);
+    if (!g) return sl_fail(err, SL_ERR_NOMEM, "a gang of %u ranks", n);
     g->ways = ways[o->rank_kind];
     g->base = (sl_device){.ops = &ops, .in_place = g->ways->in_place, .resumes = true};
-    g->n = pipeline ? o->pipeline : o->ranks;
-    g->own.is = (sl_rank){0, g->n};
+    g->n = n;
+    g->own.is = (sl_rank){0, n};
     g->apart = o->apart && !g->ways->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
     sl_status st = g->ways->start(g, o, err);
     if (st == SL_OK) st = open_ranks(g, o, err);

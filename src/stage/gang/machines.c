@@ -197,11 +197,18 @@ static void machines_tend(gang *g) {
 
 /* ---- jobs of one rank, of pipelines ---- */
 
-bool gang_machines_have_room(const gang *g, const gang_job *j) {
+size_t gang_machines_lack(const gang *g, const gang_job *j) {
     const crew *c = g->others;
     const uint32_t area = c->board->area;
-    return area < GANG_MAX_BLOCKS &&
-           gang_job_bytes(j, g->base.spec) <= c->blocks.memory.block[area].bytes;
+    const size_t wanted = gang_job_bytes(j, g->base.spec);
+    const size_t have = area < GANG_MAX_BLOCKS ? c->blocks.memory.block[area].bytes : 0;
+    return wanted > have ? wanted : 0;
+}
+
+void gang_machines_reserve(gang *g, size_t bytes) {
+    crew *c = g->others;
+    sl_err err;
+    if (gang_blocks_reserve(&c->blocks, bytes, &err) != SL_OK) lost(&g->own, &err);
 }
 
 uint64_t gang_machines_give(gang *g, uint32_t rank, const gang_job *j) {

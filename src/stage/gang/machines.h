@@ -7,10 +7,14 @@
 
 #include "stage/gang/gang_int.h"
 
-/* Whether the memory that jobs travel through is large enough; else giving it asks all ranks for
- * more, for which no job may be under way. */
-bool gang_machines_have_room(const gang *g, const gang_job *j);
-/* Its number. GANG_MOST_JOBS of a rank at most may be under way. */
+/* Bytes of the memory that jobs travel through, where this one needs more than there is; 0: it has
+ * room. */
+size_t gang_machines_lack(const gang *g, const gang_job *j);
+/* So much of it, for which all ranks are asked: no job may be under way, and rank 0 may not be in
+ * one. */
+void gang_machines_reserve(gang *g, size_t bytes);
+/* Its number. There has to be room for it, and GANG_MOST_JOBS of a rank at most may be under way.
+ */
 uint64_t gang_machines_give(gang *g, uint32_t rank, const gang_job *j);
 /* The rank's next answer has come. */
 bool gang_machines_have_answer(gang *g, uint32_t rank);

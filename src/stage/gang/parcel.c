@@ -195,6 +195,22 @@ static bool is_sound(const gang_report *r, const gang_report *before, const gang
            r->blocks.n <= s->n_layers - r->blocks.first;
 }
 
+static bool are_experts(const uint32_t *id, size_t n, const sl_model_spec *s) {
+    for (size_t i = 0; i < n; i++)
+        if (id[i] >= s->n_experts) return false;
+    return true;
+}
+
+/* What routers elsewhere chose is looked up here. */
+static bool chose_experts(const gang_job *own, const sl_model_spec *s) {
+    const sl_rowset *r = &own->run.call.rows;
+    const size_t n = (size_t)r->n * s->top_k;
+    const uint32_t inside = gang_run_inside(own);
+    const bool routed = own->run.step[own->run.n_steps - 1].op == SL_OP_ROUTE;
+    return are_experts(own->run.chosen, n * inside, s) &&
+           (!(routed || inside) || are_experts(r->expert, n, s));
+}
+
 sl_status gang_answer_take(gang_board *board, sl_rank rank, const gang_job *own,
                            const sl_model_spec *spec, const uint8_t *data, size_t len,
                            gang_marks *marks, sl_err *err) {
@@ -210,5 +226,7 @@ sl_status gang_answer_take(gang_board *board, sl_rank rank, const gang_job *own,
     if (came.ok && spec) st = gang_each_result(own, spec, &who, marks, take_result, &t, err);
     if (st == SL_OK && (!t.ok || t.len))
         st = sl_fail(err, SL_ERR_PROTOCOL, "results of another length than the job's");
+    if (st == SL_OK && came.ok && spec && own->kind == GANG_RUN && !chose_experts(own, spec))
+        st = sl_fail(err, SL_ERR_PROTOCOL, "a choice of experts that there are not");
     return st;
 }

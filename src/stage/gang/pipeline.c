@@ -21,9 +21,19 @@
 #define QUIET_POLLS 8u
 
 void pipeline_fails(pipeline *p, sl_status st, const sl_err *err) {
-    if (p->base.failed != SL_OK) return;
-    p->base.failed = st;
-    p->base.failure = *err;
+    if (p->fails != SL_OK) return;
+    p->fails = st;
+    p->failure = *err;
+}
+
+/* Whoever drives the device hears of it when no rank uses the calls' memory any more. */
+static bool has_failed(pipeline *p) {
+    if (p->fails == SL_OK) return false;
+    if (p->with_others == 0 && p->base.failed == SL_OK) {
+        p->base.failure = p->failure;
+        p->base.failed = p->fails;
+    }
+    return true;
 }
 
 /* ---- what routers chose ---- */
@@ -134,7 +144,7 @@ static uint32_t run_length(const pipeline *p, const pipeline_queue *q, uint32_t 
 /* Gives calls to the other ranks as far as the order of the queue allows; notes that it is rank 0's
  * turn. */
 static void pump_one(pipeline *p, pipeline_queue *q) {
-    while (q->given < q->submitted && p->base.failed == SL_OK) {
+    while (q->given < q->submitted && p->fails == SL_OK) {
         const uint32_t rank = rank_of(p, call_at(q, q->given));
         if (q->given > q->done && (rank != q->rank || p->ways->apart)) return;
         if (rank == 0) {
@@ -153,21 +163,22 @@ static void pump(pipeline *p) {
     for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++) pump_one(p, &p->queue[i]);
 }
 
-/* One call of rank 0's. A queue that has begun goes on as far as rank 0 has its calls: its rows are
- * then with the next rank while this one computes another queue's. Side by side, both would come
- * there late, and together. */
-static void run_next(pipeline *p) {
+/* One call of rank 0's; false: it has none. A queue that has begun goes on as far as rank 0 has its
+ * calls: its rows are then with the next rank while this one computes another queue's. Side by
+ * side, both would come there late, and together. */
+static bool run_next(pipeline *p) {
     pipeline_queue *next = NULL;
     for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++) {
         pipeline_queue *q = &p->queue[i];
         if (q->ready && (!next || q->ready < next->ready)) next = q;
     }
-    if (!next) return;
+    if (!next) return false;
     const uint64_t turn = next->ready;
     run_own(p, next);
     next->ready = 0;
     pump_one(p, next);
     if (next->ready) next->ready = turn;
+    return true;
 }
 
 /* ---- the device ---- */
@@ -176,7 +187,7 @@ static void pipeline_submit(sl_device *base, const sl_stage_call *c) {
     pipeline *p = (pipeline *)base;
     pipeline_queue *q = &p->queue[c->queue];
     sl_err err;
-    if (base->failed != SL_OK) return; /* never through */
+    if (p->fails != SL_OK) return; /* never through */
     if (!reserve(q)) {
         sl_fail(&err, SL_ERR_NOMEM, "calls of a pipeline");
         pipeline_fails(p, SL_ERR_NOMEM, &err);
@@ -190,28 +201,26 @@ static void pipeline_submit(sl_device *base, const sl_stage_call *c) {
  * so that those of one queue go together. */
 static void pipeline_poll(sl_device *base) {
     pipeline *p = (pipeline *)base;
-    if (base->failed != SL_OK) return;
+    const struct timespec rest = {.tv_nsec = REST_NS};
     p->ways->poll(p);
+    if (has_failed(p)) return;
     if (p->quiet < QUIET_POLLS) {
         p->quiet++;
         return;
     }
     pump(p);
-    run_next(p);
-    if (p->ways->rest) {
+    if (run_next(p)) return;
+    if (p->tick) p->tick(p->ctx); /* whoever drains the device does nothing else */
+    if (p->ways->rest)
         p->ways->rest(p);
-        return;
-    }
-    const uint64_t now_ns = sl_now_ns();
-    const struct timespec rest = {.tv_nsec = REST_NS};
-    if (now_ns - p->moved_ns < RESTS_NS)
+    else if (sl_now_ns() - p->moved_ns < RESTS_NS)
         sched_yield();
     else
         (void)nanosleep(&rest, NULL);
 }
 
 void pipeline_go_on(pipeline *p) {
-    if (!p->computes || p->base.failed != SL_OK) return;
+    if (!p->computes || p->fails != SL_OK) return;
     p->ways->poll(p);
     pump(p);
 }
@@ -224,7 +233,7 @@ void pipeline_tick(void *ctx) {
 
 void pipeline_rest(pipeline *p) {
     const struct timespec rest = {.tv_nsec = REST_NS};
-    while (p->with_others && p->base.failed == SL_OK) {
+    while (p->with_others) {
         p->ways->poll(p);
         if (p->tick) p->tick(p->ctx);
         if (p->with_others) (void)nanosleep(&rest, NULL);

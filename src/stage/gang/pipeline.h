@@ -66,6 +66,8 @@ struct pipeline {
     pipeline_queue queue[SL_STAGE_QUEUES];
     bool computes;        /* rank 0 does, on this thread */
     uint32_t with_others; /* calls that were given to them and are not through */
+    sl_status fails;      /* why no call will be given any more, */
+    sl_err failure;       /* which base.failed says when no rank has one */
     uint64_t moved_ns;    /* when a call was last through */
     void (*tick)(void *ctx);
     void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);

@@ -22,6 +22,7 @@ typedef struct crew {
     /* Rings by rank: those from `told` to `given` are under way. */
     under_way ring[SL_MAX_RANKS][GANG_MOST_JOBS];
     uint64_t given[SL_MAX_RANKS], told[SL_MAX_RANKS];
+    size_t wants; /* so large a job waits until none is under way; 0: none does */
 } crew;
 
 /* ---- giving ---- */
@@ -82,13 +83,23 @@ static bool make_job(pipeline *p, under_way *u, const sl_stage_call *c, uint32_t
     return true;
 }
 
+/* Nobody is given more until what waits for room has it: else it would wait as long as others have
+ * work. */
+static bool makes_room(pipeline *p, const gang_job *j) {
+    crew *x = p->others;
+    x->wants = SL_MAX(x->wants, gang_machines_lack(x->gang, j));
+    if (!x->wants) return true;
+    if (p->with_others || p->computes) return false;
+    gang_machines_reserve(x->gang, x->wants);
+    x->wants = 0;
+    return true;
+}
+
 static uint32_t give(pipeline *p, uint32_t rank, const sl_stage_call *c, uint32_t n) {
     crew *x = p->others;
     under_way *u = &x->ring[rank][x->given[rank] % GANG_MOST_JOBS];
     if (x->given[rank] - x->told[rank] == GANG_MOST_JOBS) return 0;
-    if (!make_job(p, u, c, n)) return 0;
-    const bool fits = gang_machines_have_room(x->gang, &u->job);
-    if (!fits && p->with_others) return 0; /* later, when nothing is under way */
+    if (!make_job(p, u, c, n) || !makes_room(p, &u->job)) return 0;
     u->number = gang_machines_give(x->gang, rank, &u->job);
     x->given[rank]++;
     return u->n_calls;

@@ -156,7 +156,7 @@ static void poll(pipeline *p) {
 }
 
 /* Until the rank has done all that it was given. */
-static void rest(pipeline *p, runner *r) {
+static void settle(pipeline *p, runner *r) {
     const crew *c = p->others;
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     uint64_t ticked_ns = sl_now_ns();
@@ -172,12 +172,12 @@ static void rest(pipeline *p, runner *r) {
 }
 
 static sl_status host_one(pipeline *p, runner *r, const task *want, sl_hosting *left, sl_err *err) {
-    rest(p, r);
+    settle(p, r);
     task *t = next_task(r);
     t->kind = TASK_HOST;
     t->host = want->host;
     give_task(r);
-    rest(p, r);
+    settle(p, r);
     if (r->status == SL_OK) {
         if (r->left == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
         if (r->left == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
@@ -204,12 +204,12 @@ static void page(pipeline *p, uint32_t rank, const gang_job *j) {
         do_page(r->device, j);
         return;
     }
-    rest(p, r);
+    settle(p, r);
     task *t = next_task(r);
     t->kind = TASK_PAGE;
     t->page = j;
     give_task(r);
-    rest(p, r);
+    settle(p, r);
 }
 
 /* ---- beginnings and ends ---- */
@@ -247,7 +247,7 @@ static sl_status open_own(pipeline *p, const sl_device_opts *o, sl_err *err) {
 
 /* Until it has opened its device, or could not. */
 static sl_status opened(pipeline *p, runner *r, sl_err *err) {
-    rest(p, r);
+    settle(p, r);
     r->opts = (sl_device_opts){0}; /* what it pointed to is the caller's */
     if (r->status == SL_OK) return SL_OK;
     *err = r->err;
@@ -272,7 +272,7 @@ static sl_status open(pipeline *p, const sl_device_opts *o, sl_err *err) {
 static void stop_one(pipeline *p, runner *r) {
     if (!r) return;
     if (r->started) {
-        rest(p, r);
+        settle(p, r);
         next_task(r)->kind = TASK_LEAVE;
         give_task(r);
         pthread_join(r->thread, NULL);
@@ -285,8 +285,8 @@ static void stop_one(pipeline *p, runner *r) {
 
 static void close_all(pipeline *p) {
     crew *c = p->others;
-    sl_device_close(p->own);
     for (uint32_t i = 1; c && i < p->n; i++) stop_one(p, c->rank[i]);
+    sl_device_close(p->own);
     /* The next device of this thread takes its cores from all of them again. */
     if (c && c->apart) (void)sched_setaffinity(0, sizeof c->cpus, &c->cpus);
     sl_free(c);
