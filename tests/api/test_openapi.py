@@ -11,7 +11,8 @@ CLIENT = httpx.Client(timeout=60)  # one: to make it takes longer than an answer
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Who?"}]
 # booleans and least numbers that want something else beside them, or that this model does not have
-ASIDE = {"echo", "continue_final_message", "enable_thinking", "best_of", "temperature", "top_p", "top_k", "stream"}
+ASIDE = {"echo", "continue_final_message", "enable_thinking", "max_reasoning_tokens", "thinking_token_budget", "best_of", "temperature",
+         "top_p", "top_k", "stream"}
 
 
 @pytest.fixture(scope="module")
