@@ -336,6 +336,12 @@ sl_status sl_json_fail(sl_json v, const char *key, sl_err *err, sl_status code, 
     return code;
 }
 
+sl_status sl_json_says(sl_json v, const char *key, sl_status st, sl_err *err) {
+    if (st == SL_OK || !err) return st;
+    const sl_err said = *err;
+    return sl_json_fail(v, key, err, st, "%s", said.msg);
+}
+
 /* Sets *out to the field when it is there; *there tells. */
 static sl_status find_field(sl_json obj, const char *key, sl_json_need need, sl_json *out,
                             bool *there, sl_err *err) {

@@ -110,4 +110,8 @@ bool sl_json_write(sl_json v, bool (*put)(void *ctx, const char *text, size_t n)
 sl_status sl_json_fail(sl_json v, const char *key, sl_err *err, sl_status code, const char *fmt,
                        ...) SL_PRINTF(5, 6);
 
+/* Returns st; what err says of the value of that field, read by who knows no JSON, begins with the
+ * file and the field then. */
+sl_status sl_json_says(sl_json v, const char *key, sl_status st, sl_err *err);
+
 #endif

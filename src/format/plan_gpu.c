@@ -147,16 +147,19 @@ sl_status sl_gpu_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
 
 sl_status sl_gpus_from_json(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {"memory", "numerics"};
-    const char *numerics = numerics_names[p->exact ? SL_NUMERICS_CPU : SL_NUMERICS_FAST];
+    const char *numerics = NULL;
     sl_json gpu = {0};
+    p->device.numerics = p->exact ? SL_NUMERICS_CPU : SL_NUMERICS_FAST;
     sl_status st = sl_json_object(v, "gpu", SL_JSON_OPTIONAL, &gpu, err);
-    if (st == SL_OK && gpu.value) st = sl_json_only(gpu, keys, SL_LEN(keys), err);
-    if (st == SL_OK && gpu.value)
-        st = sl_json_u64(gpu, "memory", SL_JSON_OPTIONAL, 0, MAX_GPU_BYTES, &p->device.gpu_memory,
+    if (st != SL_OK || !gpu.value) return st;
+    st = sl_json_only(gpu, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_json_u64(gpu, keys[0], SL_JSON_OPTIONAL, 0, MAX_GPU_BYTES, &p->device.gpu_memory,
                          err);
-    if (st == SL_OK && gpu.value)
-        st = sl_json_string(gpu, "numerics", SL_JSON_OPTIONAL, &numerics, err);
-    return st == SL_OK ? sl_numerics_parse(numerics, &p->device.numerics, err) : st;
+    if (st == SL_OK) st = sl_json_string(gpu, keys[1], SL_JSON_OPTIONAL, &numerics, err);
+    if (st == SL_OK && numerics)
+        st = sl_json_says(gpu, keys[1], sl_numerics_parse(numerics, &p->device.numerics, err), err);
+    return st;
 }
 
 void sl_gpu_print_worker(const sl_plan *p, uint32_t id, json_t *row) {
@@ -178,8 +181,8 @@ static sl_status check_worker(const sl_plan *p, uint32_t id, sl_err *err) {
     const uint32_t index = sl_plan_device_of(p, id).index;
     if (ranks > 1)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: worker %u is %u ranks (--tp, --pp), on cuda:%u it can only be one", id,
-                       ranks, index);
+                       "plan: worker %u is %u ranks (--tp, --pp), on cuda:%u it can only be one",
+                       id, ranks, index);
     return SL_OK;
 }
 

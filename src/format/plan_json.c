@@ -289,18 +289,19 @@ static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
     const char *schedule = "", *chunking = "", *order = "asas", *policy = "defrag";
     sl_schedule s = SL_SCHED_EP;
     sl_status st = sl_json_string(v, "schedule", SL_JSON_REQUIRED, &schedule, err);
-    if (st == SL_OK) st = sl_schedule_parse(schedule, &s, err);
+    if (st == SL_OK) st = sl_json_says(v, "schedule", sl_schedule_parse(schedule, &s, err), err);
     if (st != SL_OK) return st;
     sl_plan_set_schedule(p, s);
     st = sl_json_u32(v, "lanes", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_LANES, &p->lanes, err);
     if (st == SL_OK)
         st = sl_json_u32(v, "chunks", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_CHUNKS, &p->chunks, err);
     if (st == SL_OK) st = sl_json_string(v, "chunk_by", SL_JSON_OPTIONAL, &chunking, err);
-    if (st == SL_OK && chunking[0]) st = sl_chunking_parse(chunking, &p->chunking, err);
+    if (st == SL_OK && chunking[0])
+        st = sl_json_says(v, "chunk_by", sl_chunking_parse(chunking, &p->chunking, err), err);
     if (st == SL_OK) st = sl_json_string(v, "order", SL_JSON_OPTIONAL, &order, err);
-    if (st == SL_OK) st = sl_order_parse(order, &p->order, err);
+    if (st == SL_OK) st = sl_json_says(v, "order", sl_order_parse(order, &p->order, err), err);
     if (st == SL_OK) st = sl_json_string(v, "policy", SL_JSON_OPTIONAL, &policy, err);
-    if (st == SL_OK) st = sl_policy_parse(policy, &p->policy, err);
+    if (st == SL_OK) st = sl_json_says(v, "policy", sl_policy_parse(policy, &p->policy, err), err);
     if (st == SL_OK)
         st = sl_json_u32(v, "lookahead", SL_JSON_OPTIONAL, 0, 1024, &p->lookahead, err);
     if (st == SL_OK) st = sl_json_f64(v, "delta", SL_JSON_OPTIONAL, 1e-6, 1, &p->delta, err);
@@ -311,7 +312,8 @@ static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
     const char *skew = "";
     sl_json device = {0}, costs = {0};
     sl_status st = sl_json_string(v, "route_skew", SL_JSON_OPTIONAL, &skew, err);
-    if (st == SL_OK && skew[0]) st = sl_route_skew_parse(skew, &p->skew, err);
+    if (st == SL_OK && skew[0])
+        st = sl_json_says(v, "route_skew", sl_route_skew_parse(skew, &p->skew, err), err);
     if (st == SL_OK)
         st = sl_json_bool(v, "random_weights", SL_JSON_OPTIONAL, &p->random_weights, err);
     if (st == SL_OK) st = sl_json_object(v, "device", SL_JSON_OPTIONAL, &device, err);
@@ -401,7 +403,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
                          err);
     if (st == SL_OK) st = read_schedule(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "wire", SL_JSON_OPTIONAL, &wire, err);
-    if (st == SL_OK) st = sl_wire_format_parse(wire, &p->wire, err);
+    if (st == SL_OK) st = sl_json_says(v, "wire", sl_wire_format_parse(wire, &p->wire, err), err);
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = sl_json_u32(v, "epoch", SL_JSON_OPTIONAL, 1, UINT32_MAX, &p->epoch, err);
     if (st == SL_OK)
@@ -412,9 +414,12 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
         st = sl_json_u32(v, "threads", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_THREADS, &p->threads, err);
     if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
-    if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);
+    if (st == SL_OK)
+        st = sl_json_says(v, "progress", sl_progress_parse(progress, &p->pump, err), err);
     if (st == SL_OK) st = sl_json_string(v, "activations", SL_JSON_OPTIONAL, &activations, err);
-    if (st == SL_OK) st = sl_activations_parse(activations, &p->activations, err);
+    if (st == SL_OK)
+        st = sl_json_says(v, "activations", sl_activations_parse(activations, &p->activations, err),
+                          err);
     if (st == SL_OK) st = read_experiments(v, p, err);
     if (st == SL_OK) st = read_deployment(v, p, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);

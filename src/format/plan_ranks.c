@@ -84,7 +84,8 @@ static sl_status pipeline_from_json(sl_json v, bool kind_said, sl_plan *p, sl_er
     st = sl_json_only(pp, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = sl_json_u32(pp, keys[0], SL_JSON_REQUIRED, 1, SL_MAX_RANKS, &p->pp, err);
     if (st == SL_OK) st = sl_json_string(pp, keys[1], SL_JSON_OPTIONAL, &ranks, err);
-    if (st == SL_OK && ranks) st = sl_rank_kind_parse(ranks, &kind, err);
+    if (st == SL_OK && ranks)
+        st = sl_json_says(pp, keys[1], sl_rank_kind_parse(ranks, &kind, err), err);
     if (st == SL_OK && kind_said && kind != p->rank_kind)
         return sl_json_fail(pp, keys[1], err, SL_ERR_ARG, "%s, and \"tp\" says %s",
                             rank_kind_names[kind], rank_kind_names[p->rank_kind]);
@@ -107,7 +108,8 @@ sl_status sl_ranks_from_json(sl_json v, sl_plan *p, sl_err *err) {
         st = sl_json_u32(tp, keys[1], SL_JSON_OPTIONAL, 1, SL_MAX_RANKS, &p->expert_tp, err);
     if (st == SL_OK) st = sl_json_string(tp, keys[2], SL_JSON_OPTIONAL, &ranks, err);
     p->rank_kind = SL_RANKS_THREADS;
-    if (st == SL_OK && ranks) st = sl_rank_kind_parse(ranks, &p->rank_kind, err);
+    if (st == SL_OK && ranks)
+        st = sl_json_says(tp, keys[2], sl_rank_kind_parse(ranks, &p->rank_kind, err), err);
     return st == SL_OK ? pipeline_from_json(v, ranks != NULL, p, err) : st;
 }
 

@@ -43,7 +43,8 @@ def test_a_plan_says_so(tmp_path):
     plan = {"version": 1, "schedule": "pingpong", "lanes": 2, "pp": {"degree": 2}, "workers": [{"roles": ["attention", "expert"], "experts": list(range(8))}]}
     file.write_text(json.dumps(plan))
     assert ids("--plan", file) == ids()
-    for change, said in [({"pp": {"degree": 9}}, "pp.degree"), ({"pp": {"degree": 2, "ranks": "cores"}}, "ranks 'cores' is unknown"), ({"pp": {}}, "pp.degree"),
+    for change, said in [({"pp": {"degree": 9}}, "pp.degree"), ({"pp": {"degree": 2, "ranks": "cores"}}, f"{file}: pp.ranks: ranks 'cores' is unknown"), ({"pp": {}}, "pp.degree"),
+                         ({"order": "xxyy"}, f"{file}: order: order 'xxyy' is unknown"),
                          ({"pp": {"degree": 2, "ranks": "machines"}}, "worker 0 has 0 addresses of ranks, 1 are wanted")]:
         file.write_text(json.dumps(plan | change))
         _, err = sluice("run", TINY, *REQUEST, "--plan", file, codes=REFUSED)
