@@ -554,7 +554,7 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
     if (p->segments) json_object_set_new(doc, "segments", json_true());
-    if (p->attention_tp > 1 || p->expert_tp > 1) json_object_set_new(doc, "tp", sl_ranks_json(p));
+    if (sl_plan_has_gangs(p)) json_object_set_new(doc, "tp", sl_ranks_json(p));
     sl_pipeline_print(p, doc);
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
@@ -655,7 +655,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
                        "model.safetensors.index.json: only an emulated device runs it (--device), "
                        "or sluice bench "
                        "--random-weights");
-    if (p->random_weights && (p->attention_tp > 1 || p->expert_tp > 1 || p->segments))
+    if (p->random_weights && (sl_plan_has_gangs(p) || p->segments))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: random weights are not cut: without --tp and --segments");
     if (p->n_experts != m->n_experts)

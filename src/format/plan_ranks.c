@@ -192,9 +192,7 @@ static sl_status check_pipeline(const sl_plan *p, sl_err *err) {
     if (n > SL_MAX_RANKS)
         return sl_fail(err, SL_ERR_ARG, "plan: pipelines of %u ranks: 1 to %u are possible", n,
                        SL_MAX_RANKS);
-    const bool gangs =
-        sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1;
-    if (gangs && p->rank_kind != SL_RANKS_THREADS)
+    if (sl_plan_has_gangs(p) && p->rank_kind != SL_RANKS_THREADS)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: pipelines of %u ranks (pp, --pp) whose ranks are gangs (tp, --tp) "
                        "are of threads (--tp-ranks)",

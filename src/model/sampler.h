@@ -3,10 +3,9 @@
  *
  * A thought that has all the tokens that it may have is ended, whatever the logits. Else, in this
  * order: logit_bias is added; tokens of `never`, and those not in `allowed`, are dropped;
- * repetition_penalty divides
- * positive and multiplies other logits of tokens that occur anywhere before; frequency_penalty
- * times the count, and presence_penalty, are subtracted from tokens generated before; temperature;
- * min_p; top_k; top_p.
+ * repetition_penalty divides positive and multiplies other logits of tokens that occur anywhere
+ * before; frequency_penalty times the count, and presence_penalty, are subtracted from tokens
+ * generated before; temperature; min_p; top_k; top_p.
  */
 #ifndef SL_MODEL_SAMPLER_H
 #define SL_MODEL_SAMPLER_H

@@ -17,14 +17,18 @@ static uint64_t weight_of(const sl_model_spec *m, uint32_t layer) {
     return n + 3 * d * ((uint64_t)m->n_experts * m->d_ff_expert + m->d_ff_shared);
 }
 
+/* The embedding and the head, where that is another matrix: rank 0's. */
+static uint64_t weight_of_ends(const sl_model_spec *m) {
+    return (m->tied_head ? 1u : 2u) * (uint64_t)m->vocab * m->d_model;
+}
+
 /* How many ranks it takes if none may have more than `most`, each as many blocks as fit, but so
  * that one is left for every rank behind it. end[i]: the first block that is not of ranks up to
  * i. */
 static uint32_t ranks_for(const sl_model_spec *m, uint32_t ranks, uint64_t most, uint32_t *end) {
-    const uint64_t ends = (m->tied_head ? 1u : 2u) * (uint64_t)m->vocab * m->d_model;
     uint32_t layer = 0, r = 0;
     for (; r < ranks && layer < m->n_layers; r++) {
-        uint64_t has = (r == 0 ? ends : 0) + weight_of(m, layer++);
+        uint64_t has = (r == 0 ? weight_of_ends(m) : 0) + weight_of(m, layer++);
         if (has > most) return ranks + 1;
         while (layer < m->n_layers - (ranks - r - 1) && has + weight_of(m, layer) <= most)
             has += weight_of(m, layer++);
@@ -34,7 +38,7 @@ static uint32_t ranks_for(const sl_model_spec *m, uint32_t ranks, uint64_t most,
 }
 
 static void cut(const sl_model_spec *m, uint32_t ranks, uint32_t *end) {
-    uint64_t low = 0, high = (m->tied_head ? 1u : 2u) * (uint64_t)m->vocab * m->d_model;
+    uint64_t low = 0, high = weight_of_ends(m);
     SL_ASSERT(ranks > 0 && ranks <= SL_MAX_RANKS && ranks <= m->n_layers);
     for (uint32_t l = 0; l < m->n_layers; l++) high += weight_of(m, l);
     while (low < high) { /* the least that is enough */

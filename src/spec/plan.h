@@ -160,6 +160,10 @@ static inline uint32_t sl_plan_ranks(const sl_plan *p, uint32_t roles) {
     return n ? n : 1;
 }
 
+static inline bool sl_plan_has_gangs(const sl_plan *p) {
+    return sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1;
+}
+
 /* Of the pipeline that each worker is. */
 static inline uint32_t sl_plan_pipeline(const sl_plan *p) {
     return p->pp ? p->pp : 1;

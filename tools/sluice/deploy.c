@@ -209,9 +209,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     p->exact = p->exact || o->exact;
     st = apply_ranks(o, p, err);
     fill_pipelines(o, p);
-    const bool several =
-        sl_plan_all_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_all_ranks(p, SL_ROLE_EXPERT) > 1;
-    if (st == SL_OK && o->rank_link[0] && !several)
+    if (st == SL_OK && o->rank_link[0] && !sl_plan_has_gangs(p) && sl_plan_pipeline(p) == 1)
         return sl_fail(err, SL_ERR_ARG,
                        "--rank-link is of gangs and pipelines (--tp, --pp), and there are none");
     if (st == SL_OK && o->progress[0]) st = sl_progress_parse(o->progress, &p->pump, err);

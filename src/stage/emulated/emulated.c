@@ -78,13 +78,12 @@ static void experts(emulated *e, const sl_stage_experts *b) {
 /* Experts add nothing, so the stream stays. */
 static void inside(emulated *e, uint32_t layer, const sl_rowset *r) {
     const sl_stage_cost *cost = &e->costs.cost[SL_COST_EXPERT];
+    uint32_t rows[SL_MAX_EXPERTS] = {0};
     double us = 0;
     route(e, layer, r);
-    for (uint32_t x = 0; x < e->spec.n_experts; x++) {
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < r->n * e->spec.top_k; i++) n += r->expert[i] == x;
-        if (n) us += sl_expert_cost_us(cost, e->costs.grouped, n, us <= 0);
-    }
+    for (uint32_t i = 0; i < r->n * e->spec.top_k; i++) rows[r->expert[i]]++;
+    for (uint32_t x = 0; x < e->spec.n_experts; x++)
+        if (rows[x]) us += sl_expert_cost_us(cost, e->costs.grouped, rows[x], us <= 0);
     pass_experts(e, us);
     if (e->spec.d_ff_shared) sl_emulated_run(&e->clock, SL_COST_SHARED, r->n, 0);
 }

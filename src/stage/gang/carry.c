@@ -174,12 +174,10 @@ static void words(const results *r, uint32_t *at, size_t n) {
 static void run_wrote(const results *r, const gang_job *j) {
     const sl_rowset *rows = &j->run.call.rows;
     const size_t n = (size_t)rows->n * r->spec->top_k;
-    const uint32_t inside = gang_run_inside(j);
-    const bool routed = j->run.n_steps > 0 && j->run.step[j->run.n_steps - 1].op == SL_OP_ROUTE;
     rows_written(r, rows->x, rows->n);
-    words(r, j->run.chosen, n * inside);
-    if (routed) rows_written(r, rows->h, rows->n);
-    if (!routed && inside == 0) return;
+    words(r, j->run.chosen, n * gang_run_inside(j));
+    if (gang_run_routes(j)) rows_written(r, rows->h, rows->n);
+    if (!gang_run_chooses(j)) return;
     words(r, rows->expert, n);
     if (n) r->f(r->ctx, rows->gate, n);
 }

@@ -87,9 +87,7 @@ static sl_status gang_host(sl_device *base, const uint8_t *hosted, uint32_t max_
     if (st != SL_OK) return st;
     *left = SL_HOSTING_DONE;
     for (uint32_t i = 0; i < g->n; i++) {
-        const sl_hosting its = g->own.board->report[i].left;
-        if (its == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
-        if (its == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
+        gang_hosting_add(g->own.board->report[i].left, left);
     }
     return SL_OK;
 }

@@ -154,6 +154,18 @@ void gang_rank_link(gang_rank *r, bool apart);
 /* Its collectives, over its board. */
 sl_status gang_rank_open(gang_rank *r, const sl_coll_opts *o, sl_err *err) SL_MUST_CHECK;
 void gang_rank_close(gang_rank *r); /* its device, too */
+/* GANG_READ or GANG_WRITE of a device that has all of these blocks. */
+static inline void gang_page_of(sl_device *d, const gang_job *j) {
+    if (j->kind == GANG_READ)
+        d->ops->read_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+    else
+        d->ops->write_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+}
+/* What all of them have left, with one more of them. */
+static inline void gang_hosting_add(sl_hosting its, sl_hosting *left) {
+    if (its == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
+    if (its == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
+}
 /* Does the job and reports it on the board. */
 void gang_rank_do(gang_rank *r, const gang_job *j);
 /* The caller's thread runs, with the threads that are made from here on, on the rank's own of the

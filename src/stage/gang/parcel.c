@@ -205,10 +205,8 @@ static bool are_experts(const uint32_t *id, size_t n, const sl_model_spec *s) {
 static bool chose_experts(const gang_job *own, const sl_model_spec *s) {
     const sl_rowset *r = &own->run.call.rows;
     const size_t n = (size_t)r->n * s->top_k;
-    const uint32_t inside = gang_run_inside(own);
-    const bool routed = own->run.step[own->run.n_steps - 1].op == SL_OP_ROUTE;
-    return are_experts(own->run.chosen, n * inside, s) &&
-           (!(routed || inside) || are_experts(r->expert, n, s));
+    return are_experts(own->run.chosen, n * gang_run_inside(own), s) &&
+           (!gang_run_chooses(own) || are_experts(r->expert, n, s));
 }
 
 sl_status gang_answer_take(gang_board *board, sl_rank rank, const gang_job *own,

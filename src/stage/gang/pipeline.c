@@ -259,10 +259,8 @@ static void each_part(pipeline *p, gang_job j) {
         j.page.bytes = j.page.n * block;
         if (rank > 0)
             p->ways->page(p, rank, &j);
-        else if (j.kind == GANG_READ)
-            p->own->ops->read_page(p->own, j.page.page, j.page.first, j.page.n, at);
         else
-            p->own->ops->write_page(p->own, j.page.page, j.page.first, j.page.n, at);
+            gang_page_of(p->own, &j);
         at += j.page.bytes;
         j.page.first += j.page.n;
     }
@@ -285,13 +283,11 @@ static void pipeline_write_page(sl_device *base, uint32_t page, uint32_t first, 
 }
 
 static sl_status pipeline_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
-    pipeline *p = (pipeline *)base;
-    return p->ways->take(p, bytes, out, err);
+    return ((pipeline *)base)->ways->take(base, bytes, out, err);
 }
 
 static void pipeline_give_back(sl_device *base, sl_mem m) {
-    pipeline *p = (pipeline *)base;
-    p->ways->give_back(p, m);
+    ((pipeline *)base)->ways->give_back(base, m);
 }
 
 static void pipeline_tend(sl_device *base) {

@@ -1,7 +1,7 @@
 /* Inside of a pipeline: ranks that each have some of the blocks (spec/pipeline.h), and the ways in
- * which the ranks beside the first are had: threads of this process (pipeline_threads.c) and
- * processes on other machines (pipeline_machines.c). For src/stage/gang only. Thread: the
- * device's owner, but where something else is said. */
+ * which the ranks beside the first are had: threads of this process (pipeline_threads.c), processes
+ * on other machines (pipeline_machines.c), and none but their times (pipeline_emulated.c). For
+ * src/stage/gang only. Thread: the device's owner, but where something else is said. */
 #ifndef SL_STAGE_PIPELINE_H
 #define SL_STAGE_PIPELINE_H
 
@@ -28,9 +28,10 @@ typedef struct pipeline_ways {
     /* GANG_READ or GANG_WRITE of blocks that a rank beside the first has. */
     void (*page)(pipeline *p, uint32_t rank, const gang_job *j);
     void (*close)(pipeline *p); /* all ranks; NULL-safe after an open that failed */
-    sl_status (*take)(pipeline *p, size_t bytes, sl_mem *out, sl_err *err);
-    void (*give_back)(pipeline *p, sl_mem m);
-    void (*tend)(pipeline *p); /* as of sl_device_ops; NULL: nothing */
+    /* As of sl_device_ops, of the pipeline's device; tend NULL: nothing. */
+    sl_status (*take)(sl_device *base, size_t bytes, sl_mem *out, sl_err *err);
+    void (*give_back)(sl_device *base, sl_mem m);
+    void (*tend)(pipeline *p);
     void (*rest)(pipeline *p); /* for a moment: nothing is to be done. NULL: others may run */
 } pipeline_ways;
 

@@ -141,14 +141,6 @@ static void close_all(pipeline *p) {
     sl_free(c);
 }
 
-static sl_status take(pipeline *p, size_t bytes, sl_mem *out, sl_err *err) {
-    return sl_host_take(&p->base, bytes, out, err);
-}
-
-static void give_back(pipeline *p, sl_mem m) {
-    sl_host_give(&p->base, m);
-}
-
 const pipeline_ways pipeline_emulated = {.in_place = true,
                                          .open = open,
                                          .give = give,
@@ -156,6 +148,6 @@ const pipeline_ways pipeline_emulated = {.in_place = true,
                                          .host = host,
                                          .page = page,
                                          .close = close_all,
-                                         .take = take,
-                                         .give_back = give_back,
+                                         .take = sl_host_take,
+                                         .give_back = sl_host_give,
                                          .rest = rest};

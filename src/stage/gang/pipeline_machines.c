@@ -139,22 +139,20 @@ static sl_status host(pipeline *p, const uint8_t *hosted, uint32_t max_pairs, bo
 }
 
 static void page(pipeline *p, uint32_t rank, const gang_job *j) {
-    sl_device *d = &((crew *)p->others)->gang->base;
     (void)rank;
     pipeline_rest(p);
-    if (j->kind == GANG_READ)
-        d->ops->read_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
-    else
-        d->ops->write_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
+    gang_page_of(&((crew *)p->others)->gang->base, j);
 }
 
-static sl_status take(pipeline *p, size_t bytes, sl_mem *out, sl_err *err) {
+static sl_status take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
+    pipeline *p = (pipeline *)base;
     sl_device *d = &((crew *)p->others)->gang->base;
     pipeline_rest(p);
     return d->ops->take(d, bytes, out, err);
 }
 
-static void give_back(pipeline *p, sl_mem m) {
+static void give_back(sl_device *base, sl_mem m) {
+    pipeline *p = (pipeline *)base;
     sl_device *d = &((crew *)p->others)->gang->base;
     pipeline_rest(p);
     d->ops->give(d, m);

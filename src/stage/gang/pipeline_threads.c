@@ -84,13 +84,6 @@ static void open_its(runner *r) {
     if (r->status == SL_OK) r->status = open_device(&r->opts, &r->device, &r->err);
 }
 
-static void do_page(sl_device *d, const gang_job *j) {
-    if (j->kind == GANG_READ)
-        d->ops->read_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
-    else
-        d->ops->write_page(d, j->page.page, j->page.first, j->page.n, j->page.blocks);
-}
-
 static void *run(void *arg) {
     runner *r = arg;
     for (uint64_t taken = 0;; taken++) {
@@ -102,7 +95,7 @@ static void *run(void *arg) {
         if (t->kind == TASK_HOST)
             r->status = sl_device_host(r->device, t->host.hosted, t->host.max_pairs,
                                        t->host.patient, &r->left, &r->err);
-        if (t->kind == TASK_PAGE) do_page(r->device, t->page);
+        if (t->kind == TASK_PAGE) gang_page_of(r->device, t->page);
         atomic_store_explicit(&r->done, taken + 1, memory_order_release);
     }
     sl_device_close(r->device);
@@ -179,8 +172,7 @@ static sl_status host_one(pipeline *p, runner *r, const task *want, sl_hosting *
     give_task(r);
     settle(p, r);
     if (r->status == SL_OK) {
-        if (r->left == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
-        if (r->left == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
+        gang_hosting_add(r->left, left);
         return SL_OK;
     }
     *err = r->err;
@@ -201,7 +193,7 @@ static sl_status host(pipeline *p, const uint8_t *hosted, uint32_t max_pairs, bo
 static void page(pipeline *p, uint32_t rank, const gang_job *j) {
     runner *r = ((crew *)p->others)->rank[rank];
     if (!r->gang) {
-        do_page(r->device, j);
+        gang_page_of(r->device, j);
         return;
     }
     settle(p, r);
@@ -292,14 +284,6 @@ static void close_all(pipeline *p) {
     sl_free(c);
 }
 
-static sl_status take(pipeline *p, size_t bytes, sl_mem *out, sl_err *err) {
-    return sl_host_take(&p->base, bytes, out, err);
-}
-
-static void give_back(pipeline *p, sl_mem m) {
-    sl_host_give(&p->base, m);
-}
-
 const pipeline_ways pipeline_threads = {.in_place = true,
                                         .open = open,
                                         .give = give,
@@ -307,5 +291,5 @@ const pipeline_ways pipeline_threads = {.in_place = true,
                                         .host = host,
                                         .page = page,
                                         .close = close_all,
-                                        .take = take,
-                                        .give_back = give_back};
+                                        .take = sl_host_take,
+                                        .give_back = sl_host_give};

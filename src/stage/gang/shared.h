@@ -34,11 +34,21 @@ size_t gang_job_filled(const gang_job *j, const sl_model_spec *spec);
 void gang_job_pack(const gang_memory *m, uint32_t area, const gang_job *j,
                    const sl_model_spec *spec, gang_job *out);
 
+/* A router ends the run, whose rows leave for other experts. */
+static inline bool gang_run_routes(const gang_job *j) {
+    return j->run.n_steps > 0 && j->run.step[j->run.n_steps - 1].op == SL_OP_ROUTE;
+}
+
 /* Blocks of a run that compute inside. */
 static inline uint32_t gang_run_inside(const gang_job *j) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < j->run.n_steps; i++) n += j->run.step[i].op == SL_OP_INSIDE;
     return n;
+}
+
+/* Whether rows.expert is written: by a router that ends the run, or by a block inside. */
+static inline bool gang_run_chooses(const gang_job *j) {
+    return gang_run_inside(j) > 0 || gang_run_routes(j);
 }
 
 /* Whether what such a job points to travels with it. */
