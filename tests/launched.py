@@ -12,10 +12,17 @@ import urllib.error
 import urllib.request
 
 
+held = []  # sockets of ports that were said to be free, until this process ends
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One that only who asks for it by number gets from here on: a socket that shares its address and does not listen is bound to it."""
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    s.bind(("", 0))
+    held.append(s)
+    return s.getsockname()[1]
 
 
 def wait(what, within_s, look):

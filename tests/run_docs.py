@@ -15,7 +15,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import ended  # noqa: E402
+import launched  # noqa: E402
 import localhub  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -96,17 +96,11 @@ def blocks(page):
     return [(m.group(1), m.group(2)) for m in re.finditer(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)]
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Place:
     """A folder in which the commands of one block run."""
 
     def __init__(self, folder, model, hub):
-        self.folder, self.fabric, self.servers, self.workers, self.said = folder, free_port(), [], [], []
+        self.folder, self.fabric, self.servers, self.workers, self.said = folder, launched.free_port(), [], [], []
         self.waited_for = []  # servers that listen when their workers have come
         (folder / "build").mkdir()
         (folder / "models").mkdir()

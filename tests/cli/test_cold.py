@@ -7,7 +7,6 @@ import pathlib
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import ended  # noqa: E402
+import launched  # noqa: E402
 import served  # noqa: E402
 
 MAKE = """
@@ -204,16 +204,10 @@ def test_the_line_on_a_terminal(model, slow_disk):
 def coordinator(model, tmp_path):
     """A server that waits for a worker with everything: its process and the options of that worker."""
     subprocess.run([served.SLUICE, "secret", "-o", tmp_path / "secret"], check=True, stdout=subprocess.DEVNULL)
-    port = free_port()
+    port = str(launched.free_port())
     process = ended.start([served.SLUICE, "serve", model, "--port", "0", "--remote", "--attention", "1", "--transport", "tcp", "--fabric-port",
                            port, "--secret-file", tmp_path / "secret"], stderr=subprocess.PIPE, text=True)
     return process, ["worker", "--join", f"127.0.0.1:{port}", "--secret-file", tmp_path / "secret"]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
 
 
 def test_a_remote_worker_has_its_line(coordinator, slow_disk):

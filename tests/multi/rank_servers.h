@@ -24,6 +24,7 @@
 
 static struct {
     pid_t pid[RANK_SERVERS];
+    int held[RANK_SERVERS]; /* sockets that hold their ports: nobody else is given these */
     uint32_t n;
     char secret[64]; /* file with it; "": not written yet */
 } rank_servers;
@@ -41,24 +42,26 @@ static void write_rank_secret(void) {
     atexit(forget_rank_secret);
 }
 
-/* One that was free a moment ago. */
-static uint16_t free_port(void) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+/* One that only who asks for it by number gets from here on: a socket that may share its address
+ * and does not listen is bound to it. */
+static uint16_t hold_port(int *fd) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
     socklen_t n = sizeof at;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&at, n) ||
-        getsockname(fd, (struct sockaddr *)&at, &n))
+    const int one = 1;
+    *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0 || setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
+        bind(*fd, (struct sockaddr *)&at, n) || getsockname(*fd, (struct sockaddr *)&at, &n))
         abort();
-    close(fd);
     return ntohs(at.sin_port);
 }
 
 static uint16_t serve_rank(const char *program, const char *folder) {
     char port[8];
-    const uint16_t at = free_port();
+    if (rank_servers.n == RANK_SERVERS) abort();
+    const uint16_t at = hold_port(&rank_servers.held[rank_servers.n]);
     snprintf(port, sizeof port, "%u", at);
     const pid_t parent = getpid(), pid = fork();
-    if (pid < 0 || rank_servers.n == RANK_SERVERS) abort();
+    if (pid < 0) abort();
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody */
         if (getppid() != parent) _exit(1);
@@ -87,7 +90,10 @@ static void serve_ranks_of(const char *program, const char *folder, sl_plan *p) 
 
 static void stop_rank_servers(void) {
     for (uint32_t i = 0; i < rank_servers.n; i++) kill(rank_servers.pid[i], SIGKILL);
-    for (uint32_t i = 0; i < rank_servers.n; i++) (void)waitpid(rank_servers.pid[i], NULL, 0);
+    for (uint32_t i = 0; i < rank_servers.n; i++) {
+        (void)waitpid(rank_servers.pid[i], NULL, 0);
+        close(rank_servers.held[i]);
+    }
     rank_servers.n = 0;
 }
 
