@@ -43,6 +43,14 @@ sl_status sl_activations_parse(const char *name, sl_activations *out, sl_err *er
     return st;
 }
 
+sl_status sl_speculate_parse(const char *name, sl_speculate *out, sl_err *err) {
+    size_t i;
+    sl_status st =
+        sl_name_parse("speculate", sl_speculate_names, SL_SPECULATE_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_speculate)i;
+    return st;
+}
+
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
     size_t i;
     sl_status st = sl_name_parse("order", sl_order_names, SL_ORDER_COUNT, name, &i, err);
@@ -388,14 +396,15 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",   "epoch",      "schedule",  "lanes",    "chunks",        "chunk_by",
-        "order",     "policy",     "lookahead", "delta",    "wire",          "exact",
-        "workers",   "limits",     "threads",   "progress", "device",        "route_skew",
-        "placement", "deployment", "costs",     "pin",      "activations",   "kv_replicas",
-        "segments",  "tp",         "pp",        "gpu",      "random_weights"};
+        "version",   "epoch",      "schedule",  "lanes",    "chunks",         "chunk_by",
+        "order",     "policy",     "lookahead", "delta",    "wire",           "exact",
+        "workers",   "limits",     "threads",   "progress", "device",         "route_skew",
+        "placement", "deployment", "costs",     "pin",      "activations",    "kv_replicas",
+        "segments",  "tp",         "pp",        "gpu",      "random_weights", "speculate"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
-               *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT];
+               *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],
+               *speculate = sl_speculate_names[SL_SPECULATE_OFF];
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -420,6 +429,9 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_says(v, "activations", sl_activations_parse(activations, &p->activations, err),
                           err);
+    if (st == SL_OK) st = sl_json_string(v, "speculate", SL_JSON_OPTIONAL, &speculate, err);
+    if (st == SL_OK)
+        st = sl_json_says(v, "speculate", sl_speculate_parse(speculate, &p->speculate, err), err);
     if (st == SL_OK) st = read_experiments(v, p, err);
     if (st == SL_OK) st = read_deployment(v, p, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
@@ -554,6 +566,8 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
     if (p->segments) json_object_set_new(doc, "segments", json_true());
+    if (p->speculate)
+        json_object_set_new(doc, "speculate", json_string(sl_speculate_names[p->speculate]));
     if (sl_plan_has_gangs(p)) json_object_set_new(doc, "tp", sl_ranks_json(p));
     sl_pipeline_print(p, doc);
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));

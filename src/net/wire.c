@@ -637,6 +637,10 @@ sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const 
             return sl_fail(err, SL_ERR_PROTOCOL,
                            "tokens: record %u: %u log-probabilities, limit %u", i, t[i].n_logprobs,
                            1 + SL_MAX_LOGPROBS);
+        if (t[i].behind > SL_MIN(t[i].position, SL_MAX_AHEAD))
+            return sl_fail(err, SL_ERR_PROTOCOL,
+                           "tokens: record %u: %u rows behind, at position %u", i, t[i].behind,
+                           t[i].position);
         n_pairs += t[i].n_logprobs;
     }
     st = check_records("tokens", payload, sl_wire_tokens_bytes(h->rows, n_pairs), err);

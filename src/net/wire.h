@@ -279,7 +279,8 @@ typedef struct sl_wire_token {
     uint32_t token;      /* UINT32_MAX: none; of ERROR: the expert worker that was lost; of
                             NOT_FINITE: the block, or for the head how many there are; of SHAPE:
                             sl_shape_fate */
-    uint32_t finish;     /* sl_finish: this is the request's last record */
+    uint16_t finish;     /* sl_finish: this is the request's last record */
+    uint16_t behind;     /* tokens before it whose rows are not computed yet, <= SL_MAX_AHEAD */
     uint32_t n_logprobs; /* 0, or of the token itself and then of the likeliest, descending */
     uint64_t made_us;    /* when it was produced, on the worker's monotonic clock */
 } sl_wire_token;

@@ -551,11 +551,11 @@ void sl_admit_ran_before(sl_admit *a, uint32_t request, uint32_t drawn) {
     a->n_again++;
 }
 
-void sl_admit_token(sl_admit *a, uint32_t request) {
+void sl_admit_token(sl_admit *a, uint32_t request, uint32_t behind) {
     sl_admit_request *r = &a->request[request];
-    SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most);
+    SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most && behind <= sl_admit_known(r));
+    r->sure = SL_MAX(r->sure, sl_admit_known(r) - behind); /* its own row is computed next */
     r->drawn++;
-    r->sure = sl_admit_known(r) - 1; /* its own row is computed next */
     note_sure(a, request);
     if (!lacks_pages(r)) return;
     if (!r->lacks) start_lacking(a, request);

@@ -184,8 +184,9 @@ sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t 
 /* Right after that: it ran elsewhere before these books were opened, and drew `drawn` (< most)
  * tokens there: it is not turned away. Not behind one that never ran. */
 void sl_admit_ran_before(sl_admit *a, uint32_t request, uint32_t drawn);
-/* One more of its tokens is known. Not while it waits or stays. */
-void sl_admit_token(sl_admit *a, uint32_t request);
+/* One more of its tokens is known; of those before it all but the last `behind` have rows in its
+ * pages. Not while it waits or stays. */
+void sl_admit_token(sl_admit *a, uint32_t request, uint32_t behind);
 /* So many of its rows, fewer than it has tokens, are in its pages. While it runs. */
 void sl_admit_rows(sl_admit *a, uint32_t request, uint32_t rows);
 /* Its client gives it up, and it runs: true if its worker is to be told. It stays until

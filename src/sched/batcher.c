@@ -42,9 +42,8 @@ static sl_status check(const sl_slot_need *slots, size_t n_slots, const sl_batch
                        "lane step: room for %zu parts, %zu slots, %" PRIu32 " rows", cap, n_slots,
                        limits->max_rows);
     for (size_t i = 0; i < n_slots; i++)
-        if (slots[i].state == SL_SLOT_PREFILL && slots[i].prompt_left == 0)
-            return sl_fail(err, SL_ERR_ARG, "lane step: slot %zu prefills a prompt that is done",
-                           i);
+        if (slots[i].state != SL_SLOT_EMPTY && slots[i].left == 0)
+            return sl_fail(err, SL_ERR_ARG, "lane step: slot %zu has no token left to run", i);
     return SL_OK;
 }
 
@@ -56,7 +55,7 @@ static uint32_t chunk_want(const sl_slot_need *slots, size_t n_slots,
     uint32_t want = 0;
     for (size_t i = 0; i < n_slots && want < most; i++) {
         if (!prefills(&slots[i])) continue;
-        want += SL_MIN(SL_MIN(slots[i].prompt_left, slots[i].max_rows), most - want);
+        want += SL_MIN(SL_MIN(slots[i].left, slots[i].max_rows), most - want);
     }
     return want;
 }
@@ -73,21 +72,45 @@ static void take_decodes(const sl_slot_need *slots, size_t n_slots, uint32_t bud
     }
     for (size_t i = 0; i < n_slots; i++) {
         if (!decodes(&slots[i]) || (i + n_slots - turn) % n_slots >= met) continue;
-        out->parts[out->n_parts++] = (sl_step_part){.slot = (uint32_t)i, .rows = 1, .sample = true};
+        out->parts[out->n_parts++] =
+            (sl_step_part){.slot = (uint32_t)i, .rows = 1, .sample = slots[i].left == 1};
         out->rows++;
     }
     if (left == 0 && n_slots > 0) out->turn = (uint32_t)((turn + met) % n_slots);
+}
+
+static void grow(sl_step_part *part, uint32_t n, uint32_t *more, sl_lane_step *out) {
+    part->rows += n;
+    out->rows += n;
+    *more -= n;
+}
+
+/* Parts of decoding slots, which are all that there are yet, grow: by what is known, and then by
+ * guesses. */
+static void take_more(const sl_slot_need *slots, uint32_t budget, bool guesses, sl_lane_step *out) {
+    uint32_t more = SL_MIN(budget, SL_MAX(SL_BATCH_MORE, out->rows));
+    for (size_t i = 0; i < out->n_parts && more > 0; i++) {
+        sl_step_part *part = &out->parts[i];
+        const sl_slot_need *s = &slots[part->slot];
+        grow(part, SL_MIN(SL_MIN(s->left, s->max_rows) - 1, more), &more, out);
+        part->sample = part->rows == s->left;
+    }
+    for (size_t i = 0; i < out->n_parts && guesses && more > 0; i++) {
+        sl_step_part *part = &out->parts[i];
+        const sl_slot_need *s = &slots[part->slot];
+        if (!part->sample) continue;
+        part->guesses = SL_MIN(SL_MIN(s->guesses, s->max_rows - part->rows), more);
+        grow(part, part->guesses, &more, out);
+    }
 }
 
 static void take_prompts(const sl_slot_need *slots, size_t n_slots, uint32_t budget,
                          sl_lane_step *out) {
     size_t p = n_slots;
     while (budget > 0 && (p = next_prefill(slots, n_slots, p)) < n_slots) {
-        uint32_t rows = SL_MIN(SL_MIN(slots[p].prompt_left, slots[p].max_rows), budget);
-        out->parts[out->n_parts++] = (sl_step_part){.slot = (uint32_t)p,
-                                                    .rows = rows,
-                                                    .prefill = true,
-                                                    .sample = rows == slots[p].prompt_left};
+        uint32_t rows = SL_MIN(SL_MIN(slots[p].left, slots[p].max_rows), budget);
+        out->parts[out->n_parts++] = (sl_step_part){
+            .slot = (uint32_t)p, .rows = rows, .prefill = true, .sample = rows == slots[p].left};
         out->rows += rows;
         budget -= rows;
     }
@@ -102,7 +125,9 @@ sl_status sl_batcher_step(const sl_slot_need *slots, size_t n_slots, const sl_ba
     out->n_parts = 0;
     out->rows = 0;
     out->turn = (uint32_t)start;
-    take_decodes(slots, n_slots, limits->max_rows - SL_MIN(want, limits->min_chunk), start, out);
+    const uint32_t budget = limits->max_rows - SL_MIN(want, limits->min_chunk);
+    take_decodes(slots, n_slots, budget, start, out);
+    take_more(slots, budget - out->rows, want == 0, out);
     take_prompts(slots, n_slots, SL_MIN(want, limits->max_rows - out->rows), out);
     return SL_OK;
 }

@@ -19,7 +19,8 @@ static const sl_life *life_of(const sl_step *s, size_t part) {
 
 static bool is_whole(const sl_step *s, size_t part) {
     const sl_life *l = life_of(s, part);
-    return l->done - s->part[part].rows < l->whole_until;
+    const sl_step_part *p = &s->part[part];
+    return l->done - (p->rows - p->guesses) < l->whole_until;
 }
 
 static void next_part(sl_head *h, const sl_step *s) {
@@ -45,9 +46,13 @@ static void gather_whole(sl_head *h, const sl_step *s) {
 }
 
 static void gather_last_rows(sl_head *h, const sl_step *s) {
-    for (; h->at < s->n_parts && h->rows < SL_HEAD_ROWS; next_part(h, s))
-        if (sl_step_is_open(s, h->at) && s->part[h->at].sample && !is_whole(s, h->at))
-            add(h, s->part[h->at].rows - 1);
+    for (; h->at < s->n_parts && h->rows < SL_HEAD_ROWS; next_part(h, s)) {
+        const sl_step_part *part = &s->part[h->at];
+        if (!sl_step_is_open(s, h->at) || !part->sample || is_whole(s, h->at)) continue;
+        while (h->taken <= part->guesses && h->rows < SL_HEAD_ROWS)
+            add(h, part->rows - 1 - part->guesses + h->taken++);
+        if (h->taken <= part->guesses) return;
+    }
 }
 
 static void next_call(sl_head *h, const sl_step *s) {

@@ -1,9 +1,9 @@
 /* The head of a step: which of its rows go through it, in what order and in how many pieces. Rows
  * are computed in calls of at most SL_HEAD_ROWS. First come the parts whose requests want to know
  * all their rows, each in calls of its own; then the last rows of all others that draw a token
- * share calls. A call is some pieces that compute columns of its logits, and then some in which
- * rows draw their tokens; where other lanes could run meanwhile a piece is small, since experts
- * wait for them (sched/turns.h has who goes between two pieces).
+ * share calls, with those of guesses behind them. A call is some pieces that compute columns of its
+ * logits, and then some in which rows draw their tokens; where other lanes could run meanwhile a
+ * piece is small, since experts wait for them (sched/turns.h has who goes between two pieces).
  *
  * No I/O, clock, threads or memory. Thread: owner. */
 #ifndef SL_SCHED_HEAD_H

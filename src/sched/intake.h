@@ -1,6 +1,6 @@
-/* Schedule aep: which parts of requests enter block 0 next, and with how many rows. A part is one
- * row of a decoding request or a chunk of a prompt; rows in flight have a limit. sched/parts.h
- * keeps the lists of who waits; the rules are these. Pure. Thread: any.
+/* Schedule aep: which parts of requests enter block 0 next, and with how many rows. A part is a row
+ * of a decoding request, with what is known to follow it, or a chunk of a prompt; rows in flight
+ * have a limit. sched/parts.h keeps the lists of who waits; the rules are these. Pure. Thread: any.
  *
  *   1. decoding requests get one row each, as long as there is room, but for PROMPT_ROWS that are
  *      kept for a waiting prompt when none is in flight: they cannot starve it;

@@ -109,7 +109,8 @@ static void begin_part(sl_parts *p, sl_part_kind kind, uint32_t rows, uint64_t n
     SL_ASSERT(t->state == SL_PART_NONE && rows > 0 && rows <= p->n_free);
     bool goes_on = t->goes_on && t->generation == l->generation;
     *t = (sl_part){.kind = kind,
-                   .sample = l->done + rows >= l->given,
+                   .sample = l->done + rows >= l->tokens,
+                   .guesses = l->done + rows - SL_MIN(l->done + rows, l->tokens),
                    .rows = rows,
                    .generation = l->generation,
                    .prompts_beside = p->in.rows[SL_PART_PROMPT] + p->in.rows[SL_PART_REST],
@@ -146,14 +147,32 @@ static void tell_entered(const sl_parts *p, uint64_t now_us, uint32_t n) {
     }
 }
 
-uint32_t sl_parts_enter(sl_parts *p, uint64_t now_us, const uint32_t **slot) {
+/* Rows of a request that decodes: of what it knows, and of guesses that are worth it. */
+static uint32_t decode_rows(sl_parts *p, const sl_life *l, bool guesses) {
+    const uint32_t known = l->tokens - l->done;
+    uint32_t more = 0;
+    if (guesses && l->guessed) {
+        const uint32_t decoding = p->in.rows[SL_PART_DECODE] + p->waiting[SL_PART_DECODE].n;
+        const double price = sl_draft_price_of(&p->price, decoding);
+        more = sl_draft_worth(l->chance, price, l->guessed);
+    }
+    return SL_MIN(SL_MIN(known + more, 1 + SL_BATCH_MORE), sl_life_room(l));
+}
+
+static uint32_t enter_decoding(sl_parts *p, uint32_t keep, bool guesses, uint64_t now_us) {
+    const sl_life *l;
     uint32_t n = 0;
+    while (p->n_free > keep && (l = peek(p, SL_PART_DECODE)) != NULL) {
+        p->entered[n++] = p->waiting[SL_PART_DECODE].head;
+        begin_part(p, SL_PART_DECODE, SL_MIN(decode_rows(p, l, guesses), p->n_free - keep), now_us);
+    }
+    return n;
+}
+
+uint32_t sl_parts_enter(sl_parts *p, uint64_t now_us, const uint32_t **slot) {
     bool prompt = peek(p, SL_PART_PROMPT) != NULL, rest = peek(p, SL_PART_REST) != NULL;
     uint32_t keep = sl_intake_keep(&p->in, prompt, rest, p->shape.max_rows);
-    while (p->n_free > keep && peek(p, SL_PART_DECODE)) {
-        p->entered[n++] = p->waiting[SL_PART_DECODE].head;
-        begin_part(p, SL_PART_DECODE, 1, now_us);
-    }
+    uint32_t n = enter_decoding(p, keep, !prompt && !rest, now_us);
     n = enter_prompts(p, SL_PART_PROMPT, now_us, n);
     n = enter_prompts(p, SL_PART_REST, now_us, n);
     tell_entered(p, now_us, n);
@@ -251,12 +270,15 @@ void sl_parts_meet(sl_parts *p, uint64_t wave) {
 
 /* ---- the head ---- */
 
-/* How long a decode row took through all blocks, beside so many rows of prompts. */
+/* How long a decode row took through all blocks, beside so many rows of prompts. One with what was
+ * known to follow it takes another time. */
 static void learn(sl_parts *p, uint64_t now_us) {
     for (uint32_t i = 0; i < p->n_batch; i++) {
         const sl_part *t = &p->part[p->batch[i]];
         if (t->kind != SL_PART_DECODE) continue;
-        sl_pacer_learn(&p->pacer, 1, t->prompts_beside, now_us - t->began_us);
+        if (t->rows == 1) sl_pacer_learn(&p->pacer, 1, t->prompts_beside, now_us - t->began_us);
+        if (t->rows == 1 + t->guesses && t->prompts_beside == 0)
+            sl_draft_price_learn(&p->price, t->guesses, now_us - t->began_us);
         p->in.hold_rest = false;
         return;
     }
@@ -271,7 +293,8 @@ void sl_parts_head(sl_parts *p, uint64_t now_us, sl_step *step) {
         const sl_step_part part = {.slot = p->batch[i],
                                    .rows = t->rows,
                                    .prefill = t->kind != SL_PART_DECODE,
-                                   .sample = t->sample};
+                                   .sample = t->sample,
+                                   .guesses = t->guesses};
         sl_step_add(step, &part);
     }
 }

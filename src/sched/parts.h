@@ -1,5 +1,6 @@
 /* The attention side of schedule aep (AMoE 3.2 to 3.4): no lanes, rounds or barriers. What moves is
- * a part: the rows of one slot that travel together, one decode row or one chunk of a prompt. A
+ * a part: the rows of one slot that travel together, a decode row with what is known to follow it
+ * (at most SL_BATCH_MORE rows) or a chunk of a prompt. A
  * slot has at most one in flight, since a row needs the keys and values of all earlier positions.
  * Each part has its own layer; those that are ready for one block form a batch, whoever they belong
  * to, and a policy picks the block. Rows come back one router position at a time, in any order, and
@@ -41,7 +42,8 @@ typedef struct sl_part {
     bool goes_on;            /* its last part is just through: the next one follows it */
     uint32_t next;           /* slot behind it in its queue or list */
     uint32_t layer;          /* block to run next, n_layers: the head; AWAY: that has the rows */
-    uint32_t rows;           /* positions done .. done + rows - 1 of its slot */
+    uint32_t rows;           /* positions done .. done + rows - 1 of its slot... */
+    uint32_t guesses;        /* ...the last of which are guesses (sched/draft.h) */
     uint32_t missing;        /* (row, position) pairs that the experts owe */
     uint32_t generation;     /* of the life, when it began */
     uint32_t prompts_beside; /* prompt rows in flight then */
@@ -67,6 +69,7 @@ typedef struct sl_parts {
     sl_part_list waiting[SL_PART_KINDS]; /* slots that want rows */
     sl_intake in;
     sl_pacer pacer;
+    sl_draft_price price;  /* of guesses: of one part, which others run beside */
     uint32_t n_free;       /* rows that may enter */
     uint64_t n_ready;      /* rows that wait for their block */
     sl_part_list *ready;   /* [n_layers + 1] */

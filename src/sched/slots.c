@@ -62,6 +62,17 @@ static bool is_heard(const sl_life *l, uint32_t generated) {
     return generated < l->acked + SL_MAX_AHEAD;
 }
 
+bool sl_life_leads(const sl_life *l) {
+    return is_heard(l, sl_life_generated(l) + 1);
+}
+
+uint32_t sl_life_most_guesses(const sl_life *l) {
+    const uint64_t generated = sl_life_generated(l);
+    const uint64_t lead = l->acked + SL_MAX_AHEAD - SL_MIN(generated + 1, l->acked + SL_MAX_AHEAD);
+    const uint64_t left = l->max_new - SL_MIN(generated + 1, l->max_new);
+    return (uint32_t)SL_MIN(lead, left);
+}
+
 uint32_t sl_life_room(const sl_life *l) {
     uint64_t paged = (uint64_t)l->pages * SL_KV_PAGE_TOKENS;
     if (!l->used || l->ends || l->waits || l->done >= paged || !is_heard(l, sl_life_generated(l)))

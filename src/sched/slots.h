@@ -30,7 +30,7 @@ typedef struct sl_life {
     uint32_t generation; /* tells it from who had its slot before: 1 .. 2^28 - 1, as a row's tag */
     uint64_t arrival;    /* lower is older */
     uint32_t given;      /* tokens that came with it */
-    uint32_t tokens;     /* those and what was generated here */
+    uint32_t tokens;     /* those and what was generated here: what is known */
     uint32_t max_new;    /* most tokens generated here, > 0 */
     uint32_t done;       /* tokens whose rows are in the KV cache */
     uint32_t before;     /* done before the last rows were committed */
@@ -39,7 +39,10 @@ typedef struct sl_life {
     /* Parts that begin before this position go through the head with all their rows: their requests
      * want to know more than the last one's token. */
     uint32_t whole_until;
-    uint64_t acked; /* generated tokens that the coordinator is known to have seen */
+    uint64_t acked;   /* generated tokens that the coordinator is known to have seen */
+    uint32_t guessed; /* tokens behind those that are known: guesses (sched/draft.h)... */
+    double chance;    /* ...each right in so many cases */
+    bool astray;      /* one of them in the running step was wrong: rows behind it are of no use */
 } sl_life;
 
 typedef struct sl_slots {
@@ -107,6 +110,13 @@ uint32_t sl_life_room(const sl_life *l);
 static inline bool sl_life_has_work(const sl_life *l) {
     return sl_life_room(l) > 0;
 }
+/* Whether one more token may be known before its row is computed. */
+bool sl_life_leads(const sl_life *l);
+/* Of a token at `position`: tokens before it whose rows are not computed yet. 0 of those that came
+ * with it. */
+static inline uint16_t sl_life_behind(const sl_life *l, uint32_t position) {
+    return (uint16_t)(position >= l->given && position > l->done ? position - l->done : 0);
+}
 /* Most pages that it may ever need. */
 uint32_t sl_life_max_pages(const sl_life *l);
 
@@ -125,6 +135,21 @@ uint32_t sl_life_truncate(sl_life *l, uint32_t to, bool has_state);
 /* l, just taken for a request that begins with what `from` has done, goes on from there: the driver
  * copies the cache, and the state at sl_slots_state of both. No rows of `from` may be in a step. */
 void sl_life_fork(sl_life *l, const sl_life *from);
+/* Guesses that it may have now: each may be followed by a token that is drawn. */
+uint32_t sl_life_most_guesses(const sl_life *l);
+/* The token behind those that are known is drawn now, and is, or is not, the first guess. */
+static inline void sl_life_judge(sl_life *l, bool right) {
+    l->astray = !right;
+    l->guessed = right ? l->guessed - 1 : 0;
+}
+/* Of a row at `pos` that went through the head: whether it draws the next token. It may be of a
+ * guess that was wrong, or be behind one, or what follows it may be known; rows of a step are asked
+ * in their order. Of a guess that was right it is in the cache from now on; *right: it is. */
+static inline bool sl_life_draws(sl_life *l, uint32_t pos, bool *right) {
+    *right = pos >= l->done && !l->astray && pos < l->tokens;
+    if (*right) l->done = pos + 1;
+    return pos < l->done && pos + 1 == l->tokens;
+}
 /* A token was drawn; true: the last that it may generate. */
 static inline bool sl_life_append(sl_life *l) {
     l->tokens++;

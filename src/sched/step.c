@@ -27,15 +27,23 @@ void sl_step_free(sl_step *s) {
 
 /* ---- who gets rows ---- */
 
+/* Which guesses are worth a row depends on how many rows there are without them. */
+static void fill_guesses(sl_step *s, uint32_t decoding) {
+    const sl_life *of = sl_slots_of(s->slots, s->lane);
+    const double price = sl_draft_price_of(&s->price, decoding);
+    for (uint32_t i = 0; i < s->slots->per_lane && price <= 1; i++)
+        s->need[i].guesses = sl_draft_worth(of[i].chance, price, of[i].guessed);
+}
+
 static void fill_needs(sl_step *s) {
     const sl_life *of = sl_slots_of(s->slots, s->lane);
     for (uint32_t i = 0; i < s->slots->per_lane; i++) {
         const sl_life *l = &of[i];
-        uint32_t left = l->given - SL_MIN(l->done, l->given);
+        const uint32_t left = l->tokens - l->done;
         s->need[i] = (sl_slot_need){.state = SL_SLOT_EMPTY};
         if (!l->used) continue;
-        s->need[i] = (sl_slot_need){.state = left > 0 ? SL_SLOT_PREFILL : SL_SLOT_DECODE,
-                                    .prompt_left = left,
+        s->need[i] = (sl_slot_need){.state = sl_life_prefills(l) ? SL_SLOT_PREFILL : SL_SLOT_DECODE,
+                                    .left = left,
                                     .max_rows = sl_life_room(l),
                                     .arrival = s->formed % 2 ? l->arrival : left};
     }
@@ -73,6 +81,7 @@ static void limit_prompts(sl_step *s, uint32_t rows) {
 static uint32_t pace(sl_step *s) {
     const sl_life *prompt = next_prompt(s);
     uint32_t decoding = count_decoding(s);
+    if (decoding) fill_guesses(s, decoding);
     s->burst = prompt && decoding && prompt->done < SL_PREFILL_BURST;
     if (!prompt || !decoding) return UINT32_MAX;
     if (s->burst) {
@@ -88,15 +97,18 @@ static uint32_t pace(sl_step *s) {
 
 static void clear(sl_step *s) {
     s->n_parts = 0;
-    s->rows = s->decode_rows = s->samples = 0;
+    s->rows = s->decode_rows = s->samples = s->known = s->guesses = 0;
 }
 
 static void count_part(sl_step *s, const sl_step_part *part) {
     sl_life *l = &sl_slots_of(s->slots, s->lane)[part->slot];
     l->in_step = true;
     l->samples = part->sample;
+    l->astray = false;
     s->rows += part->rows;
     s->decode_rows += !part->prefill;
+    s->known += part->prefill ? 0 : part->rows - part->guesses - 1;
+    s->guesses += part->guesses;
     s->samples += part->sample;
 }
 
@@ -143,16 +155,17 @@ void sl_step_form(sl_step *s, uint64_t now_us) {
     s->turn = step.turn;
     s->formed++;
     s->n_parts = step.n_parts;
-    s->teaches = !s->burst;
     s->began_us = now_us;
     for (size_t i = 0; i < s->n_parts; i++) count_part(s, &s->part[i]);
+    s->teaches = !s->burst && s->known + s->guesses == 0;
     s->n_cut = sl_cut_choose(s->cut, s->rows, mean_keys(s));
     tell(s);
 }
 
 void sl_step_advance(sl_step *s) {
     sl_life *of = sl_slots_of(s->slots, s->lane);
-    for (size_t i = 0; i < s->n_parts; i++) sl_life_advance(&of[s->part[i].slot], s->part[i].rows);
+    for (size_t i = 0; i < s->n_parts; i++)
+        sl_life_advance(&of[s->part[i].slot], s->part[i].rows - s->part[i].guesses);
 }
 
 static void leave(sl_step *s) {
@@ -162,8 +175,10 @@ static void leave(sl_step *s) {
 }
 
 void sl_step_end(sl_step *s, uint64_t now_us) {
-    if (s->teaches)
-        sl_pacer_learn(&s->pacer, s->decode_rows, s->rows - s->decode_rows, now_us - s->began_us);
+    const uint64_t us = now_us - s->began_us;
+    const uint32_t prompts = s->rows - s->decode_rows - s->known - s->guesses;
+    if (s->teaches) sl_pacer_learn(&s->pacer, s->decode_rows, prompts, us);
+    if (s->decode_rows && s->known + prompts == 0) sl_draft_price_learn(&s->price, s->guesses, us);
     leave(s);
 }
 

@@ -8,7 +8,8 @@
  *   - while requests decode, a prompt's first SL_PREFILL_BURST rows are not held back: a short
  *     prompt costs the others one pause, a long one would cost them many. What follows is paced;
  *   - a step with such first rows teaches the pacer nothing: a row among many costs less than one
- *     among few.
+ *     among few. Nor does one with rows of what is known, or guessed, to follow a drawn token; how
+ *     many guesses are worth a row such steps teach (sched/draft.h).
  *
  * No I/O, clock or threads; only create allocates. Thread: owner. */
 #ifndef SL_SCHED_STEP_H
@@ -16,6 +17,7 @@
 
 #include "sched/batcher.h"
 #include "sched/cut.h"
+#include "sched/draft.h"
 #include "sched/pacer.h"
 #include "sched/slots.h"
 
@@ -24,6 +26,7 @@ typedef struct sl_step {
     const sl_cut *cut; /* ...this is */
     uint32_t lane, max_rows;
     sl_pacer pacer;
+    sl_draft_price price;
     uint32_t formed, turn; /* steps so far; of the batcher */
     sl_slot_need *need;    /* [per_lane] scratch */
 
@@ -31,13 +34,15 @@ typedef struct sl_step {
     sl_step_part *part; /* [per_lane + 1] */
     size_t n_parts;
     uint32_t rows, decode_rows, samples;
-    uint32_t n_cut; /* its rows are in so many of the chunks */
-    bool burst;     /* first rows of prompts ride beside decoding requests */
-    bool teaches;   /* the pacer learns how long it took */
+    uint32_t known, guesses; /* rows behind those of decoding requests' drawn tokens */
+    uint32_t n_cut;          /* its rows are in so many of the chunks */
+    bool burst;              /* first rows of prompts ride beside decoding requests */
+    bool teaches;            /* the pacer learns how long it took */
     uint64_t began_us;
 } sl_step;
 
-/* max_rows > 0; stretch: of the pacer. SL_ERR_NOMEM; *out can be freed then, too. */
+/* max_rows > 0; stretch: of the pacer. Without guesses, as long as price.speculate says nothing
+ * else. SL_ERR_NOMEM; *out can be freed then, too. */
 sl_status sl_step_create(sl_slots *slots, const sl_cut *cut, uint32_t lane, uint32_t max_rows,
                          double stretch, sl_step *out, sl_err *err) SL_MUST_CHECK;
 void sl_step_free(sl_step *s); /* zeroed is fine */

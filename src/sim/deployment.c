@@ -337,6 +337,9 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
         s->plan->max_num_batched_tokens / s->plan->lanes < 1)
         return sl_fail(err, SL_ERR_ARG, "plan of %u lanes, %u chunks, %u rows a step",
                        s->plan->lanes, s->plan->chunks, s->plan->max_num_batched_tokens);
+    if (s->plan->speculate)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "speculate %s: guesses are not simulated",
+                       sl_speculate_names[s->plan->speculate]);
     if (s->plan->kv_replicas)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "kv_replicas %u: copies of KV pages are not simulated",

@@ -219,7 +219,7 @@ static void finish(sim *s, uint32_t request) {
 static void token(sim *s, uint32_t request) {
     sim_request *r = &s->req[request];
     double now = sim_now(s);
-    sl_admit_token(&s->admit, request);
+    sl_admit_token(&s->admit, request, 0);
     bool first = s->admit.request[request].drawn == 1;
     count_token(s, now);
     if (sim_counts(s))

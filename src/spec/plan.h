@@ -3,6 +3,7 @@
 #define SL_SPEC_PLAN_H
 
 #include "spec/activations.h"
+#include "spec/speculate.h"
 #include "spec/costs.h"
 #include "spec/gang.h"
 #include "spec/lab.h"
@@ -114,6 +115,7 @@ typedef struct sl_plan {
     uint32_t wire; /* sl_wire_format */
     bool exact;
     sl_activations activations;
+    sl_speculate speculate;
     /* limits */
     uint32_t max_num_seqs;           /* requests running at one attention worker */
     uint32_t max_num_batched_tokens; /* rows of one lane step */

@@ -354,6 +354,7 @@ static void say_tokens(stage *s, uint32_t i, const step *t) {
                                  .position = t->b & 63,
                                  .token = t->b == 0xFF ? UINT32_MAX : (uint32_t)t->c * 5,
                                  .finish = t->d >> 2 & 3,
+                                 .behind = t->d >> 4 & 3,
                                  .n_logprobs = n_pairs};
     const sl_logprob pairs[3] = {{token.token, -1}, {t->a, -2}, {UINT32_MAX, -3}};
     sl_buf *b = sl_net_buf_take(s->toy[i].net, sl_wire_tokens_bytes(1, n_pairs));

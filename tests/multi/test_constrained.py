@@ -60,3 +60,32 @@ def test_a_kill_in_the_midst(schedule, options, killed):
             jsonschema.validate(json.loads(text[:text.rindex("]") + 1]), SCHEMA)
     assert server.metrics("workers_lost_total")[0] >= len(killed)
     assert server.stop() == 0
+
+
+# Between words it is the shape alone that decides, a byte at a time.
+DECIDED = "([a-z]{2,5}éßü ){25}end"
+
+
+@pytest.mark.parametrize("schedule, options", [
+    ("ep", []), ("pingpong", ["--attention", "1", "--experts", "1"]), ("aep", ["--attention", "2", "--experts", "1"])], ids=lambda v: v if isinstance(v, str) else "")
+def test_tokens_that_the_shape_alone_decides(schedule, options):
+    """They run with the token before them, and are those of a step each: as with log-probabilities, which want the logits of each."""
+    server = Server("--schedule", schedule, "--exact", *(options or ["--transport", "loop"]))
+    def run(n, **fields):
+        streams = [Stream(server, i, **{**FIELDS, **fields}, structured_outputs={"regex": DECIDED}) for i in range(n)]
+        for s in streams:
+            s.start()
+        join_all(streams)
+        return [s.ids for s in streams]
+
+    stepwise = run(STREAMS, logprobs=1)
+    assert sum(server.metrics("worker_forced_tokens_total")) == 0
+    assert run(STREAMS) == stepwise
+    time.sleep(1)  # workers report twice a second
+    forced = sum(server.metrics("worker_forced_tokens_total"))
+    assert forced >= 0.3 * sum(len(ids) for ids in stepwise)
+    assert run(1) == stepwise[:1]
+    for ids in stepwise:
+        text = text_of(server, ids)
+        assert re.match(DECIDED, text) or len(ids) == FIELDS["max_tokens"], text
+    assert server.stop() == 0

@@ -66,10 +66,11 @@ static void draw_sampling(uint64_t *state, uint32_t family, sim_prompt *p) {
     g->bias = p->bias;
 }
 
-/* Words that go on for longer than any answer: one of the families has them. */
+/* Words that go on for longer than any answer, with letters between that the shape alone decides,
+ * byte by byte: one of the families has them. */
 #define SHAPED_FAMILY 6u
 static sl_shared *shape_of(uint32_t family) {
-    static const char words[] = "{\"regex\":\"([a-z]{1,7}[ ,]){500,}\"}";
+    static const char words[] = "{\"regex\":\"([a-z]{1,7}éßü[ ,]){500,}\"}";
     static sl_shared *shape;
     if (!shape) shape = sl_shared_create((sl_span){(const uint8_t *)words, sizeof words - 1});
     SL_ASSERT(shape);

@@ -58,7 +58,7 @@ static void starts_at(uint32_t request, uint32_t worker, uint32_t pages) {
 }
 
 static void tokens(uint32_t request, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) sl_admit_token(&a, request);
+    for (uint32_t i = 0; i < n; i++) sl_admit_token(&a, request, 0);
 }
 
 static void the_worker_with_most_free_pages_takes_the_next(void **state) {
@@ -683,7 +683,7 @@ static void happen(uint64_t *rng, uint64_t *ages) {
         return;
     default: /* tokens */
         for (uint64_t n = sl_rng_below(rng, 40); runs(r) && r->drawn < r->most && n > 0; n--) {
-            sl_admit_token(&a, id);
+            sl_admit_token(&a, id, 0);
             r->drawn++;
         }
     }
@@ -729,7 +729,7 @@ static void running_takes_no_memory(void **state) {
     for (int i = 0; i < 1000; i++) {
         while (sl_admit_next(&a, 0, &d)) {
         }
-        sl_admit_token(&a, r);
+        sl_admit_token(&a, r, 0);
     }
     sl_admit_end(&a, r);
     r = submit(1, 900); /* where the other one was */

@@ -34,7 +34,7 @@ static void part_is(size_t i, uint32_t slot, uint32_t rows, bool prefill, bool s
 static void nothing_to_do_is_an_empty_step(void **state) {
     (void)state;
     const sl_slot_need slots[] = {{SL_SLOT_EMPTY},
-                                  {SL_SLOT_DECODE, 0, 0, 1}, /* parked */
+                                  {SL_SLOT_DECODE, 1, 0, 1}, /* parked */
                                   {SL_SLOT_PREFILL, 9, 0, 2}};
     assert_int_equal(step(NULL, 0, (sl_batch_limits){.max_rows = 8}, 5).rows, 0);
     sl_lane_step out = step(slots, 3, (sl_batch_limits){.max_rows = 8}, 0);
@@ -45,8 +45,8 @@ static void nothing_to_do_is_an_empty_step(void **state) {
 static void decodes_come_first_then_the_oldest_prompt(void **state) {
     (void)state;
     const sl_slot_need slots[] = {
-        {SL_SLOT_PREFILL, 100, 100, 7}, {SL_SLOT_DECODE, 0, 1, 3}, {SL_SLOT_EMPTY},
-        {SL_SLOT_PREFILL, 5, 100, 6},   {SL_SLOT_DECODE, 0, 9, 9},
+        {SL_SLOT_PREFILL, 100, 100, 7}, {SL_SLOT_DECODE, 1, 1, 3}, {SL_SLOT_EMPTY},
+        {SL_SLOT_PREFILL, 5, 100, 6},   {SL_SLOT_DECODE, 1, 9, 9},
     };
     sl_lane_step out = step(slots, 5, (sl_batch_limits){.max_rows = 16}, 0);
     assert_int_equal(out.n_parts, 4);
@@ -70,7 +70,7 @@ static void chunk_obeys_every_limit(void **state) {
     slot.max_rows = 20;
     step(&slot, 1, (sl_batch_limits){.max_rows = 64}, 0);
     part_is(0, 0, 20, true, false);
-    slot.prompt_left = 20;
+    slot.left = 20;
     step(&slot, 1, (sl_batch_limits){.max_rows = 64}, 0);
     part_is(0, 0, 20, true, true);
 }
@@ -102,7 +102,7 @@ static void decodes_take_turns_and_leave_the_prompt_its_share(void **state) {
     (void)state;
     sl_slot_need slots[7];
     uint32_t ran[7] = {0}, turn = 0;
-    for (int i = 0; i < 7; i++) slots[i] = (sl_slot_need){SL_SLOT_DECODE, 0, 1, 0};
+    for (int i = 0; i < 7; i++) slots[i] = (sl_slot_need){SL_SLOT_DECODE, 1, 1, 0};
     slots[3] = (sl_slot_need){SL_SLOT_PREFILL, 1000, 1000, 0};
     for (int n = 0; n < 12; n++) {
         sl_lane_step out = step(slots, 7, (sl_batch_limits){.max_rows = 5, .min_chunk = 2}, turn);
@@ -114,15 +114,39 @@ static void decodes_take_turns_and_leave_the_prompt_its_share(void **state) {
     for (int i = 0; i < 7; i++) assert_int_equal(ran[i], i == 3 ? 24 : 6);
 }
 
+static void what_is_known_runs_with_what_was_drawn(void **state) {
+    (void)state;
+    const sl_slot_need slots[] = {{SL_SLOT_DECODE, 1, 32, 1},
+                                  {SL_SLOT_DECODE, 5, 32, 2},
+                                  {SL_SLOT_DECODE, 3, 2, 3}, /* its pages hold no more */
+                                  {SL_SLOT_DECODE, 9, 32, 4},
+                                  {SL_SLOT_PREFILL, 90, 90, 5}};
+    sl_lane_step out = step(slots, 5, (sl_batch_limits){.max_rows = 64, .max_chunk = 7}, 0);
+    part_is(0, 0, 1, false, true);
+    part_is(1, 1, 5, false, true);
+    part_is(2, 2, 2, false, false);
+    part_is(3, 3, 4, false, false); /* SL_BATCH_MORE of all are through */
+    part_is(4, 4, 7, true, false);
+    out = step(slots, 5, (sl_batch_limits){.max_rows = 8, .min_chunk = 2}, 0);
+    assert_int_equal(out.rows, 8);
+    part_is(1, 1, 3, false, false);
+    part_is(2, 2, 1, false, false);
+    part_is(4, 4, 2, true, false);
+}
+
 static void bad_arguments_are_named(void **state) {
     (void)state;
-    sl_slot_need slots[2] = {{SL_SLOT_PREFILL, 0, 1, 0}, {SL_SLOT_DECODE, 0, 1, 0}};
+    sl_slot_need slots[2] = {{SL_SLOT_PREFILL, 0, 1, 0}, {SL_SLOT_DECODE, 1, 1, 0}};
     sl_lane_step out = {.parts = parts, .cap = CAP};
     sl_err err = {0};
     sl_batch_limits lim = {.max_rows = 4};
     assert_int_equal(sl_batcher_step(slots, 2, &lim, 0, &out, &err), SL_ERR_ARG);
     assert_non_null(strstr(err.msg, "slot 0"));
-    slots[0].prompt_left = 1;
+    slots[0].left = 1;
+    slots[1].left = 0;
+    assert_int_equal(sl_batcher_step(slots, 2, &lim, 0, &out, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "slot 1"));
+    slots[1].left = 1;
     out.cap = 1;
     assert_int_equal(sl_batcher_step(slots, 2, &lim, 0, &out, &err), SL_ERR_ARG);
     out.cap = CAP;
@@ -147,14 +171,14 @@ static void check_random(uint64_t seed) {
     lim.min_chunk = (uint32_t)sl_rng_below(&rng, lim.max_rows + 1);
     for (size_t i = 0; i < n; i++) {
         slots[i] = (sl_slot_need){.state = (sl_slot_state)sl_rng_below(&rng, 3),
-                                  .prompt_left = 1 + (uint32_t)sl_rng_below(&rng, 50),
+                                  .left = 1 + (uint32_t)sl_rng_below(&rng, 50),
                                   .max_rows = (uint32_t)sl_rng_below(&rng, 30),
                                   .arrival = sl_rng_below(&rng, 1000)};
         decodes += slots[i].state == SL_SLOT_DECODE && slots[i].max_rows > 0;
         prompts += slots[i].state == SL_SLOT_PREFILL && slots[i].max_rows > 0;
     }
     sl_lane_step out = step(slots, n, lim, (uint32_t)sl_rng_next(&rng));
-    uint32_t rows = 0, chunk = 0, n_prompts = 0;
+    uint32_t rows = 0, chunk = 0, n_prompts = 0, more = 0;
     uint64_t youngest = 0;
     for (size_t i = 0; i < out.n_parts; i++) {
         const sl_slot_need *s = &slots[parts[i].slot];
@@ -163,18 +187,18 @@ static void check_random(uint64_t seed) {
         HOLDS(s->state == (parts[i].prefill ? SL_SLOT_PREFILL : SL_SLOT_DECODE));
         if (i > 0 && !parts[i].prefill)
             HOLDS(!parts[i - 1].prefill && parts[i - 1].slot < parts[i].slot);
+        HOLDS(parts[i].rows <= s->left);
+        HOLDS(parts[i].sample == (parts[i].rows == s->left));
         if (!parts[i].prefill) {
-            HOLDS(parts[i].rows == 1);
+            more += parts[i].rows - 1;
             decoded++;
             continue;
         }
         chunk += parts[i].rows;
         n_prompts++;
-        HOLDS(parts[i].rows <= s->prompt_left);
-        HOLDS(parts[i].sample == (parts[i].rows == s->prompt_left));
         if (i > 0 && parts[i - 1].prefill) HOLDS(slots[parts[i - 1].slot].arrival <= s->arrival);
         if (i + 1 < out.n_parts) /* only the last may get less than it could take */
-            HOLDS(parts[i].rows == SL_MIN(s->prompt_left, s->max_rows));
+            HOLDS(parts[i].rows == SL_MIN(s->left, s->max_rows));
         youngest = s->arrival;
     }
     for (size_t j = 0; j < n && n_prompts < prompts; j++) {
@@ -187,7 +211,9 @@ static void check_random(uint64_t seed) {
     HOLDS(rows == out.rows);
     HOLDS(rows <= lim.max_rows);
     HOLDS(decoded == decodes || decoded == lim.max_rows || (prompts && chunk > 0));
-    if (prompts && (decoded < lim.max_rows)) HOLDS(chunk > 0);
+    if (prompts && decoded + more < lim.max_rows) HOLDS(chunk > 0);
+    HOLDS(more <= SL_MAX(SL_BATCH_MORE, decoded));
+    HOLDS(more == 0 || decoded == decodes); /* each has a row before one gets more */
 }
 
 static void random_tables_keep_every_rule(void **state) {
@@ -205,6 +231,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(short_prompts_share_a_step),
         cmocka_unit_test(a_parked_prompt_does_not_hold_up_a_younger_one),
         cmocka_unit_test(decodes_take_turns_and_leave_the_prompt_its_share),
+        cmocka_unit_test(what_is_known_runs_with_what_was_drawn),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(random_tables_keep_every_rule),
     };

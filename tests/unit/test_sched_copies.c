@@ -114,11 +114,11 @@ static void copies_are_the_first_to_go(void **state) {
     assert_int_equal(a.copies.of[r].n_here, 0); /* 16 at once, or all there are */
     assert_true(a.copies.worker[1].n_pages == 0 && a.worker[1].pages.n_free == 3);
     nothing(); /* nothing is copied where less than a share of the pool is free */
-    sl_admit_token(&a, r);
+    sl_admit_token(&a, r, 0);
     decides(SL_ADMIT_PAGE, r);
     nothing();
     sl_admit_end(&a, big);
-    for (uint32_t i = 0; i < P; i++) sl_admit_token(&a, r);
+    for (uint32_t i = 0; i < P; i++) sl_admit_token(&a, r, 0);
     decides(SL_ADMIT_PAGE, r);
     copies(r, 1, 0);
     sl_admit_end(&a, r);
@@ -141,7 +141,7 @@ static void what_cannot_be_had_is_asked_for_later(void **state) {
     assert_true(a.copies.of[r].n_here == 1 && a.copies.worker[1].n_pages == 1);
     assert_int_equal(a.copies.worker[1].n_owed, 0);
     nothing();
-    for (uint32_t i = 0; i < P; i++) sl_admit_token(&a, r);
+    for (uint32_t i = 0; i < P; i++) sl_admit_token(&a, r, 0);
     decides(SL_ADMIT_PAGE, r);
     copies(r, 1, 1);
     sl_admit_end(&a, r);
@@ -290,7 +290,7 @@ static void compute(story *s, uint32_t request) {
     if (said < known) sl_admit_rows(&a, request, said);
     if (s->done[request] < known) return;
     if (r->drawn + 1 < r->most && below(s, 20))
-        sl_admit_token(&a, request);
+        sl_admit_token(&a, request, 0);
     else {
         sl_admit_end(&a, request);
         s->number[request] = 0;

@@ -72,7 +72,7 @@ static void starts(uint32_t request, uint32_t worker, uint32_t pages) {
 /* It starts, computes its prompt and draws so many tokens. */
 static void runs(uint32_t request, uint32_t worker, uint32_t pages, uint32_t drawn) {
     starts(request, worker, pages);
-    while (drawn-- > 0) sl_admit_token(&a, request);
+    while (drawn-- > 0) sl_admit_token(&a, request, 0);
 }
 
 static void balances(void) {
@@ -96,6 +96,26 @@ static void balances(void) {
     assert_int_equal(free, a.n_free_pages);
 }
 
+/* A token may be known long before its row is computed: until then its page is nobody else's. */
+static void pages_of_what_is_only_known_are_not_shared(void **state) {
+    (void)state;
+    books(1, 8);
+    open_all();
+    uint32_t first = submit(0, 2 * P - 3);
+    starts(first, 0, 0);
+    sl_admit_token(&a, first, 0); /* the prompt is there */
+    for (uint32_t behind = 1; behind < 6; behind++) sl_admit_token(&a, first, behind);
+    assert_int_equal(a.request[first].sure, 2 * P - 3);
+    uint32_t second = submit(0, 3 * P);
+    starts(second, 0, 1);
+    sl_admit_token(&a, first, 0); /* drawn behind all of them */
+    assert_int_equal(a.request[first].sure, 2 * P + 3);
+    uint32_t third = submit(0, 3 * P);
+    starts(third, 0, 2);
+    balances();
+    sl_admit_free(&a);
+}
+
 static void full_pages_are_shared_while_it_runs_and_after(void **state) {
     (void)state;
     books(1, 8);
@@ -108,7 +128,7 @@ static void full_pages_are_shared_while_it_runs_and_after(void **state) {
     starts(third, 0, 1);
     assert_int_equal(a.request[third].pages[0], a.request[first].pages[0]);
     assert_true(a.request[third].pages[1] != a.request[first].pages[1]);
-    sl_admit_token(&a, first); /* all of its prompt is there */
+    sl_admit_token(&a, first, 0); /* all of its prompt is there */
     uint32_t fourth = submit(0, 3 * P + 5);
     starts(fourth, 0, 3);
     assert_memory_equal(a.request[fourth].pages, a.request[first].pages, 3 * sizeof(uint32_t));
@@ -231,7 +251,7 @@ static void the_preempted_find_what_they_had(void **state) {
     sl_admit_gave_way(&a, r);
     balances();
     starts(r, 0, 4);
-    sl_admit_token(&a, r);
+    sl_admit_token(&a, r, 0);
     sl_admit_end(&a, r);
     balances();
     sl_admit_free(&a);
@@ -258,7 +278,7 @@ static void where_its_pages_are_unless_that_is_busy(void **state) {
     }
     busy[6] = submit(0, 3 * P + 1); /* no page more than that one has requests more */
     starts(busy[6], 1, 0);
-    sl_admit_token(&a, busy[6]); /* from now on both have them */
+    sl_admit_token(&a, busy[6], 0); /* from now on both have them */
     busy[7] = submit(0, 3 * P + 1);
     starts(busy[7], 1, 3);
     balances();
@@ -280,7 +300,7 @@ static void a_long_text_is_looked_for_once(void **state) {
     assert_true(seen.n == 8 && seen.held == 8);
     const sl_page_key first = x->key[0];
     x->key[0] = (sl_page_key){{1, 1}}; /* whoever asks for that finds nothing */
-    for (uint32_t i = 0; i < P; i++) sl_admit_token(&a, r);
+    for (uint32_t i = 0; i < P; i++) sl_admit_token(&a, r, 0);
     sl_prefix_find(x, pool, LONG + P, 7, &seen);
     assert_true(seen.n == 9 && seen.held == 9);
     sl_prefix_find(x, pool, LONG + P, 8, &seen); /* another one */
@@ -317,7 +337,7 @@ static void more_pages_than_copies(void **state) {
         sl_admit_rows(&a, r, P);
         assert_true(sl_admit_next(&a, 0, &d) && d.kind == SL_ADMIT_COPY && d.worker == 1);
         sl_admit_copied(&a, 1, d.transfer, true);
-        sl_admit_token(&a, other);
+        sl_admit_token(&a, other, 0);
         if (tight) {
             sl_prefix_text alone = about(0, 5);
             alone.shares = false;
@@ -381,7 +401,7 @@ static void requests_that_come_again_go_on_with_what_was_kept(void **state) {
     sl_admit_ran_before(&a, r, 5);
     starts(r, 1, 2);
     assert_true(a.request[r].pages[0] == 3 && a.request[r].pages[1] == 5);
-    sl_admit_token(&a, r);
+    sl_admit_token(&a, r, 0);
     sl_admit_end(&a, r);
     assert_int_equal(a.n_cached_pages, 5);
     balances();
@@ -472,7 +492,7 @@ static void turn(asked *q, uint64_t *rng) {
     } else if (r->state == SL_ADMIT_RUNNING && r->drawn == 0 && below(rng, 2)) {
         sl_admit_rows(&a, one->id, r->sure + below(rng, sl_admit_known(r) - r->sure));
     } else if (r->state == SL_ADMIT_RUNNING && sl_admit_known(r) < r->n_pages * P) {
-        sl_admit_token(&a, one->id);
+        sl_admit_token(&a, one->id, 0);
     }
     if (one->lives) note_rows(one);
 }
@@ -504,6 +524,7 @@ static void drawn_stories(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_of_what_is_only_known_are_not_shared),
         cmocka_unit_test(full_pages_are_shared_while_it_runs_and_after),
         cmocka_unit_test(rows_that_have_to_be_computed_are),
         cmocka_unit_test(others_tokens_are_nobodys),

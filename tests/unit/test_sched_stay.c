@@ -54,7 +54,7 @@ static void starts_at(uint32_t request, uint32_t worker, uint32_t pages) {
 }
 
 static void tokens(uint32_t request, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) sl_admit_token(&a, request);
+    for (uint32_t i = 0; i < n; i++) sl_admit_token(&a, request, 0);
 }
 
 /* The pages of a worker that is gone are there still. */

@@ -352,7 +352,7 @@ static void a_token(drawn *d, asked *q) {
         if (r->state == SL_ADMIT_PREEMPTING) sl_admit_gave_way(&a, q->id);
         return;
     }
-    sl_admit_token(&a, q->id);
+    sl_admit_token(&a, q->id, 0);
     if (a.alone == q->id && sl_suspect_drawn(&q->suspect, r->drawn)) sl_admit_clear(&a, q->id);
     if (r->drawn < q->most) return;
     sl_admit_end(&a, q->id);

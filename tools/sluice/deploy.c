@@ -205,6 +205,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     if (st == SL_OK) st = apply_experiments(o, p, err);
     if (st == SL_OK && o->activations[0])
         st = sl_activations_parse(o->activations, &p->activations, err);
+    if (st == SL_OK && o->speculate[0]) st = sl_speculate_parse(o->speculate, &p->speculate, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
     st = apply_ranks(o, p, err);

@@ -18,7 +18,9 @@
 
 #include "base/mutate.h"
 #include "engine/attn/attn.h"
+#include "grammar/grammar.h"
 #include "model/sampler.h"
+#include "sched/draft.h"
 #include "sched/head.h"
 #include "sched/hedge.h"
 #include "sched/membership.h"
@@ -41,15 +43,20 @@ typedef struct sl_slot {
     sl_logit_bias *bias;                         /* owned; sampling points to it */
     uint32_t stop[SL_MAX_STOP_IDS + SL_MAX_EOS]; /* ids that end it */
     uint32_t n_stop;
-    uint32_t min_tokens;    /* of the generated ones: none of `stop` is drawn before */
-    uint32_t *pages;        /* in position order, room for all it may ever need */
-    uint32_t first_row;     /* of its rows in the running pass */
-    bool tells;             /* the coordinator is to hear how far its prompt is */
-    sl_pages_keys keys;     /* of its full pages, as they are asked for */
-    struct sl_guide *guide; /* what its answer is to be like; NULL: anything */
-    uint32_t guide_at;      /* where it is in that (sl_grammar_at) */
-    bool shapeless;         /* and ends: its answer cannot go on so... */
-    sl_shape_fate fate;     /* ...for this reason */
+    uint32_t min_tokens;      /* of the generated ones: none of `stop` is drawn before */
+    uint32_t *pages;          /* in position order, room for all it may ever need */
+    uint32_t first_row;       /* of its rows in the running pass */
+    bool tells;               /* the coordinator is to hear how far its prompt is */
+    sl_pages_keys keys;       /* of its full pages, as they are asked for */
+    struct sl_guide *guide;   /* what its answer is to be like; NULL: anything */
+    uint32_t guide_at;        /* where it is in that (sl_grammar_at)... */
+    uint32_t *may;            /* ...bits of the ids that may come next there, and... */
+    sl_grammar_allowed n_may; /* ...how many these are... */
+    bool knows_may;           /* ...as far as that was looked up */
+    sl_draft draft;           /* of those who guess */
+    uint32_t unfit;     /* position of the first guess whose row is not finite: it never counts */
+    bool shapeless;     /* and ends: its answer cannot go on so... */
+    sl_shape_fate fate; /* ...for this reason */
 } sl_slot;
 
 /* Its first pages, of which every row is computed. */
@@ -117,6 +124,7 @@ struct sl_attn {
     uint8_t *lost;          /* [workers of the plan] by id: an expert worker that is gone, or that
                              * others do without */
     sl_hedge hedge;         /* what expert workers owe, by id */
+    bool guesses;           /* requests may guess what they say next */
     bool hedges;            /* somebody could stand in for them */
     sl_twice twice;         /* what was asked of two of them, over all plans */
     bool given_up;          /* steps were, and none begins by this plan */
@@ -152,6 +160,8 @@ void sl_slot_release(sl_attn *a, sl_slot *s);
 void sl_slot_finish(sl_attn *a, sl_slot *s);
 /* Where the request is; NULL: it has ended, or never was here. */
 sl_slot *sl_slot_of(sl_attn *a, uint64_t request);
+/* Its part of a step is over: it may guess what comes next. */
+void sl_slot_guess(sl_attn *a, sl_slot *s);
 /* Appends a sampled token, decides whether the request is over, tells the coordinator. */
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs, uint32_t n);
 
@@ -163,14 +173,18 @@ sl_status sl_guided_ask(sl_attn *a, sl_slot *s, sl_span shape, sl_err *err) SL_M
 /* Those whose guides are ready go on. */
 void sl_guided_look(sl_attn *a);
 typedef enum sl_guided_may {
-    SL_GUIDED_DRAW, /* a token, of those in s->sampling.allowed */
+    SL_GUIDED_DRAW, /* a token, of those in s->may, which are s->sampling.allowed now */
     SL_GUIDED_END,  /* nothing more can be said, and it may end: without a token */
     SL_GUIDED_STUCK /* the slot ends */
 } sl_guided_may;
 /* What may be drawn next. */
-sl_guided_may sl_guided_mask(sl_slot *s);
+sl_guided_may sl_guided_mask(sl_attn *a, sl_slot *s);
 /* The token was drawn; false: the slot ends without it. */
 bool sl_guided_take(sl_slot *s, uint32_t token);
+/* Tokens behind the last one that nothing but the shape decides are appended at once, as far as the
+ * request may lead: their rows go with that one's (sched/batcher.h). Not where somebody wants to
+ * know how likely they are. The slot may be released. */
+void sl_guided_go_on(sl_attn *a, sl_slot *s);
 
 /* ---- KV pages on their way (moves.c) ---- */
 

@@ -281,6 +281,7 @@ static sl_status create(sl_attn *a, void **out, sl_err *err) {
     f->a = a;
     sl_status st = sl_pass_create(a, 0, &f->pass, err);
     if (st == SL_OK) st = sl_parts_create(&a->slots, &shape, &f->parts, err);
+    f->parts.price.speculate = a->w->plan.speculate;
     if (st == SL_OK) st = create_storage(f, err);
     if (st == SL_OK)
         *out = f;

@@ -3,7 +3,10 @@
 #include "engine/attn/attn_int.h"
 
 #include "base/log.h"
+#include "base/mem.h"
 #include "grammar/guide.h"
+
+#include <string.h>
 
 static void wake(void *worker) {
     sl_worker *w = worker;
@@ -27,7 +30,8 @@ sl_status sl_guided_ask(sl_attn *a, sl_slot *s, sl_span shape, sl_err *err) {
     sl_status st = open_store(a, err);
     if (st != SL_OK) return st;
     s->guide = sl_guides_ask(a->guides, shape);
-    if (!s->guide) return sl_fail(err, SL_ERR_NOMEM, "shape of %zu bytes", shape.len);
+    s->may = sl_alloc(((size_t)a->m->vocab + 31) / 32, sizeof *s->may);
+    if (!s->guide || !s->may) return sl_fail(err, SL_ERR_NOMEM, "shape of %zu bytes", shape.len);
     s->life->waits = true;
     a->n_waiting++;
     return SL_OK;
@@ -71,12 +75,23 @@ void sl_guided_look(sl_attn *a) {
         if (a->slot[i].life->used && a->slot[i].life->waits) begin(a, &a->slot[i]);
 }
 
-sl_guided_may sl_guided_mask(sl_slot *s) {
+/* SL_OK: s->may and s->n_may are of where it is. */
+static sl_status look_up(sl_attn *a, sl_slot *s, sl_err *err) {
+    const uint32_t *mask;
+    if (s->knows_may) return SL_OK;
+    const sl_status st = sl_guide_mask(s->guide, s->guide_at, &mask, &s->n_may, err);
+    if (st != SL_OK) return st;
+    memcpy(s->may, mask, ((size_t)a->m->vocab + 31) / 32 * sizeof *mask);
+    s->knows_may = true;
+    return SL_OK;
+}
+
+sl_guided_may sl_guided_mask(sl_attn *a, sl_slot *s) {
     sl_err err = {0};
-    sl_grammar_allowed allowed = {0};
-    sl_status st = sl_guide_mask(s->guide, s->guide_at, &s->sampling.allowed, &allowed, &err);
-    if (st == SL_OK && allowed.n == 0 && allowed.end) return SL_GUIDED_END;
-    if (st == SL_OK && allowed.n > 0) return SL_GUIDED_DRAW;
+    const sl_status st = look_up(a, s, &err);
+    s->sampling.allowed = s->may;
+    if (st == SL_OK && s->n_may.n == 0 && s->n_may.end) return SL_GUIDED_END;
+    if (st == SL_OK && s->n_may.n > 0) return SL_GUIDED_DRAW;
     fail(s, st, st == SL_OK ? "no token goes on with its answer" : err.msg);
     if (st == SL_OK) s->fate = SL_SHAPE_STUCK;
     return SL_GUIDED_STUCK;
@@ -84,13 +99,30 @@ sl_guided_may sl_guided_mask(sl_slot *s) {
 
 bool sl_guided_take(sl_slot *s, uint32_t token) {
     sl_err err = {0};
-    const uint32_t *mask = s->sampling.allowed;
     /* none of those that are allowed has a finite logit */
-    bool is = mask[token / 32] >> token % 32 & 1;
-    s->sampling.allowed = NULL; /* it is the store's, and changes */
-    sl_status st = is ? sl_guide_take(s->guide, &token, 1, &s->guide_at, &err) : SL_ERR_ARG;
+    const bool is = s->may[token / 32] >> token % 32 & 1;
+    s->knows_may = false;
+    const sl_status st = is ? sl_guide_take(s->guide, &token, 1, &s->guide_at, &err) : SL_ERR_ARG;
     if (st == SL_OK) return true;
     fail(s, st, is ? err.msg : "no allowed token has a finite logit");
     if (!is) s->fate = SL_SHAPE_STUCK;
     return false;
+}
+
+/* Whether what it draws is a matter of its shape alone. */
+static bool may_go_on(const sl_slot *s) {
+    return s->guide && s->life->used && !s->life->ends && !s->want_logprobs && !s->want_logits &&
+           !s->sampling.thought_close && sl_life_leads(s->life);
+}
+
+void sl_guided_go_on(sl_attn *a, sl_slot *s) {
+    while (may_go_on(s)) {
+        const sl_guided_may may = sl_guided_mask(a, s);
+        if (may == SL_GUIDED_END) sl_slot_finish(a, s);
+        if (may != SL_GUIDED_DRAW || s->n_may.n != 1 || s->n_may.only >= a->m->vocab) return;
+        const uint32_t only = s->n_may.only;
+        if (!sl_guided_take(s, only)) return;
+        a->w->n.tokens_forced++;
+        sl_slot_append(a, s, only, NULL, 0);
+    }
 }

@@ -24,7 +24,7 @@ static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
     bool early = s->life->tokens - s->n_prompt < s->min_tokens;
     s->sampling.never = s->stop;
     s->sampling.n_never = early ? s->n_stop : 0;
-    sl_guided_may may = s->guide ? sl_guided_mask(s) : SL_GUIDED_DRAW;
+    sl_guided_may may = s->guide ? sl_guided_mask(a, s) : SL_GUIDED_DRAW;
     if (may == SL_GUIDED_STUCK) return;
     if (may == SL_GUIDED_END) {
         sl_slot_finish(a, s);
@@ -38,6 +38,7 @@ static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
     if (s->guide && !sl_guided_take(s, id)) return;
     if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
     sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);
+    sl_guided_go_on(a, s);
 }
 
 /* What row `pos`, whose logits are given, says about the prompt's next token. */
@@ -96,7 +97,10 @@ static void tell(sl_pass *p, const sl_head_piece *piece) {
     for (uint32_t i = piece->first; i < piece->first + piece->n; i++) {
         if (!sl_step_is_open(&p->step, h->part[i])) continue;
         sl_slot *s = &p->slot[p->step.part[h->part[i]].slot];
-        sample_into(p, s, a->logits + (size_t)i * a->m->vocab);
+        bool right;
+        const bool draws = sl_life_draws(s->life, p->pos[h->row[i]], &right);
+        a->w->n.guesses_right += right;
+        if (draws) sample_into(p, s, a->logits + (size_t)i * a->m->vocab);
     }
 }
 
@@ -133,10 +137,18 @@ static void tell_rows(const sl_pass *p) {
     sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_ROWS, .rows = n}, b);
 }
 
+static void end_part(sl_pass *p, size_t i) {
+    sl_slot *s = &p->slot[p->step.part[i].slot];
+    if (sl_step_ends(&p->step, i))
+        sl_slot_end(p->attn, s);
+    else if (sl_step_is_open(&p->step, i) && p->step.part[i].sample)
+        sl_slot_guess(p->attn, s);
+}
+
 static void end_step(sl_pass *p) {
     sl_attn *a = p->attn;
-    for (size_t i = 0; i < p->step.n_parts; i++)
-        if (sl_step_ends(&p->step, i)) sl_slot_end(a, &p->slot[p->step.part[i].slot]);
+    a->w->n.guesses += p->step.guesses;
+    for (size_t i = 0; i < p->step.n_parts; i++) end_part(p, i);
     sl_attn_flush(a);
     tell_rows(p);
     sl_step_end(&p->step, sl_clock_now_us(&a->w->clock));

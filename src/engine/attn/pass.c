@@ -61,7 +61,11 @@ void sl_pass_break(sl_pass *p) {
         bool finite = true;
         for (uint32_t j = 0; j < k; j++) finite = finite && isfinite(gate[j]);
         if (finite) continue;
-        sl_slot_break(&p->slot[sl_tag_slot(p->tag[r])], p->layer, p->pos[r]);
+        sl_slot *s = &p->slot[sl_tag_slot(p->tag[r])];
+        if (p->pos[r] < s->life->tokens)
+            sl_slot_break(s, p->layer, p->pos[r]);
+        else /* nobody has said it */
+            s->unfit = SL_MIN(s->unfit, p->pos[r]);
         memset(gate, 0, k * sizeof *gate);
     }
 }
@@ -144,6 +148,7 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
     if (!p->arrays) return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_step_create(&a->slots, &a->cut, lane, a->max_rows, a->w->plan.prefill_stretch,
                                   &p->step, err);
+    p->step.price.speculate = a->w->plan.speculate;
     if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &p->x, err);
     if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &p->h, err);
     /* aep keeps what left in a storage of its own. */

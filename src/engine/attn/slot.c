@@ -25,7 +25,8 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
     a->out[a->n_out++] = (sl_wire_token){.request = s->request,
                                          .position = position,
                                          .token = token,
-                                         .finish = finish,
+                                         .finish = (uint16_t)finish,
+                                         .behind = sl_life_behind(s->life, position),
                                          .n_logprobs = n,
                                          .made_us = sl_clock_now_us(&a->w->clock)};
     if (n) memcpy(a->pairs + a->n_pairs, logprobs, n * sizeof *logprobs);
@@ -48,6 +49,8 @@ sl_slot *sl_slot_of(sl_attn *a, uint64_t request) {
 void sl_slot_release(sl_attn *a, sl_slot *s) {
     a->n_waiting -= s->life->waits;
     sl_guide_let_go(s->guide);
+    sl_free(s->may);
+    sl_draft_close(&s->draft);
     sl_free(s->tokens);
     sl_free(s->pages);
     sl_free(s->bias);
@@ -87,6 +90,11 @@ static bool ends(const sl_slot *s, uint32_t token) {
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs,
                     uint32_t n) {
     uint32_t position = s->life->tokens;
+    if (s->life->guessed) {
+        const bool right = s->tokens[position] == token && position < s->unfit;
+        sl_draft_judge(&s->draft, right);
+        sl_life_judge(s->life, right);
+    }
     bool last = sl_life_append(s->life);
     s->tokens[position] = token;
     a->w->n.tokens++;
@@ -97,6 +105,17 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
         finish = SL_FINISH_LENGTH;
     sl_attn_emit(a, s, position, token, finish, logprobs, n);
     if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
+}
+
+void sl_slot_guess(sl_attn *a, sl_slot *s) {
+    sl_life *l = s->life;
+    sl_err err;
+    if (!a->guesses || s->want_logits) return;
+    if (!s->draft.behind && sl_draft_open(&s->draft, l->given + l->max_new, &err) != SL_OK)
+        return; /* it does not */
+    l->guessed = sl_draft_guess(&s->draft, s->tokens, l->tokens, sl_life_most_guesses(l));
+    l->chance = sl_draft_chance(&s->draft);
+    s->unfit = UINT32_MAX;
 }
 
 /* ---- steps that cannot end ---- */

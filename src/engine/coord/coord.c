@@ -129,7 +129,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
                        t->position, (unsigned long long)t->request);
     if (has_token) {
         r->tokens[sl_admit_known(q)] = t->token;
-        sl_admit_token(&e->admit, r->place);
+        sl_admit_token(&e->admit, r->place, t->behind);
         sl_blame_token(e, r);
         sl_stay_note_token(e, r);
         ack->value = q->drawn - r->n_before;

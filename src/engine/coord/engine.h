@@ -206,6 +206,8 @@ typedef struct sl_worker_stats {
     int64_t pid; /* -1: a thread or remote */
     char name[64];
     uint64_t attention_rows, expert_rows, rounds, tokens;
+    uint64_t tokens_forced;          /* of tokens: the shape of their answer alone decided them */
+    uint64_t guesses, guesses_right; /* rows of what might be said next; those that were right */
     uint64_t sent_bytes, received_bytes, sent_messages, received_messages;
     uint64_t execute_us, pack_us, send_us, poll_us, wait_us, sleep_us, wall_us;
     uint64_t cpu_us; /* of its owner thread: the fabric's, where execution is emulated */

@@ -7,7 +7,9 @@
 /* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. No counters but
  * states are memory_free and machine: bytes that its machine has left, and which one that is
  * (workers of one say the same); prompt_rows, prompt_rows_done: rows of the prompts that are
- * under way; and again_out: rows that were asked of two and have not come (sched/twice.h). */
+ * under way; and again_out: rows that were asked of two and have not come (sched/twice.h).
+ * tokens_forced: of tokens, those that the shape of an answer alone decided. guesses: rows of what
+ * requests might say next (sched/draft.h), and those of them that were right. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -40,7 +42,10 @@
     X(again_asked)                                                                                 \
     X(again_counted)                                                                               \
     X(again_lost)                                                                                  \
-    X(again_out)
+    X(again_out)                                                                                   \
+    X(tokens_forced)                                                                               \
+    X(guesses)                                                                                     \
+    X(guesses_right)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

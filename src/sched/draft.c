@@ -1,0 +1,90 @@
+/* Tokens that followed the same ones before, and whether to run them. */
+#include "sched/draft.h"
+
+#include "base/mem.h"
+
+#define MOST_BITS   16u  /* of a table: what is older than half as many tokens may be forgotten */
+#define LONGEST     16u  /* tokens of a match that are looked at */
+#define NEW_SHARE   0.15 /* of a guess in its kind's chance */
+#define FIRST       0.5  /* chance, before anything is known */
+#define TIME_SHARE  0.2  /* of a measurement in the averages */
+#define FIRST_PRICE 0.3  /* of a row, before one was measured */
+
+sl_status sl_draft_open(sl_draft *d, uint32_t tokens, sl_err *err) {
+    uint32_t bits = 8;
+    while (bits < MOST_BITS && (1u << bits) / 2 < tokens) bits++;
+    *d = (sl_draft){.mask = (1u << bits) - 1};
+    for (uint32_t i = 0; i < SL_DRAFT_KINDS; i++) d->chance[i] = FIRST;
+    d->behind = sl_alloc((size_t)d->mask + 1, sizeof *d->behind);
+    return d->behind ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "guesses of %u tokens", tokens);
+}
+
+void sl_draft_close(sl_draft *d) {
+    sl_free(d->behind);
+    *d = (sl_draft){0};
+}
+
+/* Where the place behind the tokens before position n is kept. */
+static uint32_t *place_of(const sl_draft *d, const uint32_t *tokens, uint32_t n) {
+    uint64_t h = 0;
+    for (uint32_t i = n - SL_DRAFT_TOKENS; i < n; i++) h = (h ^ tokens[i]) * 0x9E3779B97F4A7C15u;
+    return &d->behind[(h >> 40) & d->mask];
+}
+
+/* Tokens before a and b that are the same ones. */
+static uint32_t common(const uint32_t *tokens, uint32_t a, uint32_t b) {
+    uint32_t n = 0;
+    while (n < LONGEST && n < a && tokens[a - n - 1] == tokens[b - n - 1]) n++;
+    return n;
+}
+
+static uint32_t kind_of(uint32_t length) {
+    return length < 5 ? 0 : length < LONGEST ? 1 : 2;
+}
+
+uint32_t sl_draft_guess(sl_draft *d, uint32_t *tokens, uint32_t n, uint32_t most) {
+    if (n < SL_DRAFT_TOKENS) return 0;
+    for (d->read = SL_MAX(d->read, SL_DRAFT_TOKENS); d->read < n; d->read++)
+        *place_of(d, tokens, d->read) = d->read;
+    const uint32_t from = *place_of(d, tokens, n);
+    const uint32_t length = from ? common(tokens, from, n) : 0;
+    if (length < SL_DRAFT_TOKENS) return 0; /* others have the same hash */
+    d->kind = kind_of(length);
+    most = SL_MIN(most, SL_DRAFT_MOST);
+    for (uint32_t i = 0; i < most; i++) tokens[n + i] = tokens[from + i]; /* guesses, too, repeat */
+    return most;
+}
+
+void sl_draft_judge(sl_draft *d, bool right) {
+    d->chance[d->kind] += NEW_SHARE * (right - d->chance[d->kind]);
+}
+
+/* ---- what they cost ---- */
+
+static void blend(double *average, double value) {
+    *average = *average > 0 ? *average + TIME_SHARE * (value - *average) : value;
+}
+
+double sl_draft_price_of(sl_draft_price *p, uint32_t decoding) {
+    if (p->speculate == SL_SPECULATE_ALWAYS) return 0;
+    if (p->speculate == SL_SPECULATE_OFF || p->plain_us <= 0 || p->since >= SL_DRAFT_PROBE)
+        return 2;
+    return p->row_us > 0 ? p->row_us * decoding / p->plain_us : FIRST_PRICE * decoding;
+}
+
+uint32_t sl_draft_worth(double chance, double price, uint32_t most) {
+    uint32_t n = 0;
+    for (double right = chance; n < most && right > price; right *= chance) n++;
+    return n;
+}
+
+void sl_draft_price_learn(sl_draft_price *p, uint32_t guesses, uint64_t step_us) {
+    const double us = step_us > 1 ? (double)step_us : 1;
+    p->since = guesses ? p->since + 1 : 0;
+    if (guesses == 0) {
+        blend(&p->plain_us, us);
+    } else if (p->plain_us > 0) { /* at least a sliver: one lucky step does not make them free */
+        const double extra = us - p->plain_us, least = us * 0.01;
+        blend(&p->row_us, SL_MAX(extra, least) / guesses);
+    }
+}

@@ -1,0 +1,17 @@
+/* Whether requests guess what they say next (sched/draft.h): a fact of the plan, the same for all
+ * workers. It decides no bit. */
+#ifndef SL_SPEC_SPECULATE_H
+#define SL_SPEC_SPECULATE_H
+
+typedef enum sl_speculate {
+    SL_SPECULATE_OFF,
+    SL_SPECULATE_LOOKUP, /* what followed where the last tokens stood before, where it is worth it
+                          */
+    SL_SPECULATE_ALWAYS, /* the same, whatever it costs: for measurements and tests */
+    SL_SPECULATE_COUNT
+} sl_speculate;
+
+/* By sl_speculate. */
+extern const char *const sl_speculate_names[SL_SPECULATE_COUNT];
+
+#endif
