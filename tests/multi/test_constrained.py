@@ -72,8 +72,9 @@ def test_tokens_that_the_shape_alone_decides(schedule, options):
     """They run with the token before them, and are those of a step each: as with log-probabilities, which want the logits of each."""
     server = Server("--schedule", schedule, "--exact", *(options or ["--transport", "loop"]))
     def run(n, **fields):
-        streams = [Stream(server, i, **{**FIELDS, **fields}, structured_outputs={"regex": DECIDED}) for i in range(n)]
-        for s in streams:
+        streams = [Stream(server, i, **FIELDS, structured_outputs={"regex": DECIDED}, **fields) for i in range(n)]
+        for i, s in enumerate(streams):
+            s.fields["seed"] = 11 + i
             s.start()
         join_all(streams)
         return [s.ids for s in streams]
@@ -83,7 +84,7 @@ def test_tokens_that_the_shape_alone_decides(schedule, options):
     assert run(STREAMS) == stepwise
     time.sleep(1)  # workers report twice a second
     forced = sum(server.metrics("worker_forced_tokens_total"))
-    assert forced >= 0.3 * sum(len(ids) for ids in stepwise)
+    assert forced >= 0.15 * sum(len(ids) for ids in stepwise)
     assert run(1) == stepwise[:1]
     for ids in stepwise:
         text = text_of(server, ids)

@@ -112,6 +112,8 @@ static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
         r[i].n_prompt = lengths[i];
         for (uint32_t j = 0; j < r[i].n_prompt; j++)
             r[i].prompt[j] = (uint32_t)sl_rng_below(state, vocab);
+        for (uint32_t j = 7; i % 3 && j < r[i].n_prompt; j++) /* what it says next can be guessed */
+            r[i].prompt[j] = r[i].prompt[j % 7];
         r[i].sampling = (sl_sampling){.top_p = 1};
         if (i % 2)
             r[i].sampling = (sl_sampling){
@@ -313,6 +315,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.plan.n_pages = sl_kv_pages_for(MOST) * (1 + (uint32_t)sl_rng_below(state, 4));
         o.plan.threads = 1 + (uint32_t)sl_rng_below(state, 2);
         o.plan.pump = sl_rng_below(state, 4) == 0;
+        if (sl_rng_below(state, 2)) o.plan.speculate = SL_SPECULATE_ALWAYS;
         o.delay_seed = sl_rng_next(state) | 1;
         o.delay_us = (uint32_t)sl_rng_below(state, 3) * 150;
         o.isa = vary_kernels();
@@ -329,9 +332,10 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
     size_t used = strlen(schedule);
     if (!gpus)
-        snprintf(schedule + used, n - used, ", tp %u and %u, pp %u, %s%s",
+        snprintf(schedule + used, n - used, ", tp %u and %u, pp %u, %s%s%s",
                  sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
-                 sl_plan_pipeline(&o.plan), kinds[o.plan.rank_kind], segmented ? ", segments" : "");
+                 sl_plan_pipeline(&o.plan), kinds[o.plan.rank_kind], segmented ? ", segments" : "",
+                 o.plan.speculate ? ", guesses" : "");
     for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
         used = strlen(schedule);
         snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",
@@ -422,7 +426,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
                          const request *r, outcome *ref) {
     sl_err err;
     sl_engine *e = NULL;
-    char schedule[96];
+    char schedule[120];
     if (start(folder, m, 0, 0, 0, wire, "loop", NULL, schedule, sizeof schedule, &e, &err) != SL_OK)
         return printf("FAILED reference: %s\n", err.msg), 1;
     int bad = 0;
@@ -440,7 +444,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
  * that there is fills the reference. */
 static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t wire, size_t which,
                           uint32_t k, const request *r, outcome *ref, uint64_t *state, bool *none) {
-    char what[240], schedule[96];
+    char what[240], schedule[120];
     sl_err err;
     sl_engine *e = NULL;
     outcome got[N_REQUESTS];

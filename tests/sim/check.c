@@ -523,6 +523,9 @@ static bool check_steps(sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_worker *w = s->worker[i];
         if (!w || !w->attn) continue;
+        s->seen[COVER_decided_by_a_shape] |= w->n.tokens_forced > 0;
+        s->seen[COVER_guessed] |= w->n.guesses > w->n.guesses_right;
+        s->seen[COVER_guessed_right] |= w->n.guesses_right > 0;
         bool again = w->n.rows_reissued > 0;
         s->seen[COVER_sent_again] |= again;
         s->seen[COVER_sent_again_aep] |= again && s->plan.schedule == SL_SCHED_AEP;

@@ -49,6 +49,9 @@
     X(bias)                                                                                        \
     X(min_p)                                                                                       \
     X(shape)                                                                                       \
+    X(decided_by_a_shape)                                                                          \
+    X(guessed)                                                                                     \
+    X(guessed_right)                                                                               \
     X(preempted_with_shape)                                                                        \
     X(logprobs)                                                                                    \
     X(prompt_logprobs)                                                                             \

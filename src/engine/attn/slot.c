@@ -22,11 +22,12 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
                   const sl_logprob *logprobs, uint32_t n) {
     if (a->n_out == a->out_cap) sl_attn_flush(a);
     if (a->n_out == a->out_cap) return; /* out of memory: the worker stops */
+    const bool drawn = token != UINT32_MAX && finish <= SL_FINISH_LENGTH;
     a->out[a->n_out++] = (sl_wire_token){.request = s->request,
                                          .position = position,
                                          .token = token,
                                          .finish = (uint16_t)finish,
-                                         .behind = sl_life_behind(s->life, position),
+                                         .behind = drawn ? sl_life_behind(s->life, position) : 0,
                                          .n_logprobs = n,
                                          .made_us = sl_clock_now_us(&a->w->clock)};
     if (n) memcpy(a->pairs + a->n_pairs, logprobs, n * sizeof *logprobs);
