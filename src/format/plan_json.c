@@ -640,6 +640,14 @@ sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *e
                    (unsigned long long)rows, m->top_k, UINT32_MAX);
 }
 
+/* What is drawn has to be what a model says. */
+static sl_status check_speculate(const sl_plan *p, sl_err *err) {
+    if (!p->speculate || !sl_device_is_modelled(&p->device)) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "plan: speculate %s: tokens of an emulated device follow no text",
+                   sl_speculate_names[p->speculate]);
+}
+
 /* Copies need another worker to be at, and pages with something in them. */
 static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
     uint32_t attention = 0;
@@ -661,6 +669,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (st == SL_OK) st = sl_ranks_check(p, err);
     if (st == SL_OK) st = sl_gpus_check(p, err);
     if (st == SL_OK) st = check_schedule(p, err);
+    if (st == SL_OK) st = check_speculate(p, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st != SL_OK) return st;
     if (m->weightless && !p->random_weights && !sl_device_is_modelled(&p->device))
