@@ -528,6 +528,11 @@ static void refused_workers(void **state) {
             "schedule dep keeps roles apart, 1 workers have both");
     refused("{" HEAD ",\"kv_replicas\":1," PAIR "}", SL_ERR_INFEASIBLE,
             "kv_replicas 1 needs two attention workers, there is 1");
+    refused("{" HEAD ",\"speculate\":\"often\"," PAIR "}", SL_ERR_ARG,
+            "speculate 'often' is unknown: off, lookup, always");
+    refused("{" HEAD ",\"speculate\":true," PAIR "}", SL_ERR_FORMAT, "speculate");
+    refused("{" HEAD ",\"speculate\":\"lookup\",\"device\":{}," PAIR "}", SL_ERR_UNSUPPORTED,
+            "tokens of an emulated device");
     refused("{" HEAD ",\"kv_replicas\":2," PAIR "}", SL_ERR_LIMIT, "kv_replicas");
     refused("{" HEAD ",\"tp\":{\"expert\":3}," PAIR "}", SL_ERR_ARG, "1, 2, 4 or 8 are possible");
     refused("{" HEAD ",\"tp\":{\"expert\":16}," PAIR "}", SL_ERR_LIMIT, "expert");
