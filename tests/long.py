@@ -89,6 +89,9 @@ PARTS = {
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
     "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 6,
                 [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
+    "races": ("CUDA's kernels of products on an emulator that watches every load and store", 2,
+              [(name, ["ctest", "--test-dir", "build", "-C", "Long", "--output-on-failure", "-R", f"^cuda.races.{name}$", "--no-tests=error"])
+               for name in ("fast", "products", "fast_products")]),
     "many": ("a thousand real workers in one deployment, tokens as of one worker alone", 1,
              [("1,000 workers", ["build/tests/test_engine_many", "all"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
@@ -122,7 +125,7 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
           "clients": ("release", "build", "sluice"),
-          "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
+          "races": ("release", "build", "all"), "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
           "launchers": ("release", "build", "sluice")}
 
 

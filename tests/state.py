@@ -27,7 +27,7 @@ REACHES = {
     "stalls": (["engine"], ["tests/multi/test_stall.py", "tests/multi/test_relay.py", "tests/relay.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
     "launchers": (["engine", "serve"], ["packaging/python", "tests/wheel/package.py", "tests/launchers", "tests/environment.py", "tests/launched.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden", "tools/sluice"]),
     "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
-    "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),
+    "races": (["stage"], ["tests/cuda"]), "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),
     "docs": (None, ALL), "packages": (None, ALL), "fuzz": (None, ["src", "include", "tests/fuzz"]),
 }
 
