@@ -277,6 +277,7 @@ def draw(seed, kinds, transports):
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
     copies = ["--kv-replicas", "1"] if attention > 1 and beside("copies", seed, 0.4) else []
     checks = ["--checksums", "on"] if beside("checksums", seed, 0.3) else []
+    guesses = ["--speculate", "always"] if exact and beside("guesses", seed, 0.3) else []
     if cover := draw_cover(seed, experts or attention):
         placement, popularity = cover, None
     place, grows = draw_growth(seed, attention, experts) if kinds else ([], [])
@@ -284,6 +285,6 @@ def draw(seed, kinds, transports):
     keeps = ["--responses", "1000", "--responses-grace", "120"] if kept else []
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
-    options += placement + limit + copies + checks + place + keeps + draw_gangs(seed, experts) + (["--exact"] if exact else [])
+    options += placement + limit + copies + checks + guesses + place + keeps + draw_gangs(seed, experts) + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
                     strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))))

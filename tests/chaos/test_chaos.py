@@ -81,6 +81,7 @@ def test_what_is_to_be_struck_is_drawn():
     drawn = [draw.draw(seed, list(draw.KINDS), ["shm", "tcp"]) for seed in range(1, 301)]
     assert sum(s.covered for s in drawn) > 60 and sum(s.popularity is not None for s in drawn) > 30
     assert sum(s.kept for s in drawn) > 10 and sum("--checksums" in s.options for s in drawn) > 50
+    assert sum("--speculate" in s.options for s in drawn) > 50
     assert sum("--max-experts" in s.options or "--max-attention" in s.options for s in drawn) > 10
 
 
