@@ -7,9 +7,8 @@
  *      that decoding requests cannot starve them;
  *   3. decoding slots get one row each, taken round the table from `turn` on, so that no slot
  * starves when there are more of them than rows;
- *   4. those that know more tokens of theirs (SL_BATCH_MORE, or as many as decode, of all of them)
- * get rows of these, too, the first of the table first: it would be a step each, but others wait
- * for this one;
+ *   4. who knows more tokens gets rows of these, too, the first of the table first, but all
+ *      together no more than SL_BATCH_MORE, or than decode: others wait for this step;
  *   5. what is left of these may be guesses of what follows (sched/draft.h), if no prompt waits;
  *   6. what is left, at most max_chunk, goes to the prefilling slots that may take rows, the oldest
  *      first: many short prompts share a step. */

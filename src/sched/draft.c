@@ -65,7 +65,7 @@ static void blend(double *average, double value) {
     *average = *average > 0 ? *average + TIME_SHARE * (value - *average) : value;
 }
 
-double sl_draft_price_of(sl_draft_price *p, uint32_t decoding) {
+double sl_draft_price_of(const sl_draft_price *p, uint32_t decoding) {
     if (p->speculate == SL_SPECULATE_ALWAYS) return 0;
     if (p->speculate == SL_SPECULATE_OFF || p->plain_us <= 0 || p->since >= SL_DRAFT_PROBE)
         return 2;

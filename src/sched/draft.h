@@ -61,7 +61,7 @@ typedef struct sl_draft_price {
 
 /* Tokens of one request that a guess's row has to be worth, in the step that is formed now; above
  * 1: it has none. */
-double sl_draft_price_of(sl_draft_price *p, uint32_t decoding);
+double sl_draft_price_of(const sl_draft_price *p, uint32_t decoding);
 /* Of `most` guesses, each right in so many cases, those that are worth that. */
 uint32_t sl_draft_worth(double chance, double price, uint32_t most);
 /* A step of decoding rows and so many of guesses took so long. */
