@@ -75,6 +75,7 @@ void sl_plan_set_schedule(sl_plan *p, sl_schedule s) {
     p->policy = SL_POLICY_DEFRAG;
     p->lookahead = SL_PLAN_LOOKAHEAD;
     p->delta = SL_PLAN_DELTA;
+    p->rail_bytes = SL_PLAN_RAIL_BYTES;
 }
 
 sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
@@ -313,6 +314,12 @@ static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_u32(v, "lookahead", SL_JSON_OPTIONAL, 0, 1024, &p->lookahead, err);
     if (st == SL_OK) st = sl_json_f64(v, "delta", SL_JSON_OPTIONAL, 1e-6, 1, &p->delta, err);
+    if (st == SL_OK)
+        st = sl_json_u32(v, "rail_bytes", SL_JSON_OPTIONAL, 1, SL_WIRE_MAX_BYTES, &p->rail_bytes,
+                         err);
+    if (st == SL_OK && s != SL_SCHED_HYBRID && p->rail_bytes != SL_PLAN_RAIL_BYTES)
+        return sl_json_fail(v, "rail_bytes", err, SL_ERR_ARG, "it is of schedule hybrid, not %s",
+                            schedule);
     return st;
 }
 
@@ -400,7 +407,8 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
         "order",     "policy",     "lookahead", "delta",    "wire",           "exact",
         "workers",   "limits",     "threads",   "progress", "device",         "route_skew",
         "placement", "deployment", "costs",     "pin",      "activations",    "kv_replicas",
-        "segments",  "tp",         "pp",        "gpu",      "random_weights", "speculate"};
+        "segments",  "tp",         "pp",        "gpu",      "random_weights", "speculate",
+        "rail_bytes"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],
@@ -569,6 +577,8 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     if (p->speculate)
         json_object_set_new(doc, "speculate", json_string(sl_speculate_names[p->speculate]));
     if (sl_plan_has_gangs(p)) json_object_set_new(doc, "tp", sl_ranks_json(p));
+    if (p->schedule == SL_SCHED_HYBRID)
+        json_object_set_new(doc, "rail_bytes", json_integer(p->rail_bytes));
     sl_pipeline_print(p, doc);
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));

@@ -203,6 +203,23 @@ static sl_status check_pipeline(const sl_plan *p, sl_err *err) {
     return SL_OK;
 }
 
+/* What gangs have to be to have rails. */
+static sl_status check_rails(const sl_plan *p, sl_err *err) {
+    if (p->schedule != SL_SCHED_HYBRID) return SL_OK;
+    if (sl_plan_rails(p) == 1)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: schedule hybrid is of gangs: tp (--tp) 1, 2 is the least");
+    if (sl_plan_pipeline(p) > 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: schedule hybrid between pipelines (pp, --pp %u)",
+                       sl_plan_pipeline(p));
+    if (p->rank_kind == SL_RANKS_MACHINES)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: schedule hybrid is of ranks that are threads or processes (tp.ranks, "
+                       "--tp-ranks), as rows lie where all of them see them");
+    return SL_OK;
+}
+
 /* How many ranks a worker can be, and what gangs cannot do. */
 sl_status sl_ranks_check(const sl_plan *p, sl_err *err) {
     const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION);
@@ -223,6 +240,7 @@ sl_status sl_ranks_check(const sl_plan *p, sl_err *err) {
     if (p->segments && !p->exact)
         return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
     sl_status st = check_pipeline(p, err);
+    if (st == SL_OK) st = check_rails(p, err);
     if (st != SL_OK) return st;
     if (attention == 1 && expert == 1 && sl_plan_pipeline(p) == 1) return check_addresses(p, err);
     if (sl_device_is_modelled(&p->device) && p->rank_kind != SL_RANKS_THREADS)

@@ -79,6 +79,10 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_CLOCK] = "CLOCK",
         [SL_MSG_TRACE_GET] = "TRACE_GET",
         [SL_MSG_TRACE] = "TRACE",
+        [SL_MSG_RAILS] = "RAILS",
+        [SL_MSG_STRIPED] = "STRIPED",
+        [SL_MSG_RAIL_IS] = "RAIL_IS",
+        [SL_MSG_STRIPE] = "STRIPE",
     };
     return kind < SL_LEN(names) ? names[kind] : NULL;
 }

@@ -75,6 +75,11 @@ typedef enum sl_msg_kind {
     SL_MSG_TRACE_GET,  /* events from `number` on; the worker stops recording. With `rows`: so many
                           at most of the last `number` ns; it goes on recording for a while */
     SL_MSG_TRACE,      /* `rows` events from `number` on */
+    /* workers with rails (net/rails.h) */
+    SL_MSG_RAILS = 64, /* who was called: where its rails are */
+    SL_MSG_STRIPED,    /* the header of a message and its first stripe */
+    SL_MSG_RAIL_IS,    /* over rail `chunk`: it is of the connection with key `number` */
+    SL_MSG_STRIPE,     /* over rail `chunk`: its stripe of message `number` */
 } sl_msg_kind;
 
 /* flags of a header */
@@ -104,7 +109,7 @@ typedef struct sl_wire_header {
         uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
         uint64_t pass;    /* FUSED, COLLECTIVE: which one, from 1 */
         uint64_t number;  /* RANK_JOB, RANK_DONE: of the job; CLOCK: of the question; TRACE_GET,
-                             TRACE: of the first event; BUSY */
+                             TRACE: of the first event; BUSY; RAIL_IS, STRIPE */
     };
     uint64_t seq; /* per connection and direction, from 1, no gaps */
     uint32_t lane, layer, chunk;

@@ -88,6 +88,8 @@ typedef struct sl_placement {
 #define SL_PLAN_LOOKAHEAD 2u
 #define SL_PLAN_DELTA     1.0
 
+#define SL_PLAN_RAIL_BYTES 32768u /* unless the plan says otherwise */
+
 #define SL_PLAN_COSTS_OF 96u /* bytes */
 
 /* What sluice plan counted with: its cluster, and for either side the device's data sheet or the
@@ -129,6 +131,7 @@ typedef struct sl_plan {
                                        * experts alone (spec/gang.h); 0: 1 */
     uint32_t pp;                      /* ranks of the pipeline that each worker is; 0: 1 */
     sl_rank_kind rank_kind;           /* of all workers that have several */
+    uint32_t rail_bytes;              /* hybrid: the shortest message that goes in stripes */
     bool segments; /* with exact: sums that ranks share are taken in segments, so that bits do not
                     * depend on how many ranks there are */
     bool pin_auto; /* workers without a CPU choose cores of one node (base/topology.h) */
@@ -164,6 +167,11 @@ static inline uint32_t sl_plan_ranks(const sl_plan *p, uint32_t roles) {
 
 static inline bool sl_plan_has_gangs(const sl_plan *p) {
     return sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_ranks(p, SL_ROLE_EXPERT) > 1;
+}
+
+/* Connections that a message of rows is striped over between two workers; 1: it goes whole. */
+static inline uint32_t sl_plan_rails(const sl_plan *p) {
+    return p->schedule == SL_SCHED_HYBRID ? sl_plan_ranks(p, SL_ROLE_ATTENTION) : 1;
 }
 
 /* Of the pipeline that each worker is. */

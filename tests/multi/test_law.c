@@ -184,6 +184,11 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
         p->delta = sl_rng_below(state, 2) ? 1 : 0.9;
         return true;
     }
+    if (k == 5 && p->schedule == SL_SCHED_EP && !gpus) {
+        sl_plan_set_schedule(p, SL_SCHED_HYBRID);
+        p->rail_bytes = 1 + (uint32_t)sl_rng_below(state, 3) * 2000;
+        return true;
+    }
     if (k == 4 && p->schedule == SL_SCHED_EP)
         sl_plan_set_schedule(p, SL_SCHED_EPS);
     else if (k > 3)
@@ -223,6 +228,11 @@ static void vary_pipeline(sl_plan *p, uint32_t n_layers, uint64_t *state) {
 /* A sixth of the gangs are of machines, each rank of which is a program that has to start; one
  * deployment in four has pipelines. */
 static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
+    if (p->schedule == SL_SCHED_HYBRID) {
+        p->attention_tp = p->expert_tp = sl_rng_below(state, 4) ? 2 : 4;
+        p->rank_kind = sl_rng_below(state, 2) ? SL_RANKS_THREADS : SL_RANKS_PROCESSES;
+        return;
+    }
     if (!devices.seed && sl_rng_below(state, 4) == 0) {
         vary_pipeline(p, n_layers, state);
         return;

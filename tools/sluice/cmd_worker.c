@@ -73,6 +73,7 @@ int cmd_worker(const sl_options *o) {
                               .host = o->fabric_host,
                               .port = (uint16_t)o->fabric_port,
                               .advertise = o->advertise,
+                              .rails = o->rails,
                               .secret = {(const uint8_t *)secret, strlen(secret)},
                               .model_folder = o->model,
                               .isa = kernels,

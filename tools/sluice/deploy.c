@@ -94,6 +94,9 @@ static sl_status apply_schedule(const sl_options *o, sl_plan *p, sl_err *err) {
         (o->policy[0] || o->delta > 0 || o->lookahead != UINT32_MAX))
         st = sl_fail(err, SL_ERR_ARG, "--policy, --lookahead and --delta are for aep, not %s",
                      sl_schedule_name(s));
+    if (st == SL_OK && s != SL_SCHED_HYBRID && o->rail_bytes)
+        st = sl_fail(err, SL_ERR_ARG, "--rail-bytes is for hybrid, not %s", sl_schedule_name(s));
+    if (o->rail_bytes) p->rail_bytes = o->rail_bytes;
     if (st == SL_OK && o->chunk_by[0]) st = sl_chunking_parse(o->chunk_by, &p->chunking, err);
     if (st == SL_OK && o->order[0]) st = sl_order_parse(o->order, &p->order, err);
     if (st == SL_OK && o->policy[0]) st = sl_policy_parse(o->policy, &p->policy, err);
@@ -185,7 +188,8 @@ static uint32_t share_of_cores(const sl_plan *p) {
 /* Nobody said how to schedule: no plan, no schedule, nothing that belongs to one. */
 static bool schedule_is_open(const sl_options *o) {
     bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||
-                o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0;
+                o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0 ||
+                o->rail_bytes;
     return strcmp(o->schedule, "auto") == 0 && !said;
 }
 

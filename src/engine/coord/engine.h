@@ -217,6 +217,8 @@ typedef struct sl_worker_stats {
     uint64_t rows_late;            /* that came when another answer had counted */
     uint64_t again_asked;          /* of answers, asked of two: counted, late, lost or out */
     uint64_t again_counted, again_lost, again_out;
+    uint64_t striped_messages;        /* sent in stripes, one a rank; and of their bytes... */
+    uint64_t rail_bytes;              /* ...those that ranks other than the first sent */
     uint64_t steps_given_up;          /* done again from their beginning */
     uint64_t prompt_rows;             /* of all prompts that are under way now... */
     uint64_t prompt_rows_done;        /* ...and how many of them are computed */

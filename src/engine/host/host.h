@@ -9,6 +9,7 @@
 #include "base/trace.h"
 #include "engine/host/counts.h"
 #include "net/net.h"
+#include "net/rails.h"
 #include "sched/busy.h"
 #include "sched/change.h"
 #include "sched/idset.h"
@@ -70,6 +71,7 @@ typedef struct sl_worker {
     bool spare;            /* the others serve without it while it gets ready the first time */
     const sl_watch *watch; /* sees what is decided here; NULL: nobody */
     sl_net *net;
+    sl_rails *rails; /* schedule hybrid: with other workers; NULL: all goes whole */
     sl_hello hello;
     sl_conn *coordinator;
     bool coordinator_open;

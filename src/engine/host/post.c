@@ -84,7 +84,8 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
     w->n.sent_messages++;
     w->n.sent_bytes += SL_WIRE_HEADER_BYTES + bytes;
     sl_trace_event before = sl_worker_begin_send(w, dst, &h, bytes);
-    sl_status st = sl_net_send(w->net, c, h, payload);
+    sl_status st = w->rails && dst != SL_NO_WORKER ? sl_rails_send(w->rails, c, h, payload)
+                                                   : sl_net_send(w->net, c, h, payload);
     sl_worker_begin(w, &before);
     return st;
 }

@@ -30,6 +30,11 @@ void sl_worker_send_stats(sl_worker *w) {
     w->n.cpu_us = sl_thread_cpu_ns() / 1000;
     w->n.machine = sl_clock_id();
     w->n.memory_free = sl_memory_free();
+    if (w->rails) {
+        const sl_rails_stats r = sl_rails_stats_of(w->rails);
+        w->n.striped_messages = r.striped;
+        w->n.rail_bytes = r.rail_bytes;
+    }
     sl_buf *b = sl_net_buf_take(w->net, sizeof w->n + sl_counts_bytes(&w->counts));
     if (!b) return;
     sl_wr wr = sl_wr_of(b->data, b->len);

@@ -9,7 +9,9 @@
  * (workers of one say the same); prompt_rows, prompt_rows_done: rows of the prompts that are
  * under way; and again_out: rows that were asked of two and have not come (sched/twice.h).
  * tokens_forced: of tokens, those that the shape of an answer alone decided. guesses: rows of what
- * requests might say next (sched/draft.h), and those of them that were right. */
+ * requests might say next (sched/draft.h), and those of them that were right. sent_bytes counts a
+ * message as if it went whole; rail_bytes: of these, what ranks other than the first have sent
+ * (schedule hybrid). */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -45,7 +47,9 @@
     X(again_out)                                                                                   \
     X(tokens_forced)                                                                               \
     X(guesses)                                                                                     \
-    X(guesses_right)
+    X(guesses_right)                                                                               \
+    X(striped_messages)                                                                            \
+    X(rail_bytes)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

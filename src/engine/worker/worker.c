@@ -13,6 +13,7 @@
 #include "format/plan_json.h"
 #include "format/json.h"
 #include "sched/hedge.h"
+#include "spec/schedules.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -41,14 +42,18 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
     if (!peer->is_coordinator && c == w->coordinator)
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answers where the coordinator is called",
                        peer->worker);
-    if (!peer->is_coordinator) return sl_peers_on_open(w, c, peer, err);
+    if (!peer->is_coordinator) {
+        const bool calls = !sl_peers_of(w, c);
+        sl_status st = sl_peers_on_open(w, c, peer, err);
+        return st == SL_OK && calls && w->rails ? sl_rails_greet(w->rails, c, err) : st;
+    }
     if (c != w->coordinator) return sl_fail(err, SL_ERR_PROTOCOL, "a second coordinator");
     w->coordinator_open = true;
     return SL_OK;
 }
 
-static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
-                            sl_err *err) {
+static sl_status take_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                              sl_err *err) {
     sl_worker *w = ctx;
     const sl_worker_peer *p = sl_peers_of(w, c);
     sl_inbox_item item = {.conn = c,
@@ -63,8 +68,16 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     return st;
 }
 
+static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err) {
+    sl_worker *w = ctx;
+    return w->rails && c != w->coordinator ? sl_rails_on_message(w->rails, c, h, payload, err)
+                                           : take_message(w, c, h, payload, err);
+}
+
 static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_worker *w = ctx;
+    if (w->rails) sl_rails_on_down(w->rails, c);
     if (sl_peers_of(w, c) || c == w->coordinator) /* else it was turned away: the fabric says so */
         sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name,
                text, sl_status_text(why));
@@ -165,6 +178,50 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
     return st;
 }
 
+/* What the net was made with; the plan has said who this worker is. */
+static sl_net_opts net_opts(sl_worker *w) {
+    const sl_worker_opts *o = w->opts;
+    return (sl_net_opts){.transport = o->transport,
+                         .hub = o->hub,
+                         .host = o->host,
+                         .port = o->port,
+                         .advertise = o->advertise,
+                         .secret = o->secret,
+                         .hello = w->hello,
+                         .clock = w->clock,
+                         .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
+                         .parent = o->parent,
+                         .sums = o->sums,
+                         .on = {on_open, on_message, on_down},
+                         .ctx = w};
+}
+
+/* Schedule hybrid: who called before the plan was here hears of the rails now. */
+static sl_status open_rails(sl_worker *w, sl_err *err) {
+    const sl_plan *p = &w->plan;
+    if (sl_plan_rails(p) == 1) return SL_OK;
+    if (w->opts->advertise && w->opts->advertise[0])
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "schedule %s: rails listen at addresses of this machine, --advertise %s is "
+                       "none",
+                       sl_schedule_name(p->schedule), w->opts->advertise);
+    sl_rails_opts o = {.n = sl_plan_rails(p),
+                       .least = p->rail_bytes,
+                       .hosts = w->opts->rails,
+                       .main = w->net,
+                       .net = net_opts(w),
+                       .driven = w->virtual_time,
+                       .deliver = take_message,
+                       .ctx = w};
+    o.net.callers = p->n_workers;
+    sl_status st = sl_rails_open(&o, &w->rails, err);
+    for (uint32_t id = 0; st == SL_OK && id < w->n_peers; id++) {
+        const sl_worker_peer *peer = &w->peer[id];
+        if (peer->open && !peer->called_us) st = sl_rails_greet(w->rails, peer->conn, err);
+    }
+    return st;
+}
+
 static sl_status adopt_plan(sl_worker *w, sl_err *err) {
     const sl_plan *p = &w->plan;
     sl_status st = sl_peers_reserve(w, p->n_workers, err);
@@ -181,7 +238,7 @@ static sl_status adopt_plan(sl_worker *w, sl_err *err) {
     snprintf(who, sizeof who, "worker %u", w->id);
     snprintf(w->hello.name, sizeof w->hello.name, "%s", who);
     w->planned = true;
-    return SL_OK;
+    return open_rails(w, err);
 }
 
 /* {"you": id, "model": folder, "trace_events": most of them, "joins": whether the others run
@@ -454,6 +511,7 @@ static void drain_inbox(sl_worker *w) {
 bool sl_worker_step(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_POLL);
     uint32_t came = sl_net_progress(w->net);
+    if (w->rails) came += sl_rails_progress(w->rails);
     bool computes = w->device && sl_device_poll(w->device);
     if (w->device && !computes) sl_device_tend(w->device);
     if (sl_worker_has_no_device(w)) return true;
@@ -489,19 +547,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
     w->hello = (sl_hello){.worker = o->wanted, .incarnation = randombytes_random()};
     w->hello.roles = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
     snprintf(w->hello.name, sizeof w->hello.name, "worker");
-    sl_net_opts no = {.transport = o->transport,
-                      .hub = o->hub,
-                      .host = o->host,
-                      .port = o->port,
-                      .advertise = o->advertise,
-                      .secret = o->secret,
-                      .hello = w->hello,
-                      .clock = w->clock,
-                      .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
-                      .parent = o->parent,
-                      .sums = o->sums,
-                      .on = {on_open, on_message, on_down},
-                      .ctx = w};
+    const sl_net_opts no = net_opts(w);
     sl_status st = sl_inbox_reserve(&w->inbox, err);
     if (st == SL_OK) st = sl_net_create(&no, &w->net, err);
     if (st == SL_OK) st = sl_net_connect(w->net, o->coordinator, NULL, &w->coordinator, err);
@@ -530,6 +576,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
     w->device = NULL;
     sl_inbox_item it; /* also what came while the device ended */
     while (sl_inbox_pop(&w->inbox, &it)) sl_net_buf_give(w->net, it.payload);
+    sl_rails_free(w->rails);
     if (crash)
         sl_net_abandon(w->net);
     else
@@ -579,6 +626,7 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         begin_rest(w);
         if (!rests_since_ns) rests_since_ns = sl_now_ns();
         bool soon = sl_now_ns() - rests_since_ns < SOON_NS && w->doing.kind == SL_TRACE_WAIT;
+        if (w->rails && sl_rails_await(w->rails)) soon = false; /* rails wake it */
         sl_net_set_poll(w->net, soon ? SL_NET_POLL_US : 0);
         sl_net_wait(w->net, w->attn && sl_attn_is_owed(w->attn) ? SL_HEDGE_LOOK_US : IDLE_US);
     }

@@ -17,6 +17,7 @@ typedef struct sl_worker_opts {
     const char *host;        /* fabric address to bind */
     uint16_t port;           /* and port; 0: any free one */
     const char *advertise;   /* see sl_net_opts */
+    const char *rails;       /* see sl_rails_opts.hosts; NULL or "": at `host` */
     sl_span secret;
     const char *model_folder; /* NULL or "": the coordinator's path */
     const char *isa;          /* as of sl_kernels_select; NULL or "": its base */
