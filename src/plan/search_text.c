@@ -22,7 +22,6 @@ static const char *tp_not_run(const sl_search_problem *p, const sl_layout *l) {
 
 const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l) {
     if (l->kind == SL_LAYOUT_PIPELINE && !is_cpu(p, l->attn_group)) return "pipelines over GPUs";
-    if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
     const char *tp = l->tp_a > 1 || l->tp_e > 1 ? tp_not_run(p, l) : NULL;
     if (tp) return tp;
     uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);

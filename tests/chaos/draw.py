@@ -149,6 +149,16 @@ def draw_gangs(seed, experts):
             "--tp-ranks", rng.choice(["processes", "processes", "threads"])]
 
 
+def draw_rails(seed, options, relayed):
+    """Half of the deployments with schedule ep are gangs with rails instead (hybrid); rails do not pass a relay."""
+    if options[options.index("--schedule") + 1] != "ep" or relayed or not beside("rails", seed, 0.5):
+        return False
+    rng = random.Random(f"rails of {seed}")
+    options[options.index("--schedule") + 1] = "hybrid"
+    options += ["--tp", "2", "--tp-ranks", rng.choice(["processes", "threads"]), "--rail-bytes", str(rng.choice([1, 1, 4000]))]
+    return True
+
+
 def strike_ranks(seed, options, strikes):
     """Where ranks are processes, every other kill is of a rank of that worker, if it has any."""
     rng = random.Random(f"ranks of {seed}")
@@ -285,6 +295,7 @@ def draw(seed, kinds, transports):
     keeps = ["--responses", "1000", "--responses-grace", "120"] if kept else []
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
-    options += placement + limit + copies + checks + guesses + place + keeps + draw_gangs(seed, experts) + (["--exact"] if exact else [])
+    gangs = [] if draw_rails(seed, options, RELAYED & set(drawn)) else draw_gangs(seed, experts)
+    options += placement + limit + copies + checks + guesses + place + keeps + gangs + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
                     strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))))

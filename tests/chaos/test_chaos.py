@@ -82,6 +82,8 @@ def test_what_is_to_be_struck_is_drawn():
     assert sum(s.covered for s in drawn) > 60 and sum(s.popularity is not None for s in drawn) > 30
     assert sum(s.kept for s in drawn) > 10 and sum("--checksums" in s.options for s in drawn) > 50
     assert sum("--speculate" in s.options for s in drawn) > 50
+    rails = [s for s in drawn if "hybrid" in s.options]
+    assert len(rails) > 10 and not any(draw.RELAYED & set(s.kinds) for s in rails)
     assert sum("--max-experts" in s.options or "--max-attention" in s.options for s in drawn) > 10
 
 

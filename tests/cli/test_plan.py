@@ -167,9 +167,9 @@ def test_what_is_planned_only_is_refused_by_name(tmp_path, here):
     out = tmp_path / "plan.json"
     plan(TINY, "--cluster", here, "-o", out)
     written = json.loads(out.read_text())
-    for change, word in [({"schedule": "hybrid"}, "does not run it yet"), ({"schedule": "pipeline"}, 'workers are pipelines ("pp", --pp)')]:
+    for change, word in [({"schedule": "hybrid"}, "tp (--tp) 1, 2 is the least"), ({"schedule": "pipeline"}, 'workers are pipelines ("pp", --pp)')]:
         out.write_text(json.dumps(written | change))
-        _, err = sluice("run", TINY, "--plan", out, "--ids", "3", code=1)
+        _, err = sluice("run", TINY, "--plan", out, "--ids", "3", code=2 if change["schedule"] == "hybrid" else 1)
         assert word in err and change["schedule"] in err
     for part, word in [({"tensor_parallel": {"attention": 8, "expert": 1}}, "tensor parallelism 8"),
                        ({"pipeline_stages": 2}, '2 stages were planned, "pp" has 1 ranks')]:
@@ -327,6 +327,11 @@ def test_every_strategy_of_cpus_runs(tmp_path, nodes):
         assert row["planned_only"] is False
         file.write_text(json.dumps(row["plan"]))
         assert json.loads(sluice("run", TINY, "--plan", file, *request)[0])["ids"] == alone, row["strategy"]
+        assert (row["plan"]["schedule"] == "hybrid") == bool(re.fullmatch(r"TP=2\+DP=2, TP=2(\+EP=2)?", row["strategy"])), row["strategy"]
+    found = plan(*args[:3], "--only", "hybrid", "--slo-tpot", "none", "--workload", load, "--plans")["deployments"]
+    assert found and all(r["planned_only"] is False and r["plan"]["schedule"] == "hybrid" for r in found)
+    file.write_text(json.dumps(found[0]["plan"]))
+    assert json.loads(sluice("run", TINY, "--plan", file, *request)[0])["ids"] == alone
     sluice("plan", *args, "--runnable", "-o", file)
     assert json.loads(file.read_text())["deployment"]["predicted"]["strategy"] == names[0]
 

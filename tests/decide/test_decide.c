@@ -326,7 +326,7 @@ static bool run_seed(const char *folder, const sl_model_spec *m, uint64_t seed, 
     uint64_t rng = seed * 7919;
     scene x = {.folder = folder, .model = m};
     draw_costs(&rng, &x);
-    bool ok = draw_plan(&rng, &x, (sl_schedule)(seed % SL_SCHED_COUNT)) && draw_load(&rng, &x) &&
+    bool ok = draw_plan(&rng, &x, (sl_schedule)(seed % SL_SCHED_HYBRID)) && draw_load(&rng, &x) &&
               world_run(&x, engine);
     if (ok) note_scene(&x);
     if (planted) x.control_us += 1;

@@ -1,11 +1,12 @@
-/* Every decoder of src/net/wire.h and the handshake's hello. Input: selector, 72 header bytes,
- * payload; of KV pages the header's kind selects. What decodes is read to its last byte, so that a
- * view outside the payload is found. */
+/* Every decoder of src/net/wire.h, those of rails and of the handshake's hello. Input: selector, 72
+ * header bytes, payload; of KV pages and rails the header's kind selects. What decodes is read to
+ * its last byte, so that a view outside the payload is found. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "net/net_int.h"
+#include "net/rails.h"
 #include "spec/kv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -133,6 +134,25 @@ static void kept(const sl_wire_header *h, sl_span in) {
     for (uint32_t i = 0; i < h->rows; i++) SL_ASSERT(!sl_page_key_none(k[i].key));
 }
 
+/* What decodes encodes to the same bytes. */
+static void rails(const sl_wire_header *h, sl_span in, uint32_t n) {
+    sl_rails_greeting g;
+    sl_rails_striped s;
+    uint8_t again[SL_RAILS_GREETING_HEAD + SL_RAILS_MAX * SL_RAILS_ADDRESS];
+    sl_err err;
+    if (h->kind == SL_MSG_RAILS && sl_rails_greeting_decode(in, &g, &err) == SL_OK) {
+        SL_ASSERT(g.n >= 2 && g.n <= SL_RAILS_MAX && sl_rails_greeting_bytes(g.n) == in.len);
+        for (uint32_t i = 1; i < g.n; i++) SL_ASSERT(strlen(g.at[i]) < SL_RAILS_ADDRESS);
+        sl_rails_greeting_encode(&g, again);
+        SL_ASSERT(memcmp(again, in.data, in.len) == 0);
+    }
+    if (h->kind == SL_MSG_STRIPED && sl_rails_striped_decode(in, n, &s, &err) == SL_OK) {
+        SL_ASSERT(sl_rails_cut(s.bytes, n, 1) == in.len - SL_RAILS_STRIPED_HEAD);
+        sl_rails_striped_encode(&s, again);
+        SL_ASSERT(memcmp(again, in.data, SL_RAILS_STRIPED_HEAD) == 0);
+    }
+}
+
 static void hello(sl_span in) {
     sl_hello h;
     sl_err err;
@@ -163,6 +183,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         pages(&h, in);
     else if (h.kind == SL_MSG_KV_KEPT)
         kept(&h, in);
+    else if (h.kind == SL_MSG_RAILS || h.kind == SL_MSG_STRIPED)
+        rails(&h, in, 2 + data[0] % (SL_RAILS_MAX - 1));
     else if (what == 0)
         dispatch(&h, in, &m, f);
     else if (what == 1)

@@ -180,7 +180,8 @@ static void pipelines_take_their_law(void **state) {
         static scene x;
         const uint32_t ranks = rows[i].ranks, lanes = rows[i].lanes;
         model_of(&x.m, 8, 0, 8, 2);
-        x.m.d_ff_expert = 256; /* so that a block is more than a vocabulary, and ranks have as many */
+        x.m.d_ff_expert =
+            256; /* so that a block is more than a vocabulary, and ranks have as many */
         x.c = (sl_costs){
             .stage = {[SL_COST_ATTENTION] = {.row_us = 100}, [SL_COST_EXPERT] = {.row_us = 50}}};
         scene_init(&x, 1, 0, lanes > 1 ? SL_SCHED_PINGPONG : SL_SCHED_EP);
@@ -341,7 +342,8 @@ static uint32_t upto(uint64_t *rng, uint32_t least, uint32_t most) {
 
 static void draw_scene(scene *x, uint64_t *rng) {
     sl_schedule schedule = (sl_schedule)upto(rng, 0, SL_SCHED_COUNT - 1);
-    bool together = schedule == SL_SCHED_EP || schedule == SL_SCHED_EPS;
+    bool together =
+        schedule == SL_SCHED_EP || schedule == SL_SCHED_EPS || schedule == SL_SCHED_HYBRID;
     uint32_t experts = 4u << upto(rng, 0, 2), dense = upto(rng, 0, 2);
     model_of(&x->m, dense + upto(rng, 1, 4), dense, experts, upto(rng, 1, 4));
     if (upto(rng, 0, 1)) x->m.d_ff_shared = 64;

@@ -40,7 +40,8 @@ static sl_stage_run draw_run(sl_schedule schedule, bool shared) {
                       .lookahead = 2,
                       .delta = 1};
     if (schedule != SL_SCHED_FINDEP && schedule != SL_SCHED_EPS) r.chunks = 1;
-    if (schedule < SL_SCHED_PINGPONG || schedule == SL_SCHED_EPS) r.lanes = 1;
+    if (schedule < SL_SCHED_PINGPONG || schedule == SL_SCHED_EPS || schedule == SL_SCHED_HYBRID)
+        r.lanes = 1;
     double c = draw();
     r.ms[SL_STAGE_ATTN] = draw();
     r.ms[SL_STAGE_SHARED] = shared ? draw() : 0;

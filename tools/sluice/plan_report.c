@@ -95,7 +95,7 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
     if (planned)
         fprintf(out,
                 "* planned only: tensor parallelism and pipelines over GPUs, tensor parallelism of "
-                "one role of two, hybrid and over %u workers are not run yet.\n",
+                "one role of two and over %u workers are not run yet.\n",
                 SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)

@@ -119,7 +119,8 @@ static void put_prediction(const void *ctx, FILE *out) {
 static sl_plan_draft draft_of(const listing *l, uint32_t group, const row *x) {
     const sl_strategy *s = &x->s;
     const bool apart = !is_colocated(s);
-    const sl_schedule one_batch = apart ? SL_SCHED_DEP : SL_SCHED_EP;
+    const bool rails = s->tp_a > 1 && s->dp > 1; /* the exchange that was counted with */
+    const sl_schedule one_batch = apart ? SL_SCHED_DEP : rails ? SL_SCHED_HYBRID : SL_SCHED_EP;
     return (sl_plan_draft){.schedule = sl_schedule_name(s->pp > 1 ? SL_SCHED_PINGPONG : one_batch),
                            .lanes = s->pp,
                            .chunks = 1,

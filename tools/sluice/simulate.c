@@ -286,6 +286,10 @@ sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *x, sl_err *e
     bool has_shape;
     sl_status st = read_model(o->arg[0], &x->model, &shape, &has_shape, err);
     if (st == SL_OK) st = sl_deploy_plan(o, &x->model, &x->plan, err);
+    if (st == SL_OK && x->plan.schedule == SL_SCHED_HYBRID)
+        st = sl_fail(err, SL_ERR_UNSUPPORTED,
+                     "schedule hybrid is not simulated: what it adds to ep is links of their own "
+                     "for ranks");
     if (st == SL_OK) st = read_costs(o, &shape, has_shape, x, err);
     if (st == SL_OK) compare_origin(o, x);
     if (st == SL_OK) st = read_load(o, x, err);

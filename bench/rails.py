@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Nodes with a network card a rank: schedule hybrid beside ep over the same gangs, measured in turns.
+
+  bench/rails.py [--nodes 2] [--ranks 2 4] [--rate 200mbit] [--rows 128] [--batch 16] [--pairs 3] [--model FOLDER] [--wire f32]
+
+A node is a namespace with one card for each rank, each on a network of its own, shaped to the rate in both directions. Stages are emulated and take next to nothing,
+so what is measured is rows on their way: `ep` sends them by the first rank's card, `hybrid` in stripes by all. `prompt` is the time to the first token of one request of
+so many rows, `decode` the time of a step of so many requests at once at each node. Prints medians in ms and the medians of the quotients of each turn. Needs root."""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+SLUICE = os.environ.get("SLUICE_BIN", str(HERE.parent / "build" / "sluice"))
+TAG, PORT = "rails", 8000
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def run(*words):
+    subprocess.run([str(w) for w in words], check=True)
+
+
+def shape(ns, card, rate):
+    run("tc", "-n", ns, "qdisc", "replace", "dev", card, "root", "tbf", "rate", rate, "burst", "512kbit", "latency", "50ms")
+
+
+def at(node, rank):
+    return f"10.78.{rank}.{node + 1}"
+
+
+@contextlib.contextmanager
+def network(nodes, ranks, rate):
+    spaces = [f"{TAG}-hub", *(f"{TAG}-{i}" for i in range(nodes))]
+    try:
+        for ns in spaces:
+            run("ip", "netns", "add", ns)
+        for t in range(ranks):
+            run("ip", "-n", spaces[0], "link", "add", f"br{t}", "type", "bridge")
+            run("ip", "-n", spaces[0], "link", "set", f"br{t}", "up")
+        for i, ns in enumerate(spaces[1:]):
+            run("ip", "netns", "exec", ns, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
+            run("ip", "-n", ns, "link", "set", "lo", "up")
+            for t in range(ranks):
+                run("ip", "-n", spaces[0], "link", "add", f"p{i}x{t}", "type", "veth", "peer", "name", f"eth{t}", "netns", ns)
+                run("ip", "-n", ns, "addr", "add", f"{at(i, t)}/24", "dev", f"eth{t}")
+                run("ip", "-n", ns, "link", "set", f"eth{t}", "up")
+                run("ip", "-n", spaces[0], "link", "set", f"p{i}x{t}", "master", f"br{t}", "up")
+                shape(ns, f"eth{t}", rate)
+                shape(spaces[0], f"p{i}x{t}", rate)
+        yield
+    finally:
+        for ns in spaces:
+            subprocess.run(["ip", "netns", "del", ns], **QUIET)
+
+
+def inside(node, *command, **more):
+    return subprocess.Popen(["ip", "netns", "exec", f"{TAG}-{node}", *map(str, command)], **more)
+
+
+@contextlib.contextmanager
+def deployment(schedule, nodes, ranks, a, folder):
+    secret, device = folder / "secret", folder / "device.json"
+    serve = ["serve", a.model, "--remote", "--attention", nodes, "--tp", ranks, "--schedule", schedule, "--device", f"emulated:{device}", "--rank-link", "10:160",
+             "--wire", a.wire, "--transport", "tcp", "--fabric-host", at(0, 0), "--fabric-port", 7000, "--secret-file", secret, "--host", "127.0.0.1", "--port", PORT,
+             "--max-num-seqs", 256, "--max-num-batched-tokens", max(a.rows, 256), "--no-status"]
+    log = open(os.environ.get("RAILS_LOG", os.devnull), "a")
+    quiet = {"stdout": log, "stderr": log}
+    started = [inside(0, SLUICE, *serve, **quiet)]
+    for i in range(nodes):
+        rails = ["--rails", ",".join(at(i, t) for t in range(1, ranks))] if schedule == "hybrid" else []
+        started.append(inside(i, SLUICE, "worker", "--join", f"{at(0, 0)}:7000", "--secret-file", secret, "--fabric-host", at(i, 0), "--worker-id", i, "--model", a.model, *rails, **quiet))
+    try:
+        yield
+    finally:
+        for p in started:
+            p.terminate()
+        for p in started:
+            p.wait(30)
+
+
+def ask(rows, tokens, marks):
+    body = {"prompt": [3 + k % 100 for k in range(rows)], "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True, "cache": False}
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    mine = []
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        for line in answer:
+            if line.startswith(b"data: {"):
+                mine.append(time.monotonic())
+    marks.append(mine)
+
+
+def client(rows, batch, tokens):
+    until = time.monotonic() + 60
+    while True:
+        try:
+            ask(1, 2, [])
+            break
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+    began, marks = time.monotonic(), []
+    ask(rows, 1, marks)
+    prompt = marks[0][0] - began
+    marks = []
+    threads = [threading.Thread(target=ask, args=(1, tokens, marks)) for _ in range(batch)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    first, last = max(m[0] for m in marks), min(m[-1] for m in marks)
+    steps = statistics.mean(sum(first <= x <= last for x in m) - 1 for m in marks)
+    print(json.dumps({"prompt": 1e3 * prompt, "decode": 1e3 * (last - first) / steps}))
+
+
+def measure(schedule, nodes, ranks, a, folder):
+    with deployment(schedule, nodes, ranks, a, folder):
+        done = inside(0, "python3", __file__, "--client", "--rows", a.rows, "--batch", a.batch * nodes, "--tokens", a.tokens, stdout=subprocess.PIPE)
+        out, _ = done.communicate(timeout=400)
+        return json.loads(out)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--nodes", type=int, default=2)
+    p.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    p.add_argument("--rate", default="200mbit")
+    p.add_argument("--rows", type=int, default=128)
+    p.add_argument("--batch", type=int, default=16)
+    p.add_argument("--tokens", type=int, default=16)
+    p.add_argument("--pairs", type=int, default=3)
+    p.add_argument("--wire", default="f32")
+    p.add_argument("--model", help="folder with a config.json; left out: eight blocks of Qwen3-30B-A3B's sizes")
+    p.add_argument("--client", action="store_true")
+    a = p.parse_args()
+    if a.client:
+        client(a.rows, a.batch, a.tokens)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        run(SLUICE, "secret", "-o", folder / "secret")
+        if not a.model:
+            a.model = folder / "model"
+            a.model.mkdir()
+            sizes = json.loads((HERE / "lab" / "models" / "predict" / "config.json").read_text())
+            sizes |= {"hidden_size": 2048, "head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
+                      "moe_intermediate_size": 768, "num_hidden_layers": 8}
+            tiny = HERE.parent / "tests" / "golden" / "qwen3moe-tiny"
+            sizes["vocab_size"] = 1040
+            (a.model / "config.json").write_text(json.dumps(sizes))
+            for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
+                (a.model / name).write_bytes((tiny / name).read_bytes())
+        (folder / "device.json").write_text(json.dumps({k: {"fixed": 20, "row": 0.1} for k in ("attention", "router", "head")} | {"expert": {"fixed": 1, "row": 0.1}}))
+        for ranks in a.ranks:
+            turns = []
+            with network(a.nodes, ranks, a.rate):
+                for _ in range(a.pairs):
+                    turns.append({s: measure(s, a.nodes, ranks, a, folder) for s in ("ep", "hybrid")})
+            for what in ("prompt", "decode"):
+                ep, hybrid = (statistics.median(t[s][what] for t in turns) for s in ("ep", "hybrid"))
+                times = statistics.median(t["ep"][what] / t["hybrid"][what] for t in turns)
+                print(f"{a.nodes} nodes of {ranks} ranks, {a.rate}, {what}: ep {ep:.1f} ms, hybrid {hybrid:.1f} ms, {times:.2f} times as fast", flush=True)
+
+
+if __name__ == "__main__":
+    main()
