@@ -314,12 +314,13 @@ static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_u32(v, "lookahead", SL_JSON_OPTIONAL, 0, 1024, &p->lookahead, err);
     if (st == SL_OK) st = sl_json_f64(v, "delta", SL_JSON_OPTIONAL, 1e-6, 1, &p->delta, err);
+    uint32_t least = 0;
     if (st == SL_OK)
-        st = sl_json_u32(v, "rail_bytes", SL_JSON_OPTIONAL, 1, SL_WIRE_MAX_BYTES, &p->rail_bytes,
-                         err);
-    if (st == SL_OK && s != SL_SCHED_HYBRID && p->rail_bytes != SL_PLAN_RAIL_BYTES)
+        st = sl_json_u32(v, "rail_bytes", SL_JSON_OPTIONAL, 1, SL_WIRE_MAX_BYTES, &least, err);
+    if (st == SL_OK && least && s != SL_SCHED_HYBRID)
         return sl_json_fail(v, "rail_bytes", err, SL_ERR_ARG, "it is of schedule hybrid, not %s",
                             schedule);
+    if (least) p->rail_bytes = least;
     return st;
 }
 

@@ -33,7 +33,8 @@ def is_there(pid):
 
 @pytest.mark.parametrize("worker", [0, 2])
 @pytest.mark.parametrize("server", [(*GANGS, "--attention", "1", "--experts", "2", "--tp", "2", "--attention-tp", "4"),
-                                    (*GANGS, "--attention", "3", "--tp", "2", "--transport", "tcp")], indirect=True)
+                                    (*GANGS, "--attention", "3", "--tp", "2", "--transport", "tcp"),
+                                    (*GANGS, "--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1")], indirect=True)
 def test_rank_killed(server, worker):
     """Of the attention worker, of one of experts, of one that is both: no request is lost."""
     n = len(server.workers())

@@ -510,6 +510,10 @@ static void refusals(void **state) {
             "15 KV pages of 32 positions hold no request of context 512");
 }
 
+#define HYBRID "\"version\":1,\"schedule\":\"hybrid\""
+#define BOTH                                                                                       \
+    "\"workers\":[{\"roles\":[\"attention\",\"expert\"]},{\"roles\":[\"attention\",\"expert\"]}]"
+
 static void refused_workers(void **state) {
     (void)state;
     refused("{" HEAD ",\"workers\":[3]}", SL_ERR_FORMAT, "workers[0]");
@@ -540,6 +544,16 @@ static void refused_workers(void **state) {
     refused("{" HEAD ",\"tp\":{\"expert\":2,\"ranks\":\"fibres\"}," PAIR "}", SL_ERR_ARG,
             "ranks 'fibres' is unknown: threads, processes");
     refused("{" HEAD ",\"segments\":true," PAIR "}", SL_ERR_ARG, "segments are a part of exact");
+    refused("{" HEAD ",\"rail_bytes\":7," PAIR "}", SL_ERR_ARG, "of schedule hybrid, not dep");
+    refused("{" HYBRID "," BOTH "}", SL_ERR_ARG, "tp (--tp) 1, 2 is the least");
+    refused("{" HYBRID ",\"tp\":{\"attention\":2,\"expert\":2}," PAIR "}", SL_ERR_ARG,
+            "schedule hybrid is colocated");
+    refused("{" HYBRID ",\"tp\":{\"attention\":2,\"expert\":2},\"rail_bytes\":0," BOTH "}",
+            SL_ERR_LIMIT, "rail_bytes");
+    refused("{" HYBRID ",\"tp\":{\"attention\":2,\"expert\":2},\"pp\":{\"degree\":2}," BOTH "}",
+            SL_ERR_UNSUPPORTED, "hybrid between pipelines");
+    refused("{" HYBRID ",\"tp\":{\"attention\":2,\"expert\":2,\"ranks\":\"machines\"}," BOTH "}",
+            SL_ERR_UNSUPPORTED, "threads or processes");
     refused("{\"version\":1,\"schedule\":\"ep\"," PAIR "}", SL_ERR_ARG,
             "schedule ep is colocated, 2 of 2 workers do not have both roles");
 #define EXPERTS(list)                                                                              \
