@@ -1,5 +1,6 @@
-/* Fused dispatch and combine of the `hybrid` schedule: experts over n nodes, each expert split over
- * the m ranks of its node (MixServe, algorithms 1 and 2, corrected; docs/schedules.md).
+/* Fused dispatch and combine for ranks with memory of their own, which no schedule calls yet
+ * (`hybrid` is of ranks that share theirs: net/rails.h): experts over n nodes, each expert split
+ * over the m ranks of its node (MixServe, algorithms 1 and 2, corrected; docs/schedules.md).
  *
  * Rank r = node * m + t. Node v has home tokens, known to all its m ranks, and hosts a contiguous
  * share of the experts. A token travels at most once to each node that has experts for it. Between

@@ -199,6 +199,10 @@ static sl_net_opts net_opts(sl_worker *w) {
 /* Schedule hybrid: who called before the plan was here hears of the rails now. */
 static sl_status open_rails(sl_worker *w, sl_err *err) {
     const sl_plan *p = &w->plan;
+    const bool asked = w->opts->rails && w->opts->rails[0];
+    if (sl_plan_rails(p) == 1 && asked)
+        return sl_fail(err, SL_ERR_ARG, "--rails %.60s is for schedule hybrid, the plan has %s",
+                       w->opts->rails, sl_schedule_name(p->schedule));
     if (sl_plan_rails(p) == 1) return SL_OK;
     if (w->opts->advertise && w->opts->advertise[0])
         return sl_fail(err, SL_ERR_UNSUPPORTED,
