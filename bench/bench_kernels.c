@@ -89,19 +89,22 @@ static void gemm_once(bench *b, void *ctx, uint32_t rep) {
         sl_gemm(&b->ex, &j, 1);
 }
 
-typedef enum gemm_kind { GEMM_PLAIN, GEMM_SWIGLU, GEMM_BF16 } gemm_kind;
+typedef enum gemm_kind { GEMM_PLAIN, GEMM_SWIGLU, GEMM_BF16, GEMM_PARTS } gemm_kind;
 
 static void bench_gemm(bench *b, sl_dtype dtype, uint32_t k, uint32_t n, gemm_kind kind) {
-    static const char *const kernels[] = {"gemm", "gemm_swiglu", "gemm_of_bf16"};
+    static const char *const kernels[] = {"gemm", "gemm_swiglu", "gemm_of_bf16",
+                                          "gemm_of_bf16_parts"};
     static const char *const names[] = {"f32", "f16", "bf16"};
     const uint32_t rows[] = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512};
     size_t bytes = (size_t)n * k * sl_dtype_bytes(dtype);
     gemm_ctx g = {.w = {.n = n, .k = k, .dtype = dtype}, .n_mats = WEIGHT_BYTES / bytes};
     g.swiglu = kind == GEMM_SWIGLU;
-    if (kind == GEMM_BF16) g.act = sl_alloc(512, sl_act_row_bytes(SL_ACT_BF16, k));
+    const bool rounded = kind == GEMM_BF16 || kind == GEMM_PARTS;
+    b->ex.activations = kind == GEMM_PARTS ? SL_ACTIVATIONS_BF16_PARTS : SL_ACTIVATIONS_F32;
+    if (rounded) g.act = sl_alloc(512, sl_act_row_bytes(SL_ACT_BF16, k));
     g.x = sl_alloc((size_t)512 * k, sizeof(float));
     g.y = sl_alloc((size_t)512 * n, sizeof(float));
-    if (!g.x || !g.y || (kind == GEMM_BF16 && !g.act)) abort();
+    if (!g.x || !g.y || (rounded && !g.act)) abort();
     for (size_t i = 0; i < (size_t)512 * k; i++) g.x[i] = (float)(i % 251) * 0.01f - 1.2f;
     for (size_t i = 0; i < SL_LEN(rows); i++) {
         char shape[64];
@@ -206,6 +209,7 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
         break;
     case PIECE_int8_tile: /* see bench_quant */
     case PIECE_bf16_tile: /* see gemm_of_bf16 */
+    case PIECE_parts_tile:
         break;
     case PIECE_swiglu:
         k->swiglu(p->y, p->x, PIECE_N);
@@ -310,10 +314,13 @@ int main(int argc, char **argv) {
         "isa,kernel,shape,threads,n,p10_us,p50_us,p90_us,gflops,gbs,pct_peak_flops,pct_peak_bw\n");
     bench_gemm(&b, SL_BF16, 512, 1024, GEMM_PLAIN);
     bench_gemm(&b, SL_BF16, 512, 1024, GEMM_BF16);
+    bench_gemm(&b, SL_BF16, 512, 1024, GEMM_PARTS);
     bench_gemm(&b, SL_BF16, 1024, 512, GEMM_PLAIN);
     bench_gemm(&b, SL_BF16, 1024, 512, GEMM_BF16);
+    bench_gemm(&b, SL_BF16, 1024, 512, GEMM_PARTS);
     bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_PLAIN);
     bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_BF16);
+    bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_PARTS);
     bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_SWIGLU);
     bench_gemm(&b, SL_F16, 1024, 512, GEMM_PLAIN);
     bench_gemm(&b, SL_F32, 1024, 512, GEMM_PLAIN);

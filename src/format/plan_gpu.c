@@ -199,10 +199,11 @@ sl_status sl_gpus_check(const sl_plan *p, sl_err *err) {
     if (p->segments)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: sums in segments (--segments) are not possible on GPUs yet");
-    if (p->activations == SL_ACTIVATIONS_BF16)
+    if (sl_activations_are_bf16(p->activations))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: activations bf16 (--activations) are the CPU's alone, with a GPU "
-                       "they are int8 or f32");
+                       "plan: activations %s (--activations) are the CPU's alone, with a GPU "
+                       "they are int8 or f32",
+                       sl_activations_names[p->activations]);
     if (p->exact && p->device.numerics != SL_NUMERICS_CPU)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: exact with numerics %s: their bits depend on the batch; exact wants "

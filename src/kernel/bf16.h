@@ -6,6 +6,7 @@
 #include "quant/half.h"
 
 #define SL_BF16_LEAST 0x1p-126f /* normal number */
+#define SL_BF16_PART  32u       /* values that are summed apart, where that is the numeric */
 
 /* A subnormal is a zero with its sign. */
 SL_FN uint16_t sl_bf16_normal(uint16_t h) {

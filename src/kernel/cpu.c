@@ -21,8 +21,8 @@ enum { HAS_ASKED = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_BF16 = 8, HAS_AMX = 16 }
 #define EBX_AVX2            (1u << 5)
 #define EBX_AVX512          (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
 #define ECX_VNNI            (1u << 11)
-#define EDX_AMX             (1u << 24 | 1u << 25) /* tiles, int8 */
-#define EAX_BF16            (1u << 5)             /* of subleaf 1 */
+#define EDX_AMX             (1u << 22 | 1u << 24 | 1u << 25) /* BF16, tiles, int8 */
+#define EAX_BF16            (1u << 5)                        /* of subleaf 1 */
 #define XCR0_AMX            0x60000u
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA  18

@@ -42,6 +42,7 @@ typedef struct gemm_ctx {
     const sl_gemm_job *jobs;
     const sl_mat *const *up; /* NULL: a plain product */
     uint32_t n_jobs;         /* at most SL_GEMM_JOBS */
+    bool parts;              /* rows in BF16 are multiplied in parts */
     gemm_cut cut[SL_GEMM_JOBS + 1];
 } gemm_ctx;
 
@@ -58,11 +59,20 @@ static uint32_t tile_cols(const sl_mat *w, uint32_t cap) {
 }
 
 /* The same for many rows of plain weights: the table reads weights once for all rows of a tile, so
- * wide tiles spare it the packing of activations. A multiple of `even` tiles, and of 3 columns. */
-static uint32_t tile_cols_of_many(const sl_mat *w, uint32_t cap, uint32_t even) {
+ * wide tiles spare it the packing of activations. A multiple of `even` tiles, and of `whole`
+ * columns. */
+static uint32_t tile_cols_of_many(const sl_mat *w, uint32_t cap, uint32_t even, uint32_t whole) {
     uint32_t tiles = SL_MAX(1, (w->n + cap - 1) / cap);
     tiles = (tiles + even - 1) / even * even;
-    return SL_MAX(3, ((w->n + tiles - 1) / tiles + 2) / 3 * 3);
+    return SL_MAX(whole, ((w->n + tiles - 1) / tiles + whole - 1) / whole * whole);
+}
+
+/* Rows in BF16 in parts: weights of a tile are read again from L2 for the next rows faster than
+ * anything else is, so they stay within half of it. */
+static uint32_t tile_cols_of_parts(const sl_mat *w, uint32_t cap, uint32_t even) {
+    const uint64_t row_bytes = sl_dtype_row_bytes(w->dtype, w->k);
+    const uint64_t most = (1u << 20) / SL_MAX(row_bytes, 1);
+    return tile_cols_of_many(w, (uint32_t)SL_MAX(32, SL_MIN(cap, most)), even, 32);
 }
 
 /* Cuts all jobs; returns the number of tiles. Tiles of many rows have nearly alike many: the last
@@ -74,8 +84,12 @@ static size_t gemm_cut_jobs(gemm_ctx *g, uint32_t cap, uint32_t even) {
         uint32_t down = (j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS;
         bool many = j->n_rows >= SL_TILE_MANY && sl_dtype_is_plain(j->w->dtype) && !j->w->segments;
         gemm_cut cut = {n, tile_cols(j->w, SL_MIN(cap, SL_TILE_COLS)), SL_TILE_ROWS};
-        if (many)
-            cut = (gemm_cut){n, tile_cols_of_many(j->w, cap, even), (j->n_rows + down - 1) / down};
+        if (many) {
+            const bool parts = g->parts && j->w->dtype == SL_BF16;
+            cut.cols =
+                parts ? tile_cols_of_parts(j->w, cap, even) : tile_cols_of_many(j->w, cap, even, 3);
+            cut.rows = (j->n_rows + down - 1) / down;
+        }
         g->cut[i] = cut;
         n += ((size_t)j->w->n + cut.cols - 1) / cut.cols * down;
     }
@@ -132,7 +146,9 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
                               .x = x,
                               .y = t->y,
                               .next = next};
-    if (kind == SL_ACT_BF16)
+    if (kind == SL_ACT_BF16 && g->parts)
+        sl_call_parts_tile(g->k, &tile);
+    else if (kind == SL_ACT_BF16)
         sl_call_bf16_tile(g->k, &tile);
     else
         sl_call_int8_tile(g->k, &tile);
@@ -283,7 +299,7 @@ static void gemm_run(const sl_exec *ex, gemm_ctx *g) {
 /* Any number of jobs, SL_GEMM_JOBS a loop. */
 static void gemm_all(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                      uint32_t n_jobs) {
-    gemm_ctx g = {.k = ex->k};
+    gemm_ctx g = {.k = ex->k, .parts = ex->activations == SL_ACTIVATIONS_BF16_PARTS};
     for (uint32_t i = 0; i < n_jobs; i += g.n_jobs) {
         g.jobs = jobs + i;
         g.up = up ? up + i : NULL;

@@ -110,8 +110,9 @@ typedef struct sl_exec {
     /* Who computes (kernel/ops.h), and what they need; NULL: this machine's processors. */
     const sl_exec_ops *ops;
     void *ops_ctx;
-    sl_arena *lists;            /* host memory for lists, where scratch is not; NULL: it is */
-    sl_activations activations; /* what src/model rounds before products */
+    sl_arena *lists; /* host memory for lists, where scratch is not; NULL: it is */
+    /* What src/model rounds before products, and how products of BF16 are summed. */
+    sl_activations activations;
     /* So many rows of a request in one step take the expanded form of latent attention (src/model);
      * 0: none do, so that no bit depends on what ran in the same step. */
     uint32_t expand_rows;

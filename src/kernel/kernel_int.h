@@ -122,6 +122,7 @@ struct sl_kernels {
     void (*gemm_tile[SL_DTYPES][SL_AMOUNTS])(const sl_gemm_tile *t);
     void (*int8_tile[SL_DTYPES][SL_AMOUNTS])(const sl_act_tile *t);
     void (*bf16_tile[SL_AMOUNTS])(const sl_act_tile *t);
+    void (*parts_tile[SL_AMOUNTS])(const sl_act_tile *t);
     void (*attn_page[SL_AMOUNTS])(const sl_attn_page *a);
     /* k floats, whole blocks of `kind`, to a row of quant/act.h; row is 64-byte aligned */
     void (*quantise[SL_ACT_KINDS])(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
@@ -177,6 +178,10 @@ static inline void sl_call_int8_tile(const sl_kernels *k, const sl_act_tile *t) 
 
 static inline void sl_call_bf16_tile(const sl_kernels *k, const sl_act_tile *t) {
     k->bf16_tile[sl_amount_of(t->n_rows)](t);
+}
+
+static inline void sl_call_parts_tile(const sl_kernels *k, const sl_act_tile *t) {
+    k->parts_tile[sl_amount_of(t->n_rows)](t);
 }
 
 static inline void sl_call_attn_page(const sl_kernels *k, const sl_attn_page *a) {

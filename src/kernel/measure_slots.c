@@ -103,17 +103,19 @@ static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
     const uint32_t length = K / 2, cols = PIECE / (length * 2 * sizeof(uint16_t));
     const uint8_t *x[ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
-    for (const uint8_t *end = w + PIECE; w < end; w += PIECE / 2)
-        sl_call_bf16_tile(k, &(sl_act_tile){.w = w,
-                                            .w_stride = length * sizeof(uint16_t),
-                                            .dtype = SL_BF16,
-                                            .k = length,
-                                            .n_cols = cols,
-                                            .n_rows = s->amount == SL_FEW ? 1 : ROWS,
-                                            .y_stride = cols,
-                                            .x = x,
-                                            .y = l->a,
-                                            .next = w + PIECE / 2});
+    for (const uint8_t *end = w + PIECE; w < end; w += PIECE / 2) {
+        const sl_act_tile t = {.w = w,
+                               .w_stride = length * sizeof(uint16_t),
+                               .dtype = SL_BF16,
+                               .k = length,
+                               .n_cols = cols,
+                               .n_rows = s->amount == SL_FEW ? 1 : ROWS,
+                               .y_stride = cols,
+                               .x = x,
+                               .y = l->a,
+                               .next = w + PIECE / 2};
+        (s->kernel == SL_KERNEL_parts_tile ? sl_call_parts_tile : sl_call_bf16_tile)(k, &t);
+    }
 }
 
 static void call_page(const sl_kernels *k, const sl_slot *s, lab *l) {
@@ -192,12 +194,18 @@ static void call_vector(const sl_kernels *k, const sl_slot *s, lab *l) {
     }
 }
 
+/* The rounded rows that a slot multiplies, SL_ACT_NONE: it takes none. */
+static sl_act_kind rows_of(const sl_slot *s) {
+    if (s->kernel == SL_KERNEL_bf16_tile || s->kernel == SL_KERNEL_parts_tile) return SL_ACT_BF16;
+    return s->kernel == SL_KERNEL_int8_tile ? sl_act_kind_of(s->dtype) : SL_ACT_NONE;
+}
+
 static void call(const sl_kernels *k, const sl_slot *s, lab *l) {
     if (s->kernel == SL_KERNEL_gemm_tile)
         call_gemm(k, s, l);
     else if (s->kernel == SL_KERNEL_int8_tile)
         call_int8(k, s, l);
-    else if (s->kernel == SL_KERNEL_bf16_tile)
+    else if (rows_of(s) == SL_ACT_BF16)
         call_bf16(k, s, l);
     else if (s->kernel == SL_KERNEL_attn_page)
         call_page(k, s, l);
@@ -235,12 +243,6 @@ static bool run(const race *r, const sl_slot *s, size_t slot, uint32_t ns[SL_TAB
     for (size_t i = 0; i < SL_TABLES_MAX; i++)
         if (least[i] != UINT64_MAX) ns[i] = (uint32_t)SL_MIN(SL_MAX(least[i], 1u), 999999999u);
     return true;
-}
-
-/* The rounded rows that a slot multiplies, SL_ACT_NONE: it takes none. */
-static sl_act_kind rows_of(const sl_slot *s) {
-    if (s->kernel == SL_KERNEL_bf16_tile) return SL_ACT_BF16;
-    return s->kernel == SL_KERNEL_int8_tile ? sl_act_kind_of(s->dtype) : SL_ACT_NONE;
 }
 
 static bool run_all(const race *r, sl_kernel_times *out) {

@@ -16,7 +16,7 @@ typedef struct results {
     float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][SL_AMOUNTS][ROWS * COLS];
-    float bf16[SL_AMOUNTS][ROWS * COLS];
+    float bf16[SL_AMOUNTS][ROWS * COLS], parts[SL_AMOUNTS][ROWS * COLS];
     _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K], norm[SL_ACT_KINDS][2 * K];
 } results;
 
@@ -99,34 +99,37 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
     }
 }
 
-/* Lanes of the last row and column come to 2^-126 and a little less, which is a zero or is not. */
-static void draw_least(inputs *in, uint16_t x[K]) {
+/* Chains of the last row and column come to 2^-126 and a little less, which is a zero or is not;
+ * of two values that follow each other in a chain and lie `apart`. */
+static void draw_least(inputs *in, uint32_t apart, uint16_t x[K]) {
     uint16_t *w = (uint16_t *)in->w + (COLS - 1) * (K - 5);
     for (uint32_t i = 0; i < K - 5; i++) {
         float less = sl_f32_of_bits((uint32_t)(127 - 72 - i / 2 % 6) << 23); /* 2^-72 .. 2^-77 */
-        w[i] = sl_f32_to_bf16(i < 34 ? i % 2 ? 0x1p-63f : -less : 0x1p-130f);
-        x[i] = sl_f32_to_bf16(i < 34 ? i % 2 ? 0x1p-63f : 0x1p-75f : 1.5f);
+        w[i] = sl_f32_to_bf16(i < 34 ? i / apart % 2 ? 0x1p-63f : -less : 0x1p-130f);
+        x[i] = sl_f32_to_bf16(i < 34 ? i / apart % 2 ? 0x1p-63f : 0x1p-75f : 1.5f);
     }
 }
 
-/* Products of BF16, with subnormals among weights. */
-static void run_bf16(const sl_kernels *k, inputs *in, results *out) {
+/* Products of BF16 of either numeric, with subnormals among weights. */
+static void run_bf16(const sl_kernels *k, inputs *in, bool parts, results *out) {
     _Alignas(64) uint16_t least[K];
     const uint8_t *x[ROWS];
     draw_weights(in, SL_BF16);
-    draw_least(in, least);
+    draw_least(in, parts ? 2 : 1, least);
     for (int r = 0; r < ROWS; r++) x[r] = out->act[SL_ACT_BF16][r];
     x[FEW - 1] = x[ROWS - 1] = (const uint8_t *)least;
-    for (int a = 0; a < SL_AMOUNTS; a++)
-        sl_call_bf16_tile(k, &(sl_act_tile){.w = in->w,
-                                            .w_stride = sl_dtype_row_bytes(SL_BF16, K - 5),
-                                            .dtype = SL_BF16,
-                                            .k = K - 5,
-                                            .n_cols = COLS,
-                                            .n_rows = a == SL_FEW ? FEW : ROWS,
-                                            .y_stride = COLS,
-                                            .x = x,
-                                            .y = out->bf16[a]});
+    for (int a = 0; a < SL_AMOUNTS; a++) {
+        const sl_act_tile t = {.w = in->w,
+                               .w_stride = sl_dtype_row_bytes(SL_BF16, K - 5),
+                               .dtype = SL_BF16,
+                               .k = K - 5,
+                               .n_cols = COLS,
+                               .n_rows = a == SL_FEW ? FEW : ROWS,
+                               .y_stride = COLS,
+                               .x = x,
+                               .y = parts ? out->parts[a] : out->bf16[a]};
+        (parts ? sl_call_parts_tile : sl_call_bf16_tile)(k, &t);
+    }
 }
 
 static void run_page(const sl_kernels *k, const inputs *in, uint32_t n, float *o, float *sum) {
@@ -175,7 +178,8 @@ static void run_all(const sl_kernels *k, inputs *in, results *out) {
     draw(in);
     run_tiles(k, in, out);
     run_int8(k, in, out);
-    run_bf16(k, in, out);
+    run_bf16(k, in, false, out);
+    run_bf16(k, in, true, out);
     run_page(k, in, FEW, out->o[SL_FEW], out->sum[SL_FEW]);
     run_page(k, in, SL_ATTN_QUERIES, out->o[SL_MANY], out->sum[SL_MANY]);
     run_vectors(k, in, out);

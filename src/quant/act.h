@@ -50,7 +50,7 @@ static inline bool sl_act_is_int8(sl_act_kind kind) {
 /* The rows that a plan with these activations multiplies such weights with; SL_ACT_NONE: f32. */
 static inline sl_act_kind sl_act_kind_for(sl_activations a, sl_dtype t) {
     const sl_act_kind kind = sl_act_kind_of(t);
-    const bool taken = sl_act_is_int8(kind) ? a != SL_ACTIVATIONS_F32 : a == SL_ACTIVATIONS_BF16;
+    const bool taken = sl_act_is_int8(kind) ? a != SL_ACTIVATIONS_F32 : sl_activations_are_bf16(a);
     return taken ? kind : SL_ACT_NONE;
 }
 

@@ -1,4 +1,5 @@
 /* What the ways to round activations are called in plans and options. */
 #include "spec/activations.h"
 
-const char *const sl_activations_names[SL_ACTIVATIONS_COUNT] = {"f32", "int8", "bf16"};
+const char *const sl_activations_names[SL_ACTIVATIONS_COUNT] = {"f32", "int8", "bf16",
+                                                                "bf16-parts"};

@@ -284,11 +284,12 @@ def eval_product(shape):
 
 
 def test_activations():
-    assert "--activations bf16: of both in BF16" in sluice("inspect", FIXTURE)[0]
-    assert "f32, int8, bf16" in refused(2, "run", FIXTURE, *IDS, "--activations", "fp8")
+    assert "--activations bf16 or bf16-parts: of both in BF16" in sluice("inspect", FIXTURE)[0]
+    assert "f32, int8, bf16, bf16-parts" in refused(2, "run", FIXTURE, *IDS, "--activations", "fp8")
     # the same ids on other deployments and by other kernels
-    want = ids_of("--activations", "bf16", "--isa", "ref")
-    assert ids_of("--activations", "bf16", "--attention", "1", "--experts", "2") == want
+    for how in ("bf16", "bf16-parts"):
+        want = ids_of("--activations", how, "--isa", "ref")
+        assert ids_of("--activations", how, "--attention", "1", "--experts", "2") == want
 
 
 def test_inspect_counts_what_the_file_has():

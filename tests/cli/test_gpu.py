@@ -59,6 +59,7 @@ def test_devices_list_gpus():
     (["--attention-device", "emulated:x"], "--attention-device: emulated devices are of all workers"),
     (["--device", "cuda:0", "--tp", 2], "--tp"),
     (["--device", "cuda:0", "--activations", "bf16"], "--activations"),
+    (["--device", "cuda:0", "--activations", "bf16-parts"], "bf16-parts"),
     (["--device", "cuda:0", "--exact", "--segments"], "--segments"),
     (["--device", "cuda:0", "--exact", "--numerics", "fast"], "exact wants numerics cpu"),
     (["--device", "cuda:0", "--numerics", "exact"], "not built yet"),

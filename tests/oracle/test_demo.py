@@ -33,8 +33,9 @@ def perplexity(how, text):
     return json.loads(out.stdout)["perplexity"]
 
 
-def test_activations_in_bf16_cost_little(tmp_path):
+@pytest.mark.parametrize("how", ["bf16", "bf16-parts"])
+def test_activations_in_bf16_cost_little(tmp_path, how):
     text = tmp_path / "text"
     text.write_text((ROOT / "tests" / "golden" / "corpus.txt").read_text()[:16000])
-    exact, rounded = perplexity("f32", text), perplexity("bf16", text)
+    exact, rounded = perplexity("f32", text), perplexity(how, text)
     assert rounded != exact and abs(rounded / exact - 1) < 0.002

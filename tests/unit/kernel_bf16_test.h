@@ -1,4 +1,4 @@
-/* Tests of `bf16_tile`, for the list of test_kernel.c. */
+/* Tests of `bf16_tile` and `parts_tile`, for the list of test_kernel.c. */
 #ifndef SL_TESTS_KERNEL_BF16_TEST_H
 #define SL_TESTS_KERNEL_BF16_TEST_H
 
@@ -11,6 +11,7 @@ typedef enum kb_range {
     KB_ANY,     /* any bits but NaN and infinity; sums may become either */
     KB_LEAST,   /* products about the least normal number */
     KB_BORDER,  /* pairs whose sum is 2^-126 less a little: a zero, or rounded up */
+    KB_PARTS,   /* the same of pairs as parts have them */
     KB_SPECIAL, /* zeros of both signs, infinities, the ends of both ranges */
     KB_RANGES
 } kb_range;
@@ -37,11 +38,12 @@ static inline uint16_t kb_value(kb_range range) {
     }
 }
 
-/* Value i of a row of x, or of w: 2^-63 2^-63 first, then less of it. */
-static inline uint16_t kb_border(uint32_t i, bool is_x) {
+/* Value i of a row of x, or of w: of two that follow each other in a chain of either numeric, 2^-63
+ * 2^-63 first, then less of it. */
+static inline uint16_t kb_border(uint32_t i, uint32_t apart, bool is_x) {
     if (i >= 32) return 0;
-    if (i % 2) return 0x2000; /* 2^-63 */
-    return is_x ? 0x1a00      /* 2^-75 */
+    if ((apart == 1 ? i : i / 2 + 1) % 2) return 0x2000; /* 2^-63 */
+    return is_x ? 0x1a00                                 /* 2^-75 */
                 : (uint16_t)(0x8000u | (127 - 80 + kt_below(12)) << 7 | kt_below(128));
 }
 
@@ -49,7 +51,9 @@ static inline uint8_t *kb_values(uint32_t rows, uint32_t k, size_t bytes, kb_ran
                                  uint8_t *to) {
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t i = 0; i < k; i++) {
-            uint16_t h = range == KB_BORDER ? kb_border(i, is_x) : kb_value(range);
+            uint16_t h = range == KB_BORDER  ? kb_border(i, 1, is_x)
+                         : range == KB_PARTS ? kb_border(i, 2, is_x)
+                                             : kb_value(range);
             if (is_x && (h & 0x7f80u) == 0) h &= 0x8000u; /* rows have no subnormals */
             memcpy(to + r * bytes + i * sizeof h, &h, sizeof h);
         }
@@ -74,52 +78,66 @@ static inline void kb_free(kb_case *g) {
     sl_free(g->x), sl_free(g->base);
 }
 
-static inline void kb_do(const sl_kernels *k, const kb_case *g, float *y) {
-    sl_call_bf16_tile(k, &(sl_act_tile){.w = g->w,
-                                        .w_stride = g->apart * sizeof(uint16_t),
-                                        .dtype = SL_BF16,
-                                        .k = g->k,
-                                        .n_cols = g->cols,
-                                        .n_rows = g->rows,
-                                        .y_stride = g->cols + 1,
-                                        .x = g->row,
-                                        .y = y});
+typedef void (*kb_tile)(const sl_kernels *k, const sl_act_tile *t);
+
+static inline void kb_do(const sl_kernels *k, kb_tile tile, const kb_case *g, float *y) {
+    tile(k, &(sl_act_tile){.w = g->w,
+                           .w_stride = g->apart * sizeof(uint16_t),
+                           .dtype = SL_BF16,
+                           .k = g->k,
+                           .n_cols = g->cols,
+                           .n_rows = g->rows,
+                           .y_stride = g->cols + 1,
+                           .x = g->row,
+                           .y = y});
 }
 
-static inline void kb_same(const sl_kernels *k, uint32_t rows, uint32_t cols, uint32_t length,
-                           kb_range range) {
+static inline void kb_same(const sl_kernels *k, kb_tile tile, uint32_t rows, uint32_t cols,
+                           uint32_t length, kb_range range) {
     kb_case g = kb_make(rows, cols, length, range);
     const size_t n = (size_t)rows * (cols + 1) + 1;
     float *got = sl_alloc(n, sizeof *got), *want = sl_alloc(n, sizeof *want);
     assert_true(got && want);
-    kb_do(&sl_kernels_ref, &g, want);
-    kb_do(k, &g, got);
+    kb_do(&sl_kernels_ref, tile, &g, want);
+    kb_do(k, tile, &g, got);
     for (size_t i = 0; i < n; i++)
-        if (!isnan(got[i]) || !isnan(want[i])) kt_same("bf16_tile", got + i, want + i, 1);
+        if (!isnan(got[i]) || !isnan(want[i])) kt_same("a product of BF16", got + i, want + i, 1);
     sl_free(got), sl_free(want);
     kb_free(&g);
 }
 
-static void bits_bf16_tile(const sl_kernels *k) {
+static void kb_bits(const sl_kernels *k, kb_tile tile) {
     for (uint32_t rows = 0; rows <= SL_TILE_ROWS; rows++)
         for (uint32_t i = 0; i < 2 * KB_RANGES; i++)
-            kb_same(k, rows, 1 + kt_below(20), kt_below(i % 3 ? 70 : 300),
+            kb_same(k, tile, rows, 1 + kt_below(i % 5 ? 20 : 60), kt_below(i % 3 ? 70 : 300),
                     (kb_range)(i % KB_RANGES));
     for (uint32_t length = 0; length < 70; length++)
         for (uint32_t i = 0; i < KB_RANGES; i++)
-            kb_same(k, 1 + kt_below(9), 1 + kt_below(13), length, (kb_range)i);
-    for (uint32_t i = 0; i < 200; i++) kb_same(k, 4, 12, 32, KB_BORDER);
-    kb_same(k, SL_TILE_ROWS, SL_TILE_WIDE, 130, KB_USUAL);
-    kb_same(k, 5, SL_TILE_COLS, 2100, KB_USUAL);
+            kb_same(k, tile, 1 + kt_below(9), 1 + kt_below(13), length, (kb_range)i);
+    for (uint32_t i = 0; i < 200; i++) {
+        kb_same(k, tile, 4, 12, 32, KB_BORDER);
+        kb_same(k, tile, 4, 17, 32, KB_PARTS);
+    }
+    kb_same(k, tile, SL_TILE_ROWS, SL_TILE_WIDE, 130, KB_USUAL);
+    kb_same(k, tile, 5, SL_TILE_COLS, 2100, KB_USUAL);
+    kb_same(k, tile, SL_TILE_ROWS, 40, 2100, KB_USUAL);
+}
+
+static void bits_bf16_tile(const sl_kernels *k) {
+    kb_bits(k, sl_call_bf16_tile);
+}
+
+static void bits_parts_tile(const sl_kernels *k) {
+    kb_bits(k, sl_call_parts_tile);
 }
 
 /* Against double arithmetic on the same values. */
-static void oracle_bf16_tile(double tol) {
+static void kb_oracle(kb_tile tile, double tol) {
     for (int i = 0; i < 200; i++) {
         kb_case g = kb_make(1 + kt_below(4), 1 + kt_below(5), 1 + kt_below(900),
                             i % 2 ? KB_LEAST : KB_USUAL);
         float y[4 * 6];
-        kb_do(&sl_kernels_ref, &g, y);
+        kb_do(&sl_kernels_ref, tile, &g, y);
         for (uint32_t r = 0; r < g.rows; r++)
             for (uint32_t c = 0; c < g.cols; c++) {
                 double sum = 0, mag = 0;
@@ -137,6 +155,14 @@ static void oracle_bf16_tile(double tol) {
             }
         kb_free(&g);
     }
+}
+
+static void oracle_bf16_tile(double tol) {
+    kb_oracle(sl_call_bf16_tile, tol);
+}
+
+static void oracle_parts_tile(double tol) {
+    kb_oracle(sl_call_parts_tile, tol);
 }
 
 #endif

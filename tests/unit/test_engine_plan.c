@@ -68,7 +68,8 @@ static void activations_are_read_and_printed(void **state) {
         sl_plan_free(&p);
         sl_plan_free(&q);
     }
-    refused("{" HEAD "," PAIR ",\"activations\":\"fp8\"}", SL_ERR_ARG, "f32, int8, bf16");
+    refused("{" HEAD "," PAIR ",\"activations\":\"fp8\"}", SL_ERR_ARG,
+            "f32, int8, bf16, bf16-parts");
 }
 
 static void ranks_are_read_and_printed(void **state) {

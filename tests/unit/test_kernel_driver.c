@@ -151,10 +151,12 @@ static void rows_of_bf16_meet_bf16_alone(void **state) {
     float *x = kt_floats(ROWS * K), *y = kt_floats(ROWS * N), *want = kt_floats(ROWS * N), one[N];
     uint8_t *act = sl_alloc(ROWS, bytes);
     assert_non_null(act);
-    for (sl_dtype d = 0; d < SL_DTYPE_PLAIN; d++) {
+    for (uint32_t i = 0; i < 2 * SL_DTYPE_PLAIN; i++) {
+        const sl_activations how = i % 2 ? SL_ACTIVATIONS_BF16_PARTS : SL_ACTIVATIONS_BF16;
+        const sl_dtype d = (sl_dtype)(i / 2);
         void *base;
         sl_mat w = {kt_weights(d, N * K, true, &base), N, K, d};
-        const sl_exec plain = {.k = &sl_kernels_ref};
+        const sl_exec plain = {.k = &sl_kernels_ref, .activations = how};
         sl_quantise(&plain, x, NULL, ROWS, K, K, SL_ACT_BF16, act);
         sl_gemm_job all = {&w, x, NULL, ROWS, K, N, want};
         all.act.row[SL_ACT_BF16] = d == SL_BF16 ? act : NULL;
@@ -162,6 +164,7 @@ static void rows_of_bf16_meet_bf16_alone(void **state) {
         all.y = y;
         all.act.row[SL_ACT_BF16] = act;
         EACH_EXEC(ex) {
+            ex.activations = how;
             memset(act, 0xff, ROWS * bytes);
             sl_quantise(&ex, x, NULL, ROWS, K, K, SL_ACT_BF16, act);
             sl_gemm(&ex, &all, 1);

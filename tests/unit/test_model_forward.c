@@ -122,10 +122,11 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
     model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3);
     float *want = check_bits(m, ids, SL_ACTIVATIONS_F32);
     check_naive(m, ids, want);
-    if (dtype == SL_BF16) {
-        float *rounded = check_bits(m, ids, SL_ACTIVATIONS_BF16);
+    for (sl_activations how = SL_ACTIVATIONS_BF16; how < SL_ACTIVATIONS_COUNT && dtype == SL_BF16;
+         how++) {
+        float *rounded = check_bits(m, ids, how);
         double by = change(want, rounded, (size_t)LEN * sl_model_spec_of(m)->vocab);
-        printf("BF16 changes logits by %.2f %%\n", 100 * by);
+        printf("%s changes logits by %.2f %%\n", sl_activations_names[how], 100 * by);
         assert_true(by > 0 && by < 0.06); /* a few rows choose other experts */
         free(rounded);
     }

@@ -1,5 +1,6 @@
-/* The table of tile products of integers, for twelve and more rows of activations, and nothing
- * else: its other slots are those of AVX-512. Here: rows on their way in and sums on their way out.
+/* The table of tile products: of integers, for twelve and more rows of activations, and of BF16 in
+ * parts; its other slots are those of AVX-512. Here: rows on their way in and sums on their way
+ * out.
  */
 #include "kernel/amx/amx.h"
 
@@ -86,6 +87,7 @@ void sl_amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0) {
 const sl_kernels sl_kernels_amx = {.name = "amx",
                                    .supported = sl_cpu_has_amx,
                                    .by_merit = true,
+                                   .parts_tile = SL_EVERY_AMOUNT(sl_amx_parts_tile),
                                    .int8_tile = {[SL_Q8_0] = MANY(sl_amx_int8_tile),
                                                  [SL_Q4_0] = MANY(sl_amx_int8_tile),
                                                  [SL_Q4_K] = MANY(sl_amx_int8_tile),

@@ -39,6 +39,29 @@ typedef int32_t amx_sums[AMX_PARTS][SL_STRIP][AMX_GROUP];
 /* What a strip's columns have come to, of one group of rows. */
 typedef float amx_chains[SL_STRIP][AMX_GROUP];
 
+/* Tiles of 32 values or of 64. Constants: gcc does not know that the instruction reads all of it.
+ */
+SL_INLINE void amx_configure(const uint32_t values) {
+    static const struct {
+        uint8_t palette, start_row, zero[14];
+        uint16_t bytes[16]; /* of a register's rows */
+        uint8_t rows[16];
+    } of_32 = {.palette = 1,
+               .bytes = {64, 64, 64, 64, 32, 32, 64, 64},
+               .rows = {16, 16, 16, 16, 16, 16, 8, 8}},
+      of_64 = {.palette = 1,
+               .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+               .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(values == 32 ? &of_32 : &of_64);
+}
+
+/* What was stored before is in memory when a tile is read, which gcc does not know either. */
+#define AMX_LOAD(tile, base, stride)                                                               \
+    do {                                                                                           \
+        __asm__ volatile("" ::: "memory");                                                         \
+        _tile_loadd(tile, base, stride);                                                           \
+    } while (0)
+
 /* Piece p of all rows. */
 void sl_amx_take_rows(const sl_act_tile *t, uint32_t p, amx_rows *x);
 
@@ -46,5 +69,6 @@ void sl_amx_take_rows(const sl_act_tile *t, uint32_t p, amx_rows *x);
 void sl_amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0);
 
 void sl_amx_int8_tile(const sl_act_tile *t);
+void sl_amx_parts_tile(const sl_act_tile *t);
 
 #endif

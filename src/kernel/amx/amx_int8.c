@@ -26,29 +26,6 @@
 #define X0   6
 #define X1   7
 
-/* Tiles of 32 values or of 64. Constants: gcc does not know that the instruction reads all of it.
- */
-SL_INLINE void configure(const uint32_t values) {
-    static const struct {
-        uint8_t palette, start_row, zero[14];
-        uint16_t bytes[16]; /* of a register's rows */
-        uint8_t rows[16];
-    } of_32 = {.palette = 1,
-               .bytes = {64, 64, 64, 64, 32, 32, 64, 64},
-               .rows = {16, 16, 16, 16, 16, 16, 8, 8}},
-      of_64 = {.palette = 1,
-               .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-               .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    _tile_loadconfig(values == 32 ? &of_32 : &of_64);
-}
-
-/* What was stored before is in memory when a tile is read, which gcc does not know either. */
-#define LOAD(tile, base, stride)                                                                   \
-    do {                                                                                           \
-        __asm__ volatile("" ::: "memory");                                                         \
-        _tile_loadd(tile, base, stride);                                                           \
-    } while (0)
-
 /* ---- blocks of 32 ---- */
 
 SL_INLINE __m128i load_16(const void *p) {
@@ -97,7 +74,7 @@ SL_INLINE void unpack_32(const uint8_t *row, const uint32_t n, sl_dtype dtype, a
  * left alone: the sum of another part goes to memory meanwhile. */
 #define MULTIPLY(sum, w_tile, x_tile, quads)                                                       \
     do {                                                                                           \
-        LOAD(x_tile, quads, 64);                                                                   \
+        AMX_LOAD(x_tile, quads, 64);                                                               \
         _tile_zero(sum);                                                                           \
         _tile_dpbssd(sum, w_tile, x_tile);                                                         \
     } while (0)
@@ -106,16 +83,16 @@ SL_INLINE void unpack_32(const uint8_t *row, const uint32_t n, sl_dtype dtype, a
 SL_INLINE void products_32_one(const amx_strip *w, const amx_rows *x, amx_sums *sum) {
 #pragma GCC unroll 2
     for (uint32_t p = 0; p < AMX_PARTS; p += 4) {
-        LOAD(W0, w->low[0] + p * 32, AMX_PIECE);
+        AMX_LOAD(W0, w->low[0] + p * 32, AMX_PIECE);
         MULTIPLY(SUM0, W0, X0, x->quad[0][p * 8]);
         if (p) _tile_stored(SUM3, sum[0][p - 1], 64);
-        LOAD(W1, w->low[0] + (p + 1) * 32, AMX_PIECE);
+        AMX_LOAD(W1, w->low[0] + (p + 1) * 32, AMX_PIECE);
         MULTIPLY(SUM1, W1, X1, x->quad[0][(p + 1) * 8]);
         _tile_stored(SUM0, sum[0][p], 64);
-        LOAD(W0, w->low[0] + (p + 2) * 32, AMX_PIECE);
+        AMX_LOAD(W0, w->low[0] + (p + 2) * 32, AMX_PIECE);
         MULTIPLY(SUM2, W0, X0, x->quad[0][(p + 2) * 8]);
         _tile_stored(SUM1, sum[0][p + 1], 64);
-        LOAD(W1, w->low[0] + (p + 3) * 32, AMX_PIECE);
+        AMX_LOAD(W1, w->low[0] + (p + 3) * 32, AMX_PIECE);
         MULTIPLY(SUM3, W1, X1, x->quad[0][(p + 3) * 8]);
         _tile_stored(SUM2, sum[0][p + 2], 64);
     }
@@ -126,14 +103,14 @@ SL_INLINE void products_32_one(const amx_strip *w, const amx_rows *x, amx_sums *
 SL_INLINE void products_32(const amx_strip *w, const amx_rows *x, amx_sums *sum) {
 #pragma GCC unroll 4
     for (uint32_t p = 0; p < AMX_PARTS; p += 2) {
-        LOAD(W0, w->low[0] + p * 32, AMX_PIECE);
+        AMX_LOAD(W0, w->low[0] + p * 32, AMX_PIECE);
         MULTIPLY(SUM0, W0, X0, x->quad[0][p * 8]);
         MULTIPLY(SUM1, W0, X1, x->quad[1][p * 8]);
         if (p) {
             _tile_stored(SUM2, sum[0][p - 1], 64);
             _tile_stored(SUM3, sum[1][p - 1], 64);
         }
-        LOAD(W1, w->low[0] + (p + 1) * 32, AMX_PIECE);
+        AMX_LOAD(W1, w->low[0] + (p + 1) * 32, AMX_PIECE);
         MULTIPLY(SUM2, W1, X0, x->quad[0][(p + 1) * 8]);
         MULTIPLY(SUM3, W1, X1, x->quad[1][(p + 1) * 8]);
         _tile_stored(SUM0, sum[0][p], 64);
@@ -270,13 +247,13 @@ SL_INLINE void take_heads(const sl_rows16 *s, sl_dtype dtype, amx_strip *w) {
         _tile_zero(SUM2);                                                                          \
         _tile_zero(SUM3);                                                                          \
         for (uint32_t i = 0; i < AMX_PIECE; i += 64) {                                             \
-            LOAD(X0, x->quad[0][i / 4], 64);                                                       \
-            LOAD(W0, w->low[0] + i, AMX_PIECE);                                                    \
+            AMX_LOAD(X0, x->quad[0][i / 4], 64);                                                   \
+            AMX_LOAD(W0, w->low[0] + i, AMX_PIECE);                                                \
             multiply(SUM0, W0, X0);                                                                \
-            LOAD(W1, w->high[0] + i, AMX_PIECE);                                                   \
+            AMX_LOAD(W1, w->high[0] + i, AMX_PIECE);                                               \
             multiply(SUM1, W1, X0);                                                                \
             if (groups == 1) continue;                                                             \
-            LOAD(X1, x->quad[1][i / 4], 64);                                                       \
+            AMX_LOAD(X1, x->quad[1][i / 4], 64);                                                   \
             multiply(SUM2, W0, X1);                                                                \
             multiply(SUM3, W1, X1);                                                                \
         }                                                                                          \
@@ -376,7 +353,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     amx_rows x;
     const bool of_256 = sl_act_kind_of(dtype) == SL_ACT_256;
     const uint32_t groups = (t->n_rows + AMX_GROUP - 1) / AMX_GROUP;
-    configure(of_256 ? 64 : 32);
+    amx_configure(of_256 ? 64 : 32);
     memset(acc, 0, (t->n_cols + SL_STRIP - 1) / SL_STRIP * sizeof acc[0]);
     for (uint32_t p = 0; p * AMX_PIECE < t->k; p++) {
         sl_amx_take_rows(t, p, &x);

@@ -24,6 +24,7 @@ const sl_kernels sl_kernels_avx2 = {
     .rms_quantise = {sl_avx2_rms_quantise, sl_avx2_rms_quantise, simd_rms_to_bf16_row},
     .int8_tile = SL_EVERY_PRODUCT(sl_avx2_int8_tile),
     .bf16_tile = SL_EVERY_AMOUNT(sl_avx2_bf16_tile),
+    .parts_tile = SL_EVERY_AMOUNT(sl_avx2_parts_tile),
     .attn_page = SL_EVERY_AMOUNT(sl_avx2_attn_page),
     .softmax = sl_avx2_softmax,
     .widen = SL_EVERY_TYPE(avx2_widen),

@@ -13,6 +13,7 @@ void sl_avx2_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row
 void sl_avx2_rms_quantise(const float *x, const float *w, float inv, const sl_act_part *to);
 void sl_avx2_int8_tile(const sl_act_tile *t);
 void sl_avx2_bf16_tile(const sl_act_tile *t);
+void sl_avx2_parts_tile(const sl_act_tile *t);
 /* n values, whole blocks of a block type, to f32. */
 void sl_avx2_block_decode(sl_dtype dtype, const void *src, size_t n, float *dst);
 void sl_avx2_attn_page(const sl_attn_page *a);

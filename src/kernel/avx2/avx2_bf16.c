@@ -3,6 +3,7 @@
  * a shift away, and both come as they lie. The control register takes subnormals for zeros while
  * chains run, and does not while they are summed up. */
 #include "kernel/avx2/avx2.h"
+#include "kernel/simd/flush_x86.h"
 
 #include <immintrin.h>
 
@@ -125,19 +126,9 @@ SL_INLINE float tree(const float *s) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-static void set_control(uint32_t to) {
-    __asm__ volatile("ldmxcsr %0" ::"m"(to) : "memory");
-}
-
-static uint32_t control(void) {
-    uint32_t is = 0;
-    __asm__ volatile("stmxcsr %0" : "=m"(is)::"memory");
-    return is;
-}
-
 void sl_avx2_bf16_tile(const sl_act_tile *t) {
     const size_t stride = t->w_stride, bytes = sl_dtype_row_bytes(SL_BF16, t->k);
-    const uint32_t was = control(), flushing = was | 0x8040; /* FTZ, DAZ */
+    const uint32_t was = v_control();
     _Alignas(32) float acc[MAX_R * MAX_C * 16];
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += MAX_C) {
         const uint32_t C = SL_MIN(MAX_C, t->n_cols - c0);
@@ -146,9 +137,9 @@ void sl_avx2_bf16_tile(const sl_act_tile *t) {
         const group g = {t, w, stride, bytes, bytes / 64 * 64, after ? after - w : 0};
         for (uint32_t r0 = 0; r0 < t->n_rows; r0 += MAX_R) {
             const uint32_t R = SL_MIN(MAX_R, t->n_rows - r0);
-            set_control(flushing);
+            v_flush(was);
             run(&g, r0, R, C, acc);
-            set_control(was);
+            v_flush_end(was);
             for (uint32_t i = 0; i < R * C; i++)
                 t->y[(size_t)(r0 + i / C) * t->y_stride + c0 + i % C] = tree(acc + i * 16);
         }

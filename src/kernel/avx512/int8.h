@@ -112,6 +112,17 @@ SL_INLINE void sl_load_words(const sl_rows16 *s, size_t at, __m512i *v) {
     v[3] = _mm512_unpackhi_epi64(a[1], a[3]);
 }
 
+/* 64 bytes at `at` of each row, turned: word i of column c is to[i][c]. */
+SL_INLINE void sl_turn_bytes(const sl_rows16 *s, size_t at, uint32_t (*to)[SL_STRIP]) {
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < 4; i++) {
+        __m512i v[4];
+        sl_load_words(s, at + 16 * i, v);
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < 4; j++) _mm512_store_si512(to[4 * i + j], v[j]);
+    }
+}
+
 /* f16 at byte `at` of each row. */
 SL_INLINE __m512 sl_load_d(const sl_rows16 *s, size_t at) {
     uint16_t h[SL_STRIP];

@@ -48,6 +48,7 @@ const sl_kernels sl_kernels_ref = {
     .rms_quantise = {sl_ref_rms_quantise, sl_ref_rms_quantise, sl_ref_rms_to_bf16_row},
     .int8_tile = SL_EVERY_PRODUCT(sl_ref_int8_tile),
     .bf16_tile = SL_EVERY_AMOUNT(sl_ref_bf16_tile),
+    .parts_tile = SL_EVERY_AMOUNT(sl_ref_parts_tile),
     .swiglu = ref_swiglu,
     .swiglu_clamped = ref_swiglu_clamped,
     .rms_inverse = sl_ref_rms_inverse,

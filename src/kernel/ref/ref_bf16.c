@@ -34,11 +34,38 @@ static float pair_dot(const uint8_t *x, const uint8_t *w, uint32_t k) {
     return sl_tree16(s);
 }
 
-void sl_ref_bf16_tile(const sl_act_tile *t) {
+/* Of numbers that are not subnormal; a sum that is, is exact. */
+static float flushed_add(float a, float b) {
+    float r = a + b;
+    return fabsf(r) < SL_BF16_LEAST ? copysignf(0, r) : r;
+}
+
+/* The same in parts of 32 values, the even and the odd ones of each in a chain. */
+static float parts_dot(const uint8_t *x, const uint8_t *w, uint32_t k) {
+    float sum = 0;
+    for (uint32_t i = 0; i < k; i += SL_BF16_PART) {
+        float chain[2] = {0};
+        for (uint32_t j = i; j < i + SL_BF16_PART; j++)
+            chain[j % 2] = flushed_fma(value(x, j, k), value(w, j, k), chain[j % 2]);
+        sum = flushed_add(sum, flushed_add(chain[0], chain[1]));
+    }
+    return sum;
+}
+
+SL_INLINE void tile_of(const sl_act_tile *t,
+                       float (*dot)(const uint8_t *, const uint8_t *, uint32_t)) {
     for (uint32_t r = 0; r < t->n_rows; r++)
         for (uint32_t c = 0; c < t->n_cols; c++)
             t->y[(size_t)r * t->y_stride + c] =
-                pair_dot(t->x[r], (const uint8_t *)t->w + c * t->w_stride, t->k);
+                dot(t->x[r], (const uint8_t *)t->w + c * t->w_stride, t->k);
+}
+
+void sl_ref_bf16_tile(const sl_act_tile *t) {
+    tile_of(t, pair_dot);
+}
+
+void sl_ref_parts_tile(const sl_act_tile *t) {
+    tile_of(t, parts_dot);
 }
 
 void sl_ref_to_bf16_row(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row) {

@@ -5,8 +5,11 @@
 
 #include "kernel/kernel_int.h"
 #include "kernel/scalar.h"
+#include "kernel/simd/flush_x86.h"
 
 #include <immintrin.h>
+
+#define SIMD_P 2u /* activation rows whose parts are multiplied together (simd/parts.h) */
 
 typedef struct v16 {
     __m256 q[2];
@@ -119,6 +122,22 @@ static inline v16 v_normal(v16 a) {
         a.q[i] = _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_and_si256(low, size), u));
     }
     return a;
+}
+
+static inline v16 v_fma_flush(v16 a, v16 b, v16 c, v_doubt *d) {
+    (void)d;
+    return v_fma(a, b, c);
+}
+static inline v16 v_add_flush(v16 a, v16 b) {
+    return v_add(a, b);
+}
+/* Values 2i and 2i + 1 of 32 of BF16 in lane i. */
+static inline void v_load_pairs(const void *p, v16 *even, v16 *odd) {
+    V_EACH {
+        const __m256i w = _mm256_loadu_si256((const __m256i *)p + i);
+        even->q[i] = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+        odd->q[i] = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000u)));
+    }
 }
 
 /* The tree of every dot product. */

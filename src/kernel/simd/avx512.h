@@ -4,11 +4,13 @@
 
 #include "kernel/kernel_int.h"
 #include "kernel/scalar.h"
+#include "kernel/simd/flush_x86.h"
 
 #include <immintrin.h>
 
 #define SIMD_R 4u /* activation rows and weight rows of a register tile: 24 of 32 registers */
 #define SIMD_C 6u
+#define SIMD_P 4u /* activation rows whose parts are multiplied together (simd/parts.h) */
 
 typedef __m512 v16;
 
@@ -90,33 +92,12 @@ static inline v16 v_normal(v16 a) {
         _mm512_mask_and_epi32(u, low, u, _mm512_set1_epi32((int)0x80000000u)));
 }
 
-/* Between these two fused multiply-adds take subnormals for zeros with their sign and give none,
- * as docs/numbers.md says of products of BF16. What is between them has to be a call that is not
- * inlined: the compiler knows nothing of it. */
-static inline uint32_t v_flush_begin(void) {
-    uint32_t was = 0, now;
-    __asm__ volatile("stmxcsr %0" : "=m"(was)::"memory");
-    now = was | 0x8040; /* FTZ, DAZ */
-    __asm__ volatile("ldmxcsr %0" ::"m"(now) : "memory");
-    return was;
-}
-static inline void v_flush_end(uint32_t was) {
-    __asm__ volatile("ldmxcsr %0" ::"m"(was) : "memory");
-}
-/* Whether one of them may have been wrong: never. */
-typedef struct v_doubt {
-    char nothing;
-} v_doubt;
-static inline v_doubt v_sure(void) {
-    return (v_doubt){0};
-}
-static inline bool v_doubtful(v_doubt d) {
-    (void)d;
-    return false;
-}
 static inline v16 v_fma_flush(v16 a, v16 b, v16 c, v_doubt *d) {
     (void)d;
     return _mm512_fmadd_ps(a, b, c);
+}
+static inline v16 v_add_flush(v16 a, v16 b) {
+    return _mm512_add_ps(a, b);
 }
 /* Values 2i and 2i + 1 of 32 of BF16 in lane i. */
 static inline void v_load_pairs(const void *p, v16 *even, v16 *odd) {

@@ -9,6 +9,7 @@
 
 #define SIMD_R 2u /* activation rows and weight rows of a register tile: 6 of 8 lane groups */
 #define SIMD_C 3u
+#define SIMD_P 2u /* activation rows whose parts are multiplied together (simd/parts.h) */
 
 typedef struct v16 {
     float32x4_t q[4];
@@ -143,6 +144,10 @@ static inline v16 v_fma_flush(v16 a, v16 b, v16 c, v_doubt *d) {
     c = v_fma(a, b, c);
     V_EACH d->any = vorrq_u32(d->any, vceqq_f32(vabsq_f32(c.q[i]), vdupq_n_f32(0x1p-126f)));
     return v_normal(c);
+}
+/* Of numbers that are not subnormal; a sum that is, is exact. */
+static inline v16 v_add_flush(v16 a, v16 b) {
+    return v_normal(v_add(a, b));
 }
 /* Values 2i and 2i + 1 of 32 of BF16 in lane i; subnormals are zeros with their sign. */
 static inline void v_load_pairs(const void *p, v16 *even, v16 *odd) {

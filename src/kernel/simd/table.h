@@ -11,6 +11,8 @@
 
 #include "kernel/simd/bf16.h"
 
+#include "kernel/simd/parts.h"
+
 static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
     if (!sl_dtype_is_plain(dtype))
         sl_block_decode(dtype, src, n, dst);
@@ -24,5 +26,6 @@ static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
 #define SIMD_TABLE                                                                                 \
     SL_PLAIN_LOOPS, SIMD_VECTORS, .gemm_tile = SL_EVERY_PRODUCT(simd_gemm_tile),                   \
                                   .bf16_tile = SL_EVERY_AMOUNT(simd_bf16_tile),                    \
+                                  .parts_tile = SL_EVERY_AMOUNT(simd_parts_tile),                  \
                                   .attn_page = SL_EVERY_AMOUNT(simd_attn_page),                    \
                                   .softmax = simd_softmax, .widen = SL_EVERY_TYPE(simd_widen)

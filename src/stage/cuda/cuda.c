@@ -463,10 +463,11 @@ static void cuda_close(sl_device *base) {
 
 /* What this device does not do, by the names that a user knows. */
 static sl_status check(const sl_device_opts *o, sl_err *err) {
-    const char *what = o->gang || o->ranks > 1                    ? "--tp above 1"
-                       : o->hosts.segmented                       ? "--segments"
-                       : o->activations == SL_ACTIVATIONS_BF16    ? "--activations bf16"
-                       : o->device->numerics == SL_NUMERICS_EXACT ? "--numerics exact"
+    const char *what = o->gang || o->ranks > 1                       ? "--tp above 1"
+                       : o->hosts.segmented                          ? "--segments"
+                       : o->activations == SL_ACTIVATIONS_BF16       ? "--activations bf16"
+                       : o->activations == SL_ACTIVATIONS_BF16_PARTS ? "--activations bf16-parts"
+                       : o->device->numerics == SL_NUMERICS_EXACT    ? "--numerics exact"
                        : o->exact && o->device->numerics != SL_NUMERICS_CPU
                            ? "--exact with --numerics fast"
                            : NULL;
