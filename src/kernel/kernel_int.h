@@ -102,6 +102,11 @@ typedef struct sl_attn_page {
     float scale;
 } sl_attn_page;
 
+/* A page whose tiles of keys and values, which may be one, are not f32: what p's queries see of
+ * them is widened, then attended to. p's own k and v are not read. */
+void sl_attn_page_widened(const sl_kernels *k, const sl_model_spec *m, const uint8_t *key,
+                          const uint8_t *value, const sl_attn_page *p);
+
 /* What a kernel's speed depends on besides its table has a slot each: the type of the weights, the
  * kind of rounded rows, and whether rows are few or many. */
 typedef enum sl_amount { SL_FEW, SL_MANY, SL_AMOUNTS } sl_amount;
@@ -129,6 +134,8 @@ struct sl_kernels {
     void (*rms_quantise[SL_ACT_KINDS])(const float *x, const float *w, float inv,
                                        const sl_act_part *to);
     void (*widen[SL_DTYPES])(const void *src, sl_dtype dtype, size_t n, float *dst);
+    /* dst[i] = code[i] * scale, codes of E4M3 */
+    void (*widen_e4m3)(const uint8_t *code, float scale, size_t n, float *dst);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
     void (*swiglu)(float *gate, const float *up, size_t n);
     /* as sl_swiglu_clamped */

@@ -14,6 +14,7 @@ typedef struct results {
     float tile[SL_DTYPES][SL_AMOUNTS][ROWS * COLS];
     float o[SL_AMOUNTS][SL_ATTN_QUERIES * 40], sum[SL_AMOUNTS][SL_ATTN_QUERIES];
     float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
+    float wide_e4m3[K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][SL_AMOUNTS][ROWS * COLS];
     float bf16[SL_AMOUNTS][ROWS * COLS];
@@ -68,7 +69,10 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
                                                  .x = x,
                                                  .y = out->tile[t][a],
                                                  .mat = &mat});
-        if (t != SL_F8_E4M3) sl_call_widen(k, in->w, (sl_dtype)t, n, out->wide[t]);
+        if (t != SL_F8_E4M3)
+            sl_call_widen(k, in->w, (sl_dtype)t, n, out->wide[t]);
+        else
+            k->widen_e4m3(in->w, 0x1p-3f, n - 3, out->wide_e4m3);
     }
 }
 

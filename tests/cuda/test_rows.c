@@ -293,7 +293,7 @@ static void keys_and_values(void **state) {
         float *x_gpu = rt_in(x, (size_t)rows * p.x_stride * sizeof *x);
         for (uint32_t part = 0; part < (latent ? 2 : 1); part++) {
             p.x = x + p.column;
-            p.kv = (sl_kv_pool){pool, page};
+            p.kv = sl_kv_pool_of(&m, pool);
             sl_put_kv(&rt_host, &p);
             p.x = x_gpu + p.column;
             p.kv.base = pool_gpu;

@@ -177,6 +177,7 @@ static void plans_that_cannot_be(void **state) {
         {GPU ",\"tp\":{\"attention\":2,\"expert\":2}}", "--tp"},
         {GPU ",\"exact\":true,\"segments\":true}", "--segments"},
         {GPU ",\"activations\":\"bf16\"}", "--activations"},
+        {GPU ",\"kv_type\":\"f16\"}", "--kv-type"},
     };
     made x = make(1, 0);
     for (size_t i = 0; i < SL_LEN(bad); i++) {
