@@ -678,6 +678,13 @@ static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
                    attention);
 }
 
+static sl_status check_kv_type(const sl_plan *p, sl_err *err) {
+    if (p->kv_type == SL_KV_F32 || !sl_device_is_modelled(&p->device)) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "plan: kv_type %s (--kv-type): an emulated device has no KV pages",
+                   sl_kv_type_names[p->kv_type]);
+}
+
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
     sl_status st = check_roles(p, all_there, err);
     if (st == SL_OK) st = sl_ranks_check(p, err);
@@ -685,6 +692,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (st == SL_OK) st = check_schedule(p, err);
     if (st == SL_OK) st = check_speculate(p, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
+    if (st == SL_OK) st = check_kv_type(p, err);
     if (st != SL_OK) return st;
     if (m->weightless && !p->random_weights && !sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_NOTFOUND,

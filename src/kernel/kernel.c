@@ -556,7 +556,6 @@ static void attn_walk_add(attn_walk *w, const sl_attn_args *a, uint32_t r, uint3
 
 static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk *w, uint32_t kvh,
                           const uint32_t *pages) {
-    const bool f32 = a->m->kv_type == SL_KV_F32;
     uint32_t low = UINT32_MAX, high = 0;
     for (uint32_t i = 0; i < w->n; i++) {
         low = SL_MIN(low, w->low[i]);
@@ -567,26 +566,25 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
     uint32_t end = high / SL_KV_PAGE_TOKENS;
     for (uint32_t g = low / SL_KV_PAGE_TOKENS; g <= end; g++) {
         const uint8_t *page = sl_kv_page(&a->kv, pages[g]);
-        const uint8_t *next = g < end && f32 ? sl_kv_page(&a->kv, pages[g + 1]) : NULL;
+        const uint8_t *next = g < end ? sl_kv_page(&a->kv, pages[g + 1]) : NULL;
         sl_attn_page p = {.query = w->query,
                           .n = w->n,
                           .head_dim = a->m->head_dim,
                           .v_dim = sl_kv_value_dim(a->m),
-                          .k = f32 ? (const float *)(const void *)(page + k_at) : NULL,
-                          .v = f32 ? (const float *)(const void *)(page + v_at) : NULL,
-                          .next_k = next ? (const float *)(const void *)(next + k_at) : NULL,
-                          .next_v = next ? (const float *)(const void *)(next + v_at) : NULL,
-                          .scale = a->scale};
+                          .k = (const void *)(page + k_at),
+                          .v = (const void *)(page + v_at),
+                          .next_k = next ? (const void *)(next + k_at) : NULL,
+                          .next_v = next ? (const void *)(next + v_at) : NULL,
+                          .scale = a->scale,
+                          .type = a->m->kv_type,
+                          .part = sl_kv_value_dim(a->m)};
         uint32_t base = g * SL_KV_PAGE_TOKENS;
         for (uint32_t i = 0; i < w->n; i++) {
             bool sees = w->pos[i] >= base && w->low[i] < base + SL_KV_PAGE_TOKENS;
             p.query[i].first = !sees ? 1 : w->low[i] > base ? w->low[i] - base : 0;
             p.query[i].last = sees ? SL_MIN(w->pos[i] - base, SL_KV_PAGE_TOKENS - 1) : 0;
         }
-        if (f32)
-            sl_call_attn_page(k, &p);
-        else
-            sl_attn_page_widened(k, a->m, page + k_at, page + v_at, &p);
+        sl_call_attn_page(k, &p);
     }
     for (uint32_t i = 0; i < w->n; i++)
         k->divide(w->query[i].o, w->query[i].sum, sl_kv_value_dim(a->m));

@@ -93,19 +93,21 @@ typedef struct sl_attn_query {
 
 /* One page of keys and values for n <= SL_ATTN_QUERIES queries of its kv head.
  * k, v [SL_KV_PAGE_TOKENS][head_dim], of whose rows v's first v_dim values count; next_k, next_v:
- * what will be read after (a hint), or NULL. */
+ * what will be read after (a hint), or NULL. Of another type than f32 they are where such rows lie
+ * as spec/kv.h has them, whose first part has `part` values. */
 #define SL_ATTN_QUERIES 16u
 typedef struct sl_attn_page {
     sl_attn_query *query;
     uint32_t n, head_dim, v_dim;
     const float *k, *v, *next_k, *next_v;
     float scale;
+    sl_kv_type type;
+    uint32_t part;
 } sl_attn_page;
 
-/* A page whose tiles of keys and values, which may be one, are not f32: what p's queries see of
- * them is widened, then attended to. p's own k and v are not read. */
-void sl_attn_page_widened(const sl_kernels *k, const sl_model_spec *m, const uint8_t *key,
-                          const uint8_t *value, const sl_attn_page *p);
+/* A page of another type than f32 for tables that attend to f32: what its queries see is widened
+ * and attended to by table k, which has these entries itself. */
+void sl_attn_page_widened(const sl_kernels *k, const sl_attn_page *p);
 
 /* What a kernel's speed depends on besides its table has a slot each: the type of the weights, the
  * kind of rounded rows, and whether rows are few or many. */

@@ -57,23 +57,28 @@ static bool is_seamless(sl_kv_type t, uint32_t n) {
     return t != SL_KV_FP8 && (t != SL_KV_Q8_0 || n % SL_KV_Q8_BLOCK == 0);
 }
 
-void sl_kv_rows_widen(const sl_kernels *k, const sl_model_spec *m, const uint8_t *tile,
-                      uint32_t first, uint32_t n, float *dst) {
-    const size_t row = sl_kv_row_bytes(m);
-    const sl_kv_type t = m->kv_type;
-    const uint32_t part = m->kv_lora ? m->kv_lora : m->head_dim, rest = m->head_dim - part;
-    const uint8_t *src = tile + first * row;
+/* n rows from `src` on, whose first part has `part` of their `dim` values. */
+static void widen_rows(const sl_kernels *k, sl_kv_type t, uint32_t part, uint32_t dim,
+                       const uint8_t *src, uint32_t n, float *dst) {
+    const uint32_t rest = dim - part;
+    const size_t row = sl_kv_row_of(t, part, dim);
     if (is_seamless(t, part) && is_seamless(t, rest)) {
-        widen_part(k, t, src, n * m->head_dim, dst);
+        widen_part(k, t, src, n * dim, dst);
         return;
     }
-    for (uint32_t i = 0; i < n; i++, src += row, dst += m->head_dim) {
+    for (uint32_t i = 0; i < n; i++, src += row, dst += dim) {
         widen_part(k, t, src, part, dst);
         if (rest) widen_part(k, t, src + sl_kv_part_bytes(t, part), rest, dst + part);
     }
 }
 
-/* What of a page its queries see: the first token, and how many, as p->query has it. */
+void sl_kv_rows_widen(const sl_kernels *k, const sl_model_spec *m, const uint8_t *tile,
+                      uint32_t first, uint32_t n, float *dst) {
+    widen_rows(k, m->kv_type, sl_kv_value_dim(m), m->head_dim, tile + first * sl_kv_row_bytes(m), n,
+               dst);
+}
+
+/* What of a page its queries see: the first token, and how many. */
 static uint32_t seen_of(const sl_attn_page *p, uint32_t *first) {
     uint32_t low = SL_KV_PAGE_TOKENS, end = 0;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -86,17 +91,20 @@ static uint32_t seen_of(const sl_attn_page *p, uint32_t *first) {
     return low < end ? end - low : 0;
 }
 
-void sl_attn_page_widened(const sl_kernels *k, const sl_model_spec *m, const uint8_t *key,
-                          const uint8_t *value, const sl_attn_page *p) {
+void sl_attn_page_widened(const sl_kernels *k, const sl_attn_page *p) {
     _Alignas(64) float wide[2][SL_KV_PAGE_TOKENS * SL_HEAD_DIM_MAX];
+    const size_t row = sl_kv_row_of(p->type, p->part, p->head_dim);
+    const uint8_t *key = (const uint8_t *)p->k, *value = (const uint8_t *)p->v;
     sl_attn_page f32 = *p;
     uint32_t first, n = seen_of(p, &first);
-    const size_t at = (size_t)first * m->head_dim;
+    const size_t at = (size_t)first * p->head_dim;
     if (n == 0) return;
+    f32.type = SL_KV_F32;
     f32.k = f32.v = wide[0];
-    sl_kv_rows_widen(k, m, key, first, n, wide[0] + at);
+    f32.next_k = f32.next_v = NULL;
+    widen_rows(k, p->type, p->part, p->head_dim, key + first * row, n, wide[0] + at);
     if (value != key) {
-        sl_kv_rows_widen(k, m, value, first, n, wide[1] + at);
+        widen_rows(k, p->type, p->part, p->head_dim, value + first * row, n, wide[1] + at);
         f32.v = wide[1];
     }
     sl_call_attn_page(k, &f32);

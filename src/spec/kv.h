@@ -19,8 +19,7 @@
 
 /* Bytes of one position's row of a tile. */
 static inline size_t sl_kv_row_bytes(const sl_model_spec *m) {
-    if (!m->kv_lora) return sl_kv_part_bytes(m->kv_type, m->head_dim);
-    return sl_kv_part_bytes(m->kv_type, m->kv_lora) + sl_kv_part_bytes(m->kv_type, m->rope_dim);
+    return sl_kv_row_of(m->kv_type, m->kv_lora ? m->kv_lora : m->head_dim, m->head_dim);
 }
 
 /* Where in a row the part begins whose first value is number `column`: 0, or kv_lora. */

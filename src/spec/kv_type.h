@@ -41,4 +41,9 @@ static inline size_t sl_kv_part_bytes(sl_kv_type t, size_t n) {
     return n * sizeof(float);
 }
 
+/* Of a row of n values, the first `part` of which are a part, and what is left another. */
+static inline size_t sl_kv_row_of(sl_kv_type t, size_t part, size_t n) {
+    return sl_kv_part_bytes(t, part) + (n > part ? sl_kv_part_bytes(t, n - part) : 0);
+}
+
 #endif

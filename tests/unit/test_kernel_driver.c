@@ -278,6 +278,7 @@ typedef struct attn_case {
     sl_model_spec m;
     uint32_t n, width;
     float *kv, *q, *o, *want;
+    float *row[2]; /* [n][n_kv_heads][head_dim]: keys and values as they are kept */
     uint32_t page[8], other[8];
     const uint32_t *pages[256];
     uint32_t pos[256];
@@ -306,6 +307,25 @@ static void attn_put(attn_case *c) {
     sl_free(x);
 }
 
+/* Row of a position on one side of a head. */
+static float *attn_row(const attn_case *c, uint32_t pos, uint32_t is_v, uint32_t h) {
+    return c->row[is_v] + ((size_t)pos * c->m.n_kv_heads + h) * c->m.head_dim;
+}
+
+/* What lies in the pages, as f32. */
+static void attn_widen(attn_case *c) {
+    const sl_kv_pool kv = sl_kv_pool_of(&c->m, c->kv);
+    for (uint32_t is_v = 0; is_v < 2; is_v++) {
+        c->row[is_v] = kt_floats((size_t)c->n * c->m.n_kv_heads * c->m.head_dim);
+        for (uint32_t p = 0; p < c->n; p++)
+            for (uint32_t h = 0; h < c->m.n_kv_heads; h++)
+                sl_kv_widen(c->m.kv_type,
+                            kv.base + sl_kv_row_offset(&c->m, &kv, c->page, p) +
+                                sl_kv_tile_offset(&c->m, 1, is_v, h),
+                            c->m.head_dim, attn_row(c, p, is_v, h));
+    }
+}
+
 static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t dim,
                       uint32_t window, sl_kv_type type) {
     *c = (attn_case){.m = {.n_layers = 2,
@@ -320,6 +340,7 @@ static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t 
     c->kv = kt_floats(sl_kv_pages_for(c->n) * sl_kv_page_bytes(&c->m) / sizeof(float));
     for (uint32_t i = 0; i < sl_kv_pages_for(c->n); i++) c->page[i] = i;
     if (type != SL_KV_F32) attn_put(c);
+    attn_widen(c);
     c->q = kt_floats((size_t)c->n * c->width);
     c->o = kt_floats((size_t)c->n * c->width);
     c->want = kt_floats((size_t)c->n * c->width);
@@ -329,15 +350,7 @@ static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t 
 
 static void attn_free(attn_case *c) {
     sl_free(c->kv), sl_free(c->q), sl_free(c->o), sl_free(c->want);
-}
-
-/* Row of a position on one side of a head, as f32. */
-static void attn_row(const attn_case *c, uint32_t pos, uint32_t is_v, uint32_t h, float *row) {
-    const sl_kv_pool kv = sl_kv_pool_of(&c->m, c->kv);
-    sl_kv_widen(c->m.kv_type,
-                kv.base + sl_kv_row_offset(&c->m, &kv, c->page, pos) +
-                    sl_kv_tile_offset(&c->m, 1, is_v, h),
-                c->m.head_dim, row);
+    sl_free(c->row[0]), sl_free(c->row[1]);
 }
 
 /* Rows [from, to) of the case into o. */
@@ -363,8 +376,7 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
     double s[256], top = -1e300, den = 0, num = 0, steep = 1;
     *mag = 0;
     for (uint32_t p = lo; p <= r; p++) {
-        float k[64];
-        attn_row(c, p, 0, kvh, k);
+        const float *k = attn_row(c, p, 0, kvh);
         double all = 0; /* what a cancelling sum was made of bounds its error */
         s[p] = 0;
         for (uint32_t i = 0; i < dim; i++) {
@@ -377,9 +389,7 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
         steep = fmax(steep, all * (double)0.11f);
     }
     for (uint32_t p = lo; p <= r; p++) {
-        float row[64], v;
-        attn_row(c, p, 1, kvh, row);
-        v = row[d];
+        const float v = attn_row(c, p, 1, kvh)[d];
         double e = exp(s[p] - top);
         den += e;
         num += e * v;
@@ -455,8 +465,8 @@ static void span_case(uint32_t heads, uint32_t dim, uint32_t v_dim, uint32_t spa
                         const size_t to = ((size_t)h * span + p) * dim;
                         for (uint32_t i = 0; i < dim; i++) k[to + i] = v[to + i] = NAN;
                         if (!there) continue;
-                        attn_row(&c, a.first + p, 0, h, k + to);
-                        attn_row(&c, a.first + p, 1, h, v + to);
+                        memcpy(k + to, attn_row(&c, a.first + p, 0, h), dim * sizeof *k);
+                        memcpy(v + to, attn_row(&c, a.first + p, 1, h), dim * sizeof *v);
                     }
                 sl_attention_span(&ex, &a);
             }
