@@ -119,7 +119,7 @@ static void compare(const place_case *k) {
     on_host(k, mat, freq, q, kk, v, sl_kv_pool_of(m, pool));
     assert_true(sl_cuda_place_qkv(rt_gpu, &p));
     rt_same("queries", q, p.q, q_n);
-    rt_same("pages", pool, p.kv.base, all);
+    rt_same("pages", pool, (const float *)(const void *)p.kv.base, all);
     for (uint32_t i = 0; i < 5; i++) sl_free(base[i]);
     sl_free(q);
     sl_free(kk);

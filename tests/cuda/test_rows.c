@@ -296,7 +296,7 @@ static void keys_and_values(void **state) {
             p.kv = sl_kv_pool_of(&m, pool);
             sl_put_kv(&rt_host, &p);
             p.x = x_gpu + p.column;
-            p.kv.base = pool_gpu;
+            p.kv.base = (uint8_t *)pool_gpu;
             sl_cuda_put_kv(rt_gpu, &p);
             p.column = p.width;
             p.width = m.head_dim - p.width;
