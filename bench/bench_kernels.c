@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "kernel/kernel_int.h"
 #include "limits.h"
+#include "quant/kv_rows.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -132,18 +133,24 @@ static void attn_once(bench *b, void *ctx, uint32_t rep) {
 }
 
 /* 16 query heads on 4 kv heads; pages in memory like an engine's. */
-static void bench_attention(bench *b, uint32_t dim, uint32_t rows, uint32_t first) {
-    attn_ctx c = {.m = {.n_layers = 1, .n_heads = 16, .n_kv_heads = 4, .head_dim = dim}};
+static void bench_attention(bench *b, uint32_t dim, uint32_t rows, uint32_t first,
+                            sl_kv_type type) {
+    attn_ctx c = {
+        .m = {.n_layers = 1, .n_heads = 16, .n_kv_heads = 4, .head_dim = dim, .kv_type = type}};
     uint32_t n_pages = sl_kv_pages_for(first + rows), width = c.m.n_heads * c.m.head_dim;
-    float *kv = sl_reserve(n_pages, sl_kv_page_bytes(&c.m));
+    uint8_t *kv = sl_reserve(n_pages, sl_kv_page_bytes(&c.m));
     uint32_t *page = sl_alloc(n_pages, sizeof *page);
     const uint32_t **pages = sl_alloc(rows, sizeof *pages);
     uint32_t *pos = sl_alloc(rows, sizeof *pos);
     float *q = sl_alloc((size_t)rows * width, sizeof *q),
           *o = sl_alloc((size_t)rows * width, sizeof *o);
     if (!kv || !page || !pages || !pos || !q || !o) abort();
-    size_t floats = sl_kv_page_bytes(&c.m) / sizeof *kv;
-    for (size_t i = 0; i < n_pages * floats; i++) kv[i] = (float)(i % 97) * 0.01f - 0.5f;
+    float row[SL_HEAD_DIM_MAX];
+    const size_t tile_row = sl_kv_row_bytes(&c.m);
+    for (size_t i = 0; i < n_pages * sl_kv_page_bytes(&c.m) / tile_row; i++) {
+        for (uint32_t d = 0; d < dim; d++) row[d] = (float)((i * dim + d) % 97) * 0.01f - 0.5f;
+        sl_kv_round(type, row, dim, kv + i * tile_row);
+    }
     for (size_t i = 0; i < (size_t)rows * width; i++) q[i] = (float)(i % 89) * 0.01f - 0.4f;
     for (uint32_t i = 0; i < n_pages; i++) page[i] = i;
     double seen = 0;
@@ -156,8 +163,11 @@ static void bench_attention(bench *b, uint32_t dim, uint32_t rows, uint32_t firs
                          pages, 0.088f, o,    width};
     char shape[64];
     snprintf(shape, sizeof shape, "h16/4x%u rows%u from%u", dim, rows, first);
-    report(b, "attention", shape, seen * 4.0 * width, seen * 8.0 * c.m.n_kv_heads * c.m.head_dim,
-           attn_once, &c);
+    if (type != SL_KV_F32)
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), " %s",
+                 sl_kv_type_names[type]);
+    report(b, "attention", shape, seen * 4.0 * width,
+           seen * 2.0 * c.m.n_kv_heads * (double)tile_row, attn_once, &c);
     sl_release(kv, n_pages, sl_kv_page_bytes(&c.m));
     sl_free(page), sl_free((void *)pages), sl_free(pos), sl_free(q), sl_free(o);
 }
@@ -324,13 +334,15 @@ int main(int argc, char **argv) {
     bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_SWIGLU);
     bench_gemm(&b, SL_F16, 1024, 512, GEMM_PLAIN);
     bench_gemm(&b, SL_F32, 1024, 512, GEMM_PLAIN);
-    bench_attention(&b, 128, 1, 255);
-    bench_attention(&b, 128, 1, 4095);
-    bench_attention(&b, 128, 1, 8191);
-    bench_attention(&b, 128, 1, 32767);
-    bench_attention(&b, 128, 16, 1024);
-    bench_attention(&b, 128, 512, 0);
-    bench_attention(&b, 64, 512, 0);
+    bench_attention(&b, 128, 1, 255, SL_KV_F32);
+    bench_attention(&b, 128, 1, 4095, SL_KV_F32);
+    for (sl_kv_type t = SL_KV_F32; t < SL_KV_TYPES; t++) {
+        bench_attention(&b, 128, 1, 8191, t);
+        bench_attention(&b, 128, 1, 32767, t);
+        bench_attention(&b, 128, 512, 0, t);
+    }
+    bench_attention(&b, 128, 16, 1024, SL_KV_F32);
+    bench_attention(&b, 64, 512, 0, SL_KV_F32);
     bench_pieces(&b);
     sl_pool_free(b.ex.pool);
     sl_release(b.weights, WEIGHT_BYTES, 1);

@@ -14,13 +14,13 @@ mkdir -p "$out"
 flags="-g -std=gnu11 -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno \
 -D_GNU_SOURCE -Isrc -Itests/unit"
 # The sources of the library sl_kernel, but for the choice that CMake tells its revision, and of what it needs.
-sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/quant/*.c) \
+sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/quant/*.c src/spec/kv_type.c) \
 src/base/mem.c src/base/pool.c src/base/status.c src/base/rng.c src/base/clock.c"
 for s in $sources; do
     o="$out/$(echo "$s" | tr / .).o"
     [ "$o" -nt "$s" ] || echo "$s $o"
 done | xargs -r -P "$(nproc)" -L 1 sh -c "$gcc -O3 $flags -c \"\$0\" -o \"\$1\""
-tests="test_kernel"
+tests="test_kernel test_kv_rows"
 [ "${1:-}" = quick ] || tests="$tests test_kernel_driver"
 for t in $tests; do
     "$gcc" -O1 $flags "tests/unit/$t.c" "$out"/*.o -lcmocka -lm -lpthread -o "$out/$t"

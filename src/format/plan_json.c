@@ -51,6 +51,13 @@ sl_status sl_speculate_parse(const char *name, sl_speculate *out, sl_err *err) {
     return st;
 }
 
+sl_status sl_kv_type_parse(const char *name, sl_kv_type *out, sl_err *err) {
+    size_t i;
+    sl_status st = sl_name_parse("type of KV pages", sl_kv_type_names, SL_KV_TYPES, name, &i, err);
+    if (st == SL_OK) *out = (sl_kv_type)i;
+    return st;
+}
+
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
     size_t i;
     sl_status st = sl_name_parse("order", sl_order_names, SL_ORDER_COUNT, name, &i, err);
@@ -404,16 +411,17 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",   "epoch",      "schedule",  "lanes",    "chunks",         "chunk_by",
-        "order",     "policy",     "lookahead", "delta",    "wire",           "exact",
-        "workers",   "limits",     "threads",   "progress", "device",         "route_skew",
-        "placement", "deployment", "costs",     "pin",      "activations",    "kv_replicas",
-        "segments",  "tp",         "pp",        "gpu",      "random_weights", "speculate",
-        "rail_bytes"};
+        "version",    "epoch",      "schedule",  "lanes",    "chunks",         "chunk_by",
+        "order",      "policy",     "lookahead", "delta",    "wire",           "exact",
+        "workers",    "limits",     "threads",   "progress", "device",         "route_skew",
+        "placement",  "deployment", "costs",     "pin",      "activations",    "kv_replicas",
+        "segments",   "tp",         "pp",        "gpu",      "random_weights", "speculate",
+        "rail_bytes", "kv_type"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],
-               *speculate = sl_speculate_names[SL_SPECULATE_OFF];
+               *speculate = sl_speculate_names[SL_SPECULATE_OFF],
+               *kv_type = sl_kv_type_names[SL_KV_F32];
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -441,6 +449,9 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_string(v, "speculate", SL_JSON_OPTIONAL, &speculate, err);
     if (st == SL_OK)
         st = sl_json_says(v, "speculate", sl_speculate_parse(speculate, &p->speculate, err), err);
+    if (st == SL_OK) st = sl_json_string(v, "kv_type", SL_JSON_OPTIONAL, &kv_type, err);
+    if (st == SL_OK)
+        st = sl_json_says(v, "kv_type", sl_kv_type_parse(kv_type, &p->kv_type, err), err);
     if (st == SL_OK) st = read_experiments(v, p, err);
     if (st == SL_OK) st = read_deployment(v, p, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
@@ -574,6 +585,8 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
+    if (p->kv_type != SL_KV_F32)
+        json_object_set_new(doc, "kv_type", json_string(sl_kv_type_names[p->kv_type]));
     if (p->segments) json_object_set_new(doc, "segments", json_true());
     if (p->speculate)
         json_object_set_new(doc, "speculate", json_string(sl_speculate_names[p->speculate]));
@@ -675,6 +688,13 @@ static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
                    attention);
 }
 
+static sl_status check_kv_type(const sl_plan *p, sl_err *err) {
+    if (p->kv_type == SL_KV_F32 || !sl_device_is_modelled(&p->device)) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "plan: kv_type %s (--kv-type): an emulated device has no KV pages",
+                   sl_kv_type_names[p->kv_type]);
+}
+
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
     sl_status st = check_roles(p, all_there, err);
     if (st == SL_OK) st = sl_ranks_check(p, err);
@@ -682,6 +702,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (st == SL_OK) st = check_schedule(p, err);
     if (st == SL_OK) st = check_speculate(p, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
+    if (st == SL_OK) st = check_kv_type(p, err);
     if (st != SL_OK) return st;
     if (m->weightless && !p->random_weights && !sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_NOTFOUND,

@@ -65,6 +65,7 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) S
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_activations_parse(const char *name, sl_activations *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_speculate_parse(const char *name, sl_speculate *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_kv_type_parse(const char *name, sl_kv_type *out, sl_err *err) SL_MUST_CHECK;
 /* "inline" or "thread": who drives the fabric while a worker computes. */
 sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) SL_MUST_CHECK;
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) SL_MUST_CHECK;

@@ -581,17 +581,19 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
     size_t v_at = sl_kv_tile_offset(a->m, a->layer, 1, kvh);
     uint32_t end = high / SL_KV_PAGE_TOKENS;
     for (uint32_t g = low / SL_KV_PAGE_TOKENS; g <= end; g++) {
-        const float *page = sl_kv_page(&a->kv, pages[g]);
-        const float *next = g < end ? sl_kv_page(&a->kv, pages[g + 1]) : NULL;
+        const uint8_t *page = sl_kv_page(&a->kv, pages[g]);
+        const uint8_t *next = g < end ? sl_kv_page(&a->kv, pages[g + 1]) : NULL;
         sl_attn_page p = {.query = w->query,
                           .n = w->n,
                           .head_dim = a->m->head_dim,
                           .v_dim = sl_kv_value_dim(a->m),
-                          .k = page + k_at,
-                          .v = page + v_at,
-                          .next_k = next ? next + k_at : NULL,
-                          .next_v = next ? next + v_at : NULL,
-                          .scale = a->scale};
+                          .k = (const void *)(page + k_at),
+                          .v = (const void *)(page + v_at),
+                          .next_k = next ? (const void *)(next + k_at) : NULL,
+                          .next_v = next ? (const void *)(next + v_at) : NULL,
+                          .scale = a->scale,
+                          .type = a->m->kv_type,
+                          .part = sl_kv_value_dim(a->m)};
         uint32_t base = g * SL_KV_PAGE_TOKENS;
         for (uint32_t i = 0; i < w->n; i++) {
             bool sees = w->pos[i] >= base && w->low[i] < base + SL_KV_PAGE_TOKENS;

@@ -209,6 +209,11 @@ typedef struct sl_attn_args {
     uint32_t group, skip;
 } sl_attn_args;
 
+/* n rows of a tile of a KV page from row `first` on, of the model's kv_type, as f32 [n][head_dim].
+ */
+void sl_kv_rows_widen(const sl_kernels *k, const sl_model_spec *m, const uint8_t *tile,
+                      uint32_t first, uint32_t n, float *dst);
+
 /* Query heads of a kv head. */
 static inline uint32_t sl_attn_group(const sl_attn_args *a) {
     return a->group ? a->group : a->m->n_heads / a->m->n_kv_heads;

@@ -93,14 +93,21 @@ typedef struct sl_attn_query {
 
 /* One page of keys and values for n <= SL_ATTN_QUERIES queries of its kv head.
  * k, v [SL_KV_PAGE_TOKENS][head_dim], of whose rows v's first v_dim values count; next_k, next_v:
- * what will be read after (a hint), or NULL. */
+ * what will be read after (a hint), or NULL. Of another type than f32 they are where such rows lie
+ * as spec/kv.h has them, whose first part has `part` values. */
 #define SL_ATTN_QUERIES 16u
 typedef struct sl_attn_page {
     sl_attn_query *query;
     uint32_t n, head_dim, v_dim;
     const float *k, *v, *next_k, *next_v;
     float scale;
+    sl_kv_type type;
+    uint32_t part;
 } sl_attn_page;
+
+/* A page of another type than f32 for tables that attend to f32: what its queries see is widened
+ * and attended to by table k, which has these entries itself. */
+void sl_attn_page_widened(const sl_kernels *k, const sl_attn_page *p);
 
 /* What a kernel's speed depends on besides its table has a slot each: the type of the weights, the
  * kind of rounded rows, and whether rows are few or many. */
@@ -130,6 +137,8 @@ struct sl_kernels {
     void (*rms_quantise[SL_ACT_KINDS])(const float *x, const float *w, float inv,
                                        const sl_act_part *to);
     void (*widen[SL_DTYPES])(const void *src, sl_dtype dtype, size_t n, float *dst);
+    /* dst[i] = code[i] * scale, codes of E4M3 */
+    void (*widen_e4m3)(const uint8_t *code, float scale, size_t n, float *dst);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
     void (*swiglu)(float *gate, const float *up, size_t n);
     /* as sl_swiglu_clamped */

@@ -34,9 +34,13 @@ static inline void loop_add_scaled(float *y, const float *x, float a, size_t n) 
     }
 }
 
+static inline void loop_widen_e4m3(const uint8_t *code, float scale, size_t n, float *dst) {
+    for (size_t i = 0; i < n; i++) dst[i] = sl_e4m3_to_f32(code[i]) * scale;
+}
+
 /* Entries of a table that come from here. */
 #define SL_PLAIN_LOOPS                                                                             \
     .rms_apply = loop_rms_apply, .sincos = loop_sincos, .divide = loop_divide, .add = loop_add,    \
-    .scale = loop_scale, .add_scaled = loop_add_scaled
+    .scale = loop_scale, .add_scaled = loop_add_scaled, .widen_e4m3 = loop_widen_e4m3
 
 #endif

@@ -147,6 +147,9 @@ static void call_vector(const sl_kernels *k, const sl_slot *s, lab *l) {
     case SL_KERNEL_widen:
         sl_call_widen(k, next_weights(l), s->dtype, N, l->a);
         break;
+    case SL_KERNEL_widen_e4m3:
+        k->widen_e4m3(next_weights(l), 0x1p-3f, N, l->a);
+        break;
     case SL_KERNEL_swiglu:
         k->swiglu(l->a, l->z, N);
         break;

@@ -13,8 +13,9 @@
 
 #include "kernel/kernel.h"
 
-/* Row r's n_tiles vectors of `width` values, x + r * x_stride + t * width, to values `column` on of
- * position pos[r] in tile (layer, is_v, t) of its page (spec/kv.h). */
+/* Row r's n_tiles vectors of `width` values, x + r * x_stride + t * width, to the part whose first
+ * value is `column` (spec/kv_type.h) of position pos[r] in tile (layer, is_v, t) of its page
+ * (spec/kv.h), rounded to the model's kv_type. */
 typedef struct sl_kv_put {
     const sl_model_spec *m;
     uint32_t layer, is_v;

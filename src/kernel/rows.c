@@ -50,18 +50,6 @@ void sl_host_split_pairs(const sl_exec *ex, float *x, uint32_t n, uint32_t dim, 
     }
 }
 
-void sl_host_put_kv(const sl_exec *ex, const sl_kv_put *p) {
-    (void)ex;
-    if (p->n_tiles == 0) return; /* a rank without heads has no pages */
-    for (uint32_t r = 0; r < p->n_rows; r++) {
-        float *row = p->kv.base + sl_kv_row_offset(p->m, &p->kv, p->pages[r], p->pos[r]);
-        const float *x = p->x + (size_t)r * p->x_stride;
-        for (uint32_t t = 0; t < p->n_tiles; t++, x += p->width)
-            memcpy(row + sl_kv_tile_offset(p->m, p->layer, p->is_v, t) + p->column, x,
-                   p->width * sizeof *x);
-    }
-}
-
 /* ---- sums of pairs ---- */
 
 typedef struct sum_ctx {

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "quant/block.h"
+#include "quant/kv_rows.h"
 
 #include <math.h>
 
@@ -13,7 +14,9 @@ enum { ROWS = 19, FEW = 3, COLS = 13, K = 512, WIDE = K + 8 };
 typedef struct results {
     float tile[SL_DTYPES][SL_AMOUNTS][ROWS * COLS];
     float o[SL_AMOUNTS][SL_ATTN_QUERIES * 40], sum[SL_AMOUNTS][SL_ATTN_QUERIES];
+    float kept[SL_KV_TYPES][FEW * 32];
     float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
+    float wide_e4m3[K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][SL_AMOUNTS][ROWS * COLS];
     float bf16[SL_AMOUNTS][ROWS * COLS], parts[SL_AMOUNTS][ROWS * COLS];
@@ -68,7 +71,10 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
                                                  .x = x,
                                                  .y = out->tile[t][a],
                                                  .mat = &mat});
-        if (t != SL_F8_E4M3) sl_call_widen(k, in->w, (sl_dtype)t, n, out->wide[t]);
+        if (t != SL_F8_E4M3)
+            sl_call_widen(k, in->w, (sl_dtype)t, n, out->wide[t]);
+        else
+            k->widen_e4m3(in->w, 0x1p-3f, n - 3, out->wide_e4m3);
     }
 }
 
@@ -154,6 +160,30 @@ static void run_page(const sl_kernels *k, const inputs *in, uint32_t n, float *o
     }
 }
 
+/* Queries of a page of another type than f32. */
+static void run_kept(const sl_kernels *k, inputs *in, sl_kv_type t, float *o) {
+    enum { DIM = 32 };
+    const size_t row = sl_kv_row_of(t, DIM, DIM);
+    sl_attn_query q[FEW];
+    for (uint32_t i = 0; i < 2 * SL_KV_PAGE_TOKENS; i++)
+        sl_kv_round(t, in->page + i * DIM, DIM, in->w + i * row);
+    for (uint32_t i = 0; i < FEW; i++)
+        q[i] = (sl_attn_query){.q = in->x[i],
+                               .o = o + DIM * i,
+                               .max = -INFINITY,
+                               .first = i,
+                               .last = SL_KV_PAGE_TOKENS - 1 - i};
+    sl_call_attn_page(k, &(sl_attn_page){.query = q,
+                                         .n = FEW,
+                                         .head_dim = DIM,
+                                         .v_dim = DIM,
+                                         .k = (const void *)in->w,
+                                         .v = (const void *)(in->w + SL_KV_PAGE_TOKENS * row),
+                                         .scale = 0.25f,
+                                         .type = t,
+                                         .part = DIM});
+}
+
 static void run_vectors(const sl_kernels *k, const inputs *in, results *out) {
     const size_t n = K + 3;
     double freq[32];
@@ -182,6 +212,7 @@ static void run_all(const sl_kernels *k, inputs *in, results *out) {
     run_bf16(k, in, true, out);
     run_page(k, in, FEW, out->o[SL_FEW], out->sum[SL_FEW]);
     run_page(k, in, SL_ATTN_QUERIES, out->o[SL_MANY], out->sum[SL_MANY]);
+    for (sl_kv_type t = SL_KV_F16; t < SL_KV_TYPES; t++) run_kept(k, in, t, out->kept[t]);
     run_vectors(k, in, out);
 }
 

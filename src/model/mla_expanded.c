@@ -103,10 +103,9 @@ static void expand(slice *c, const sl_kv_pool *kv, const uint32_t *pages, uint32
     size_t level = scratch->used, at = sl_kv_tile_offset(s, c->layer, 0, 0);
     uint32_t dim = sl_query_dim(s);
     for (uint32_t j = 0; j < c->n_keys; j += SL_KV_PAGE_TOKENS) {
-        size_t rows = SL_MIN(SL_KV_PAGE_TOKENS, c->n_keys - j);
-        const float *page = sl_kv_page(kv, pages[(first + j) / SL_KV_PAGE_TOKENS]);
-        memcpy(c->latent + (size_t)j * s->head_dim, page + at,
-               rows * s->head_dim * sizeof *c->latent);
+        uint32_t rows = SL_MIN(SL_KV_PAGE_TOKENS, c->n_keys - j);
+        const uint8_t *page = sl_kv_page(kv, pages[(first + j) / SL_KV_PAGE_TOKENS]);
+        sl_kv_rows_widen(c->ex->k, s, page + at, 0, rows, c->latent + (size_t)j * s->head_dim);
     }
     sl_gemm_job *job = sl_take(scratch, 2 * (size_t)c->n, sizeof *job);
     for (uint32_t h = 0; h < c->n; h++) {

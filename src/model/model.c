@@ -231,6 +231,7 @@ sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const
     sl_model *m = NULL;
     sl_status st = load(folder, !stages->random, &m, err);
     if (st == SL_OK) m->stop = stop;
+    if (st == SL_OK) m->spec.kv_type = m->stored.kv_type = stages->kv_type;
     if (st == SL_OK && !stages->random) st = take_rank(m, stages, err);
     if (st == SL_OK) st = make_tables(m, err);
     if (st == SL_OK) st = bind(m, stages, err);

@@ -30,6 +30,7 @@ typedef struct sl_stages {
     sl_extent blocks;      /* of a pipeline: what of this is theirs alone; n 0: of all blocks */
     bool inner;            /* no embedding, no final norm, no head: another rank has them */
     bool segmented;        /* sums over what gangs share are taken in segments (spec/gang.h) */
+    sl_kv_type kv_type;    /* of the KV pages: the spec's from here on */
     bool random;           /* bf16 weights drawn at random, of a config.json that has none */
 } sl_stages;
 

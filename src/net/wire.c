@@ -699,6 +699,9 @@ void sl_wire_blocks_encode(const sl_wire_blocks *b, void *buf) {
 static sl_status check_blocks(const sl_wire_blocks *b, const sl_model_spec *m, bool answers,
                               sl_err *err) {
     unsigned long long id = b->transfer;
+    if (b->type < SL_KV_TYPES && b->type != m->kv_type)
+        return sl_fail(err, SL_ERR_PROTOCOL, "page %llu: of %s, pages here are of %s", id,
+                       sl_kv_type_names[b->type], sl_kv_type_names[m->kv_type]);
     if (b->type >= SL_KV_TYPES || sl_page_key_none(b->key) || b->reserved)
         return sl_fail(err, SL_ERR_PROTOCOL, "page %llu: type %u, %u reserved, or no key", id,
                        b->type, b->reserved);

@@ -22,6 +22,7 @@
     X(wire)                                                                                        \
     X(exact)                                                                                       \
     X(activations)                                                                                 \
+    X(kv_type)                                                                                     \
     X(max_num_seqs)                                                                                \
     X(max_num_batched_tokens)                                                                      \
     X(prefill_stretch)                                                                             \

@@ -26,7 +26,7 @@ static void note_numerics(crypto_generichash_state *h, const sl_plan *p) {
     note_number(h, "segments", p->exact && p->segments);
     note_number(h, "wire", p->wire);
     note_number(h, "activations", p->activations);
-    note_number(h, "kv", SL_KV_F32);
+    note_number(h, "kv", p->kv_type);
     note_number(h, "device", p->device.kind);
     if (sl_plan_numerics(p) != SL_NUMERICS_CPU) {
         note_number(h, "numerics", sl_plan_numerics(p));

@@ -3,6 +3,7 @@
 #ifndef SL_SPEC_MODEL_H
 #define SL_SPEC_MODEL_H
 
+#include "spec/kv_type.h"
 #include "spec/limits.h"
 
 #include <stdbool.h>
@@ -157,6 +158,8 @@ typedef struct sl_model_spec {
     bool mxfp4;        /* matrices of experts are blocks of MXFP4 with scales apart */
     bool weightless;   /* the folder has a config.json and no weights */
     bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation */
+    sl_kv_type kv_type; /* of the pages of the deployment that runs it, as its plan says; no file of
+                         * a model has a word about it */
     uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
     uint8_t sight[SL_MAX_LAYERS];      /* sl_sight of each block */
     uint8_t unrotated[SL_MAX_LAYERS];  /* 1: a block's queries and keys are not rotated */

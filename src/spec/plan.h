@@ -6,6 +6,7 @@
 #include "spec/speculate.h"
 #include "spec/costs.h"
 #include "spec/gang.h"
+#include "spec/kv_type.h"
 #include "spec/lab.h"
 #include "spec/limits.h"
 
@@ -118,6 +119,7 @@ typedef struct sl_plan {
     bool exact;
     sl_activations activations;
     sl_speculate speculate;
+    sl_kv_type kv_type; /* of the KV pages of all attention workers */
     /* limits */
     uint32_t max_num_seqs;           /* requests running at one attention worker */
     uint32_t max_num_batched_tokens; /* rows of one lane step */

@@ -21,7 +21,7 @@ sl_extent sl_cpu_kv_heads(const sl_device *d);
 bool sl_cpu_has_expert(const sl_device *d, uint32_t layer, uint32_t expert); /* it is hosted */
 bool sl_cpu_out(const sl_device *d, sl_extent *out);                         /* sl_model_out */
 sl_extent sl_cpu_blocks(const sl_device *d); /* that it has something of */
-float *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer);
+uint8_t *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer);
 
 /* The oldest call in flight of the queue is through. */
 static inline void sl_device_ran(sl_device *d, uint32_t queue) {

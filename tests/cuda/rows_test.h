@@ -126,7 +126,7 @@ static inline void rt_poison(const rt_sights *s, const uint32_t *list, float *po
     for (uint32_t p = 0; p < s->per * SL_KV_PAGE_TOKENS; p++) {
         float *at = pool + list[p / SL_KV_PAGE_TOKENS] * page + p % SL_KV_PAGE_TOKENS * dim;
         if (p >= low && p <= high) continue;
-        for (size_t t = 0; t < page; t += sl_kv_tile_floats(s->m))
+        for (size_t t = 0; t < page; t += sl_kv_tile_bytes(s->m) / sizeof(float))
             for (size_t i = 0; i < dim; i++) at[t + i] = NAN;
     }
 }

@@ -67,7 +67,7 @@ static void compare(const attn_case *k) {
                       .q = q,
                       .q_stride = q_row,
                       .pos = k->pos,
-                      .kv = {pool, page},
+                      .kv = sl_kv_pool_of(m, pool),
                       .pages = k->pages,
                       .scale = 1.0f / sqrtf((float)m->head_dim),
                       .o = o,

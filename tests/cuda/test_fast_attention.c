@@ -70,7 +70,7 @@ static void compare(const fast_case *k) {
                       .q = q,
                       .q_stride = width,
                       .pos = k->pos,
-                      .kv = {pool, page},
+                      .kv = sl_kv_pool_of(m, pool),
                       .pages = k->pages,
                       .scale = 1.0f / sqrtf((float)m->head_dim),
                       .o = o,

@@ -113,13 +113,13 @@ static void compare(const place_case *k) {
                       .grow = k->grow,
                       .pos = k->pos,
                       .pages = k->pages,
-                      .kv = {rt_in(pool, all * sizeof *pool), page}};
+                      .kv = sl_kv_pool_of(m, rt_in(pool, all * sizeof *pool))};
     for (uint32_t i = 0; i < 3 && k->biases; i++) p.bias[i] = &gpu[i];
     for (uint32_t i = 0; i < 2 && m->qk_norm; i++) p.norm[i] = &gpu[3 + i];
-    on_host(k, mat, freq, q, kk, v, (sl_kv_pool){pool, page});
+    on_host(k, mat, freq, q, kk, v, sl_kv_pool_of(m, pool));
     assert_true(sl_cuda_place_qkv(rt_gpu, &p));
     rt_same("queries", q, p.q, q_n);
-    rt_same("pages", pool, p.kv.base, all);
+    rt_same("pages", pool, (const float *)(const void *)p.kv.base, all);
     for (uint32_t i = 0; i < 5; i++) sl_free(base[i]);
     sl_free(q);
     sl_free(kk);

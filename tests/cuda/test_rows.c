@@ -293,10 +293,10 @@ static void keys_and_values(void **state) {
         float *x_gpu = rt_in(x, (size_t)rows * p.x_stride * sizeof *x);
         for (uint32_t part = 0; part < (latent ? 2 : 1); part++) {
             p.x = x + p.column;
-            p.kv = (sl_kv_pool){pool, page};
+            p.kv = sl_kv_pool_of(&m, pool);
             sl_put_kv(&rt_host, &p);
             p.x = x_gpu + p.column;
-            p.kv.base = pool_gpu;
+            p.kv.base = (uint8_t *)pool_gpu;
             sl_cuda_put_kv(rt_gpu, &p);
             p.column = p.width;
             p.width = m.head_dim - p.width;

@@ -82,7 +82,7 @@ def test_requests_go_on_at_the_buddy(tmp_path):
     assert [w.wait(20) for w in remote.workers] == [0] * 3
 
 
-@pytest.mark.parametrize("deployment", PROCESSES)
+@pytest.mark.parametrize("deployment", [*PROCESSES, (*PROCESSES[0], "--kv-type", "q8_0")])
 def test_processes_have_both(deployment):
     """Who is sooner there goes on with the request: its place's next process, which has the pages, or the buddy with its copies."""
     server, asked = Server("--exact", "--kv-replicas", "1", *deployment), {"prompt": LONG, "max_tokens": 200, "logprobs": 2}
@@ -98,6 +98,9 @@ def test_processes_have_both(deployment):
 @pytest.mark.parametrize("options, why", [
     (("--attention", "1", "--experts", "1", "--kv-replicas", "1"), "kv_replicas 1 needs two attention workers, there is 1"),
     (("--attention", "2", "--kv-replicas", "2"), "--kv-replicas: '2' is not a whole number from 0 to 1"),
+    (("--kv-type", "q4_0"), "type of KV pages 'q4_0' is unknown: f32, f16, bf16, q8_0, fp8"),
+    (("--kv-type", "f16", "--device", "emulated:DEVICE"), "kv_type f16 (--kv-type): an emulated device has no KV pages"),
+    (("--kv-type", "f16", "--device", "cuda:0"), "KV pages of f16 (kv_type, --kv-type) are the CPU's alone, with a GPU they are f32"),
     (("--attention", "2", "--kv-replicas", "1", "--device", "emulated:DEVICE"), "kv_replicas 1: an emulated device has no KV pages to copy"),
 ])
 def test_what_is_refused(tmp_path, options, why):

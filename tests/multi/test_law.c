@@ -2,14 +2,14 @@
  * transport, arrival order and batch, and whatever pages of KV are there already.
  *
  * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many|cuda]]]
- * For every fixture and wire format, and activations that vary among these, requests run alone in
- * one process with one thread; then the same requests run all at once on each deployment with each
- * schedule that fits it, with random lanes, chunks, step sizes, pages, threads and (loop) delays,
- * and once more with the pages that the first ones have left, as far as these were not wanted. With
- * `deferred`, over loop only, their stages are computed by a device that takes its time
- * (deferred.h). With `many`, one fixture and one wire format run on a deployment of 72 workers.
- * With `cuda`, workers drawn at random are on GPU 0, with numerics cpu, and nothing that GPUs
- * exclude is drawn: one process and one thread of the CPU stays the reference. */
+ * For every fixture and wire format, and activations and types of KV that vary among these,
+ * requests run alone in one process with one thread; then the same requests run all at once on each
+ * deployment with each schedule that fits it, with random lanes, chunks, step sizes, pages, threads
+ * and (loop) delays, and once more with the pages that the first ones have left, as far as these
+ * were not wanted. With `deferred`, over loop only, their stages are computed by a device that
+ * takes its time (deferred.h). With `many`, one fixture and one wire format run on a deployment of
+ * 72 workers. With `cuda`, workers drawn at random are on GPU 0, with numerics cpu, and nothing
+ * that GPUs exclude is drawn: one process and one thread of the CPU stays the reference. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "rank_servers.h"
@@ -77,7 +77,8 @@ static bool segmented;         /* sums in segments */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
 static bool gpus;                  /* some workers are on GPU 0 */
-static sl_activations activations; /* of a fixture's reference and all its deployments */
+static sl_activations activations; /* of a fixture's reference and all its deployments, */
+static sl_kv_type kv_type;         /* and so is this */
 
 static void on_event(void *ctx, const sl_request_event *ev) {
     outcome *o = ctx;
@@ -316,6 +317,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     o.plan.segments = segmented;
     o.plan.wire = wire;
     o.plan.activations = activations;
+    o.plan.kv_type = kv_type;
     o.plan.threads = 1;
     o.plan.skew = skew;
     if (state) { /* a varied deployment; the reference keeps the defaults */
@@ -462,9 +464,10 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
                          wire, transport, state, schedule, sizeof schedule, &e, &err);
     *none = st == SL_ERR_NOTFOUND;
     if (*none) return 0;
-    snprintf(what, sizeof what, "%s %s, %s, wire %s, activations %s, %s%s", m->arch,
+    snprintf(what, sizeof what, "%s %s, %s, wire %s, activations %s, KV %s, %s%s", m->arch,
              deployments[which].name, schedule, sl_wire_format_name((sl_wire_format)wire),
-             sl_activations_names[activations], transport, skewed ? ", drawn routes" : "");
+             sl_activations_names[activations], sl_kv_type_names[kv_type], transport,
+             skewed ? ", drawn routes" : "");
     if (st != SL_OK) return printf("FAILED %s: %s\n", what, err.msg), 1;
     int bad = !ref[0].logits && run_reference(folder, m, wire, r, ref);
     uint32_t found = 0;
@@ -514,6 +517,8 @@ static int check_fixture(const char *folder) {
         segmented = !gpus && (seed + i + name_code(folder) / 3) % 2;
         activations = (sl_activations)((seed + i + name_code(folder)) %
                                        (gpus ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_COUNT));
+        kv_type =
+            gpus ? SL_KV_F32 : (sl_kv_type)((seed + 2 * i + name_code(folder) / 6) % SL_KV_TYPES);
         request r[N_REQUESTS];
         outcome ref[N_REQUESTS] = {0};
         uint64_t state = seed * 1000 + i + name_code(folder);

@@ -250,7 +250,7 @@ struct sim {
     sl_worker_opts opts[SIM_MAX_WORKERS];
     sl_worker *worker[SIM_MAX_WORKERS];
     char address[SIM_MAX_WORKERS + 1][96];
-    float *kv[SIM_MAX_WORKERS];   /* the coordinator's view of its pages; NULL: they die with it */
+    uint8_t *kv[SIM_MAX_WORKERS]; /* the coordinator's view of its pages; NULL: they die with it */
     bool silent[SIM_MAX_WORKERS]; /* alive, but never scheduled again */
     uint64_t stalled_until_us[SIM_MAX_WORKERS + 1];
     uint32_t n_workers, n_first; /* places; those that are not free at first: they come first */

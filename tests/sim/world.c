@@ -178,13 +178,13 @@ void sim_tear_worker(sim *s, uint32_t i) {
     if (s->kv[i]) mark_whole(s, i, whole);
     sim_remove_worker(s, i, true);
     const sl_kv_pool pool = sl_kv_pool_of(&sim_spec, s->kv[i]);
-    size_t row = sim_spec.head_dim,
+    size_t row = sl_kv_row_bytes(&sim_spec),
            n_tiles = (size_t)sim_spec.n_layers * sides * sim_spec.n_kv_heads;
     for (uint32_t p = 0; s->kv[i] && p < s->plan.n_pages; p++)
         for (size_t t = 0; t < n_tiles;
              t++) /* no numbers, which nothing computed with them hides */
-            memset(sl_kv_page(&pool, p) + t * sl_kv_tile_floats(&sim_spec) + whole[p] * row, 0xFF,
-                   (SL_KV_PAGE_TOKENS - whole[p]) * row * sizeof(float));
+            memset(sl_kv_page(&pool, p) + t * sl_kv_tile_bytes(&sim_spec) + whole[p] * row, 0xFF,
+                   (SL_KV_PAGE_TOKENS - whole[p]) * row);
 }
 
 void sim_bury_worker(sim *s, uint32_t i) {

@@ -65,13 +65,12 @@ static inline model_seq model_seq_make(const sl_model_spec *s, uint32_t position
     if (model_pages.seqs++ == 0)
         model_pages.kv = sl_kv_pool_of(s, sl_reserve(MODEL_RUN_PAGES, sl_kv_page_bytes(s)));
     size_t n = model_pages.kv.page;
-    SL_ASSERT(n == sl_kv_page_bytes(s) / sizeof(float));
+    SL_ASSERT(n == sl_kv_page_bytes(s));
     SL_ASSERT(model_pages.used + q.n_pages <= MODEL_RUN_PAGES);
     for (uint32_t i = 0; i < q.n_pages; i++) {
         q.page[i] = model_pages.used++;
-        float *page = sl_kv_page(&model_pages.kv, q.page[i]);
-        /* what was never written must never be read */
-        for (size_t j = 0; j < n; j++) page[j] = __builtin_nanf("");
+        /* what was never written must never be read: NaN in every type */
+        memset(sl_kv_page(&model_pages.kv, q.page[i]), 0xFF, n);
     }
     return q;
 }
@@ -79,7 +78,7 @@ static inline model_seq model_seq_make(const sl_model_spec *s, uint32_t position
 static inline void model_seq_free(model_seq *q) {
     free(q->page);
     if (--model_pages.seqs > 0) return;
-    sl_release(model_pages.kv.base, MODEL_RUN_PAGES, model_pages.kv.page * sizeof(float));
+    sl_release(model_pages.kv.base, MODEL_RUN_PAGES, model_pages.kv.page);
     model_pages.used = 0;
 }
 

@@ -504,6 +504,33 @@ static void oracle_widen(double tol) {
     }
 }
 
+static void bits_widen_e4m3(const sl_kernels *k) {
+    uint8_t code[256];
+    float y[256], z[256];
+    for (uint32_t i = 0; i < 256; i++) code[i] = (uint8_t)i;
+    for (int power = -126; power <= 119; power += 5)
+        for (size_t n = 0; n <= 256; n += n < 40 ? 1 : 27) {
+            k->widen_e4m3(code + (256 - n), ldexpf(1, power), n, y);
+            REF->widen_e4m3(code + (256 - n), ldexpf(1, power), n, z);
+            kt_same("widen_e4m3", y, z, n);
+        }
+}
+
+static void oracle_widen_e4m3(double tol) {
+    (void)tol;
+    for (uint32_t i = 0; i < 256; i++) {
+        const uint8_t code = (uint8_t)i;
+        const double frac = i & 7, e = i >> 3 & 15, sign = i >> 7 ? -1 : 1;
+        float y;
+        REF->widen_e4m3(&code, 0.25f, 1, &y);
+        if ((i & 0x7f) == 0x7f)
+            assert_true(isnan(y));
+        else
+            assert_true((double)y ==
+                        sign * (e == 0 ? ldexp(frac, -11) : ldexp(8 + frac, (int)e - 12)));
+    }
+}
+
 static void bits_to_bf16(const sl_kernels *k) {
     enum { N = 1024 };
     static float x[N];

@@ -1,6 +1,8 @@
 /* The public kernels through the pool: whatever the threads, tiles, batch or chunking, the same
  * bits. */
 #include "kernel_test.h"
+#include "kernel/ops.h"
+#include "quant/kv_rows.h"
 
 static sl_pool *pool_of(uint32_t threads) {
     sl_pool *p = NULL;
@@ -279,23 +281,69 @@ typedef struct attn_case {
     sl_model_spec m;
     uint32_t n, width;
     float *kv, *q, *o, *want;
+    float *row[2]; /* [n][n_kv_heads][head_dim]: keys and values as they are kept */
     uint32_t page[8], other[8];
     const uint32_t *pages[256];
     uint32_t pos[256];
 } attn_case;
 
+/* Rows of every position and head, by the operation that writes them. */
+static void attn_put(attn_case *c) {
+    const uint32_t width = c->m.n_kv_heads * c->m.head_dim;
+    const sl_exec ex = {.k = &sl_kernels_ref};
+    const uint32_t *pages[256];
+    uint32_t pos[256];
+    float *x = kt_floats((size_t)c->n * width);
+    for (uint32_t r = 0; r < c->n; r++) pages[r] = c->page, pos[r] = r;
+    for (uint32_t is_v = 0; is_v < 2; is_v++)
+        sl_put_kv(&ex, &(sl_kv_put){.m = &c->m,
+                                    .layer = 1,
+                                    .is_v = is_v,
+                                    .n_rows = c->n,
+                                    .n_tiles = c->m.n_kv_heads,
+                                    .width = c->m.head_dim,
+                                    .x = x,
+                                    .x_stride = width,
+                                    .pos = pos,
+                                    .pages = pages,
+                                    .kv = sl_kv_pool_of(&c->m, c->kv)});
+    sl_free(x);
+}
+
+/* Row of a position on one side of a head. */
+static float *attn_row(const attn_case *c, uint32_t pos, uint32_t is_v, uint32_t h) {
+    return c->row[is_v] + ((size_t)pos * c->m.n_kv_heads + h) * c->m.head_dim;
+}
+
+/* What lies in the pages, as f32. */
+static void attn_widen(attn_case *c) {
+    const sl_kv_pool kv = sl_kv_pool_of(&c->m, c->kv);
+    for (uint32_t is_v = 0; is_v < 2; is_v++) {
+        c->row[is_v] = kt_floats((size_t)c->n * c->m.n_kv_heads * c->m.head_dim);
+        for (uint32_t p = 0; p < c->n; p++)
+            for (uint32_t h = 0; h < c->m.n_kv_heads; h++)
+                sl_kv_widen(c->m.kv_type,
+                            kv.base + sl_kv_row_offset(&c->m, &kv, c->page, p) +
+                                sl_kv_tile_offset(&c->m, 1, is_v, h),
+                            c->m.head_dim, attn_row(c, p, is_v, h));
+    }
+}
+
 static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t dim,
-                      uint32_t window) {
+                      uint32_t window, sl_kv_type type) {
     *c = (attn_case){.m = {.n_layers = 2,
                            .n_heads = heads,
                            .n_kv_heads = kv_heads,
                            .head_dim = dim,
-                           .sliding_window = window},
+                           .sliding_window = window,
+                           .kv_type = type},
                      .n = 150,
                      .width = heads * dim};
     c->m.sight[1] = window ? SL_SIGHT_WINDOW : SL_SIGHT_ALL;
-    size_t floats = sl_kv_page_bytes(&c->m) / sizeof(float);
-    c->kv = kt_floats(sl_kv_pages_for(c->n) * floats);
+    c->kv = kt_floats(sl_kv_pages_for(c->n) * sl_kv_page_bytes(&c->m) / sizeof(float));
+    for (uint32_t i = 0; i < sl_kv_pages_for(c->n); i++) c->page[i] = i;
+    if (type != SL_KV_F32) attn_put(c);
+    attn_widen(c);
     c->q = kt_floats((size_t)c->n * c->width);
     c->o = kt_floats((size_t)c->n * c->width);
     c->want = kt_floats((size_t)c->n * c->width);
@@ -305,12 +353,7 @@ static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t 
 
 static void attn_free(attn_case *c) {
     sl_free(c->kv), sl_free(c->q), sl_free(c->o), sl_free(c->want);
-}
-
-/* Of the page with that position. */
-static float *attn_page(const attn_case *c, uint32_t pos) {
-    const sl_kv_pool kv = sl_kv_pool_of(&c->m, c->kv);
-    return sl_kv_page(&kv, c->page[pos / SL_KV_PAGE_TOKENS]);
+    sl_free(c->row[0]), sl_free(c->row[1]);
 }
 
 /* Rows [from, to) of the case into o. */
@@ -336,7 +379,7 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
     double s[256], top = -1e300, den = 0, num = 0, steep = 1;
     *mag = 0;
     for (uint32_t p = lo; p <= r; p++) {
-        const float *k = attn_page(c, p) + sl_kv_tile_offset(&c->m, 1, 0, kvh) + p % 32 * dim;
+        const float *k = attn_row(c, p, 0, kvh);
         double all = 0; /* what a cancelling sum was made of bounds its error */
         s[p] = 0;
         for (uint32_t i = 0; i < dim; i++) {
@@ -349,7 +392,7 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
         steep = fmax(steep, all * (double)0.11f);
     }
     for (uint32_t p = lo; p <= r; p++) {
-        float v = attn_page(c, p)[sl_kv_tile_offset(&c->m, 1, 1, kvh) + p % 32 * dim + d];
+        const float v = attn_row(c, p, 1, kvh)[d];
         double e = exp(s[p] - top);
         den += e;
         num += e * v;
@@ -358,9 +401,10 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
     return num / den;
 }
 
-static void attention_case(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t window) {
+static void attention_case(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t window,
+                           sl_kv_type type) {
     attn_case c;
-    attn_make(&c, heads, kv_heads, dim, window);
+    attn_make(&c, heads, kv_heads, dim, window, type);
     sl_exec ref = {.k = &sl_kernels_ref};
     attn_rows(&ref, &c, 0, c.n, c.want);
     for (uint32_t r = 0; r < c.n; r++)
@@ -387,19 +431,21 @@ static void attention_case(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint
 
 static void attention_is_softmax_whole_or_in_chunks(void **state) {
     (void)state;
-    attention_case(4, 2, 16, 0);
-    attention_case(3, 1, 20, 0);
-    attention_case(2, 2, 64, 0);
-    attention_case(36, 2, 8, 0);
-    attention_case(4, 1, 16, 1);
-    attention_case(4, 4, 16, 40);
-    attention_case(2, 1, 32, 150);
+    for (sl_kv_type t = SL_KV_F32; t < SL_KV_TYPES; t++) {
+        attention_case(4, 2, 16, 0, t);
+        attention_case(3, 1, 20, 0, t);
+        attention_case(2, 2, 64, 0, t);
+        attention_case(36, 2, 8, 0, t);
+        attention_case(4, 1, 16, 1, t);
+        attention_case(4, 4, 16, 40, t);
+        attention_case(2, 1, 32, 150, t);
+    }
 }
 
 /* Spans of keys and values outside of pages give the bits of pages that hold the same. */
 static void span_case(uint32_t heads, uint32_t dim, uint32_t v_dim, uint32_t span) {
     attn_case c;
-    attn_make(&c, heads, heads, dim, 0);
+    attn_make(&c, heads, heads, dim, 0, SL_KV_F32);
     attn_rows(&(sl_exec){.k = &sl_kernels_ref}, &c, 0, c.n, c.want);
     size_t floats = (size_t)heads * span * dim;
     float *k = kt_floats(floats), *v = kt_floats(floats);
@@ -419,12 +465,11 @@ static void span_case(uint32_t heads, uint32_t dim, uint32_t v_dim, uint32_t spa
                 for (uint32_t p = 0; p < span; p++)
                     for (uint32_t h = 0; h < heads; h++) {
                         bool there = a.first + p < r + n; /* nothing behind it is read */
-                        const float *page = there ? attn_page(&c, a.first + p) : NULL;
-                        for (uint32_t i = 0; i < dim; i++) {
-                            size_t at = p % 32 * dim + i, to = ((size_t)h * span + p) * dim + i;
-                            k[to] = there ? page[sl_kv_tile_offset(&c.m, 1, 0, h) + at] : NAN;
-                            v[to] = there ? page[sl_kv_tile_offset(&c.m, 1, 1, h) + at] : NAN;
-                        }
+                        const size_t to = ((size_t)h * span + p) * dim;
+                        for (uint32_t i = 0; i < dim; i++) k[to + i] = v[to + i] = NAN;
+                        if (!there) continue;
+                        memcpy(k + to, attn_row(&c, a.first + p, 0, h), dim * sizeof *k);
+                        memcpy(v + to, attn_row(&c, a.first + p, 1, h), dim * sizeof *v);
                     }
                 sl_attention_span(&ex, &a);
             }

@@ -210,7 +210,7 @@ static double cached(const sl_model_spec *s, uint32_t layer, bool is_v, const fl
 static double cache_deviation(const model_run *r, const model_seq *seq, uint32_t pos,
                               const float *want) {
     const sl_model_spec *s = r->s;
-    const float *page = sl_kv_page(&model_pages.kv, seq->page[pos / SL_KV_PAGE_TOKENS]);
+    const uint8_t *page = sl_kv_page(&model_pages.kv, seq->page[pos / SL_KV_PAGE_TOKENS]);
     double worst = 0;
     uint32_t sides = sl_kv_sides(s);
     for (uint32_t part = 0; part < sides * s->n_layers; part++) {
@@ -218,8 +218,9 @@ static double cache_deviation(const model_run *r, const model_seq *seq, uint32_t
         for (uint32_t h = 0; h < s->n_kv_heads; h++)
             for (uint32_t i = 0; i < s->head_dim; i++, want++) {
                 uint32_t layer = part / sides, is_v = part % sides;
-                const float *head = page + sl_kv_tile_offset(s, layer, is_v, h) +
-                                    (size_t)(pos % SL_KV_PAGE_TOKENS) * s->head_dim;
+                const float *head =
+                    (const float *)(const void *)(page + sl_kv_tile_offset(s, layer, is_v, h)) +
+                    (size_t)(pos % SL_KV_PAGE_TOKENS) * s->head_dim;
                 d = fmax(d, fabs(cached(s, layer, is_v, head, i) - *want));
                 top = fmax(top, fabs((double)*want));
             }

@@ -122,7 +122,8 @@ static void every_field_of_blocks_is_checked(void **state) {
     b = two_blocks();                                                                              \
     b.field = (value);                                                                             \
     refused(b, SL_MSG_KV_PAGES, 64 + 1024, why)
-    SPOIL(type, SL_KV_TYPES, "type 1");
+    SPOIL(type, SL_KV_TYPES, "type 5");
+    SPOIL(type, SL_KV_BF16, "of bf16, pages here are of f32");
     SPOIL(key, (sl_page_key){0}, "no key");
     SPOIL(reserved, 1, "1 reserved");
     SPOIL(n, 0, "0 blocks from 1 on, of 3");

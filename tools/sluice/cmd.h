@@ -107,7 +107,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
 void sl_deploy_print_schedule(const sl_deployment *d, FILE *out);
 void sl_deploy_free(sl_deployment *d);
 /* The plan alone, of a model that need not be one the engine runs. Free with sl_plan_free. */
-sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *out,
+sl_status sl_deploy_plan(const sl_options *o, sl_model_spec *m, sl_plan *out,
                          sl_err *err) SL_MUST_CHECK;
 /* The kernels of --isa, or else those measured to be fastest here, for sl_kernels_select in this
  * process and those that it starts. */

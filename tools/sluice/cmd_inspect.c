@@ -86,8 +86,9 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
     print_products(i);
     printf("  attention worker maps %.1f MB; one expert of one block is %.3f MB\n",
            (double)i->bytes_attention / 1e6, (double)i->bytes_expert / 1e6);
-    printf("  KV cache      %llu bytes per token (f32), pages of %u tokens\n",
-           (unsigned long long)sl_kv_token_bytes(m), SL_KV_PAGE_TOKENS);
+    printf("  KV cache      %llu bytes per token (%s), pages of %u tokens\n",
+           (unsigned long long)sl_kv_token_bytes(m), sl_kv_type_names[m->kv_type],
+           SL_KV_PAGE_TOKENS);
 }
 
 static void print_memory(const sl_model_spec *m, const sl_model_info *i, const sl_plan *p) {
@@ -178,6 +179,7 @@ int cmd_inspect(const sl_options *o) {
         st = o->plan[0] ? sl_plan_read(o->plan, &m, &plan, &err)
                         : sl_plan_local(&m, o->attention, o->experts, &plan, &err);
     if (st != SL_OK) return sl_cmd_fail("inspect", &err);
+    m.kv_type = plan.kv_type;
     if (o->json) {
         print_json(&m, &info, o->arg[0], described == SL_OK ? &shape : NULL);
     } else {

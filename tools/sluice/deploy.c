@@ -200,8 +200,7 @@ static void fill_pipelines(const sl_options *o, sl_plan *p) {
     p->lanes = sl_plan_pipeline(p);
 }
 
-static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
-                               sl_err *err) {
+static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p, sl_err *err) {
     sl_status st = SL_OK;
     if (o->wire[0]) st = sl_wire_format_parse(o->wire, &p->wire, err);
     if (st == SL_OK) st = apply_schedule(o, p, err);
@@ -210,7 +209,9 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     if (st == SL_OK && o->activations[0])
         st = sl_activations_parse(o->activations, &p->activations, err);
     if (st == SL_OK && o->speculate[0]) st = sl_speculate_parse(o->speculate, &p->speculate, err);
+    if (st == SL_OK && o->kv_type[0]) st = sl_kv_type_parse(o->kv_type, &p->kv_type, err);
     if (st != SL_OK) return st;
+    m->kv_type = p->kv_type;
     p->exact = p->exact || o->exact;
     st = apply_ranks(o, p, err);
     fill_pipelines(o, p);
@@ -230,7 +231,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     return sl_plan_check(p, m, err);
 }
 
-sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+sl_status sl_deploy_plan(const sl_options *o, sl_model_spec *m, sl_plan *out, sl_err *err) {
     *out = (sl_plan){0};
     sl_status st = make_plan(o, m, out, err);
     if (st == SL_OK) st = apply_options(o, m, out, err);

@@ -21,7 +21,7 @@ typedef struct stamp {
     uint64_t files;
     uint64_t page_bytes;
     sl_route_skew skew;
-    uint32_t n_pages, exact, wire, activations, segments, ranks, numerics;
+    uint32_t n_pages, exact, wire, activations, segments, ranks, numerics, kv_type;
 } stamp;
 
 /* What is in a page. */
@@ -103,6 +103,7 @@ static void fill(stamp *out, uint32_t roles, const sl_plan *p, const sl_model_sp
     out->segments = p->segments;
     out->ranks = sl_plan_all_ranks(p, roles);
     out->numerics = (uint32_t)sl_plan_numerics(p);
+    out->kv_type = p->kv_type;
 }
 
 int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec *m,

@@ -112,7 +112,7 @@ static bool ask(sl_attn *a) {
                                  .key = f->is.key,
                                  .request = f->is.request,
                                  .index = f->is.index,
-                                 .type = SL_KV_F32,
+                                 .type = a->m->kv_type,
                                  .first = f->asked,
                                  .n = n,
                                  .bytes = (uint64_t)n * sl_kv_block_bytes(a->m)};

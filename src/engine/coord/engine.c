@@ -93,6 +93,7 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     if (o->secret.len) memcpy(e->secret, o->secret.data, o->secret.len);
     e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
     st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
+    e->spec.kv_type = o->plan.kv_type;
     if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_check_size(&o->plan, &e->spec, err);
     if (st == SL_OK) st = first_plan(e, &o->plan, err);

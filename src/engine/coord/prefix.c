@@ -24,7 +24,7 @@ static sl_page_key root_of(const sl_engine *e, const sl_request *r) {
     n.skew.permuted = skew->permuted;
     n.skew.theta = skew->theta;
     n.skew.seed = skew->seed;
-    n.type = SL_KV_F32;
+    n.type = e->spec.kv_type;
     n.exact = e->home.exact;
     n.wire = e->home.wire;
     n.activations = (uint32_t)e->home.activations;

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "model/model.h"
+#include "quant/kv_rows.h"
 #include "spec/kv.h"
 
 #include <stdbool.h>
@@ -29,7 +30,7 @@ typedef struct lab {
     uint32_t *id, *pos;
     const uint32_t **row_pages; /* [max_rows] the same pages for all */
     uint32_t *page;
-    float *kv;
+    uint8_t *kv;
     float *x, *h, *y, *gate;
     uint32_t *expert;
     void *pages, *rows; /* what the arrays of pages, and of rows, are in */
@@ -113,21 +114,35 @@ static void measure(lab *b, sl_costs *out) {
 
 /* ---- what the calls need ---- */
 
+/* The block's tiles of a page. */
+static void fill_tiles(const lab *b, uint8_t *page) {
+    const sl_model_spec *m = b->m;
+    float row[SL_HEAD_DIM_MAX];
+    fill(row, m->head_dim);
+    for (uint32_t side = 0; side < sl_kv_sides(m); side++)
+        for (uint32_t h = 0; h < m->n_kv_heads; h++)
+            for (uint32_t t = 0; t < SL_KV_PAGE_TOKENS; t++) {
+                uint8_t *at =
+                    page + sl_kv_tile_offset(m, b->layer, side, h) + t * sl_kv_row_bytes(m);
+                const uint32_t part = sl_kv_value_dim(m), rest = m->head_dim - part;
+                sl_kv_round(m->kv_type, row, part, at);
+                if (rest)
+                    sl_kv_round(m->kv_type, row + part, rest, at + sl_kv_column_offset(m, part));
+            }
+}
+
 static sl_status make_pages(lab *b, sl_err *err) {
     uint32_t n = sl_kv_pages_for(SL_MAX(b->keys, b->max_rows));
     size_t page_bytes = sl_kv_page_bytes(b->m);
-    size_t side = sl_kv_tile_floats(b->m) * b->m->n_kv_heads;
     /* zeroed lazily: only this block's tiles take memory */
-    b->pages = sl_alloc_arrays(SL_TABLE(b->kv, n, page_bytes / sizeof *b->kv), SL_ARRAY(b->page, n),
+    b->pages = sl_alloc_arrays(SL_TABLE(b->kv, n, page_bytes), SL_ARRAY(b->page, n),
                                SL_ARRAY(b->row_pages, b->max_rows));
     if (!b->pages)
         return sl_fail(err, SL_ERR_NOMEM, "%u KV pages of %zu bytes to measure with", n,
                        page_bytes);
     for (uint32_t i = 0; i < n; i++) {
-        float *page = b->kv + i * (page_bytes / sizeof *page);
         b->page[i] = i;
-        fill(page + sl_kv_tile_offset(b->m, b->layer, 0, 0), side);
-        fill(page + sl_kv_tile_offset(b->m, b->layer, 1, 0), side);
+        fill_tiles(b, b->kv + i * page_bytes);
     }
     for (uint32_t i = 0; i < b->max_rows; i++) b->row_pages[i] = b->page;
     return SL_OK;
@@ -149,7 +164,7 @@ static sl_status make_rows(lab *b, sl_err *err) {
 }
 
 static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
-    const sl_stages all = {.attention = true, .experts = true};
+    const sl_stages all = {.attention = true, .experts = true, .kv_type = o->m->kv_type};
     b->m = o->m;
     b->layer = o->m->moe_layer[o->m->n_moe / 2];
     b->max_rows = SL_MAX(SL_MIN(o->rows, MOST_ROWS), 1u);

@@ -121,6 +121,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                                         .hosted = hosted,
                                         .skew = p->skew,
                                         .random = p->random_weights,
+                                        .kv_type = p->kv_type,
                                         .segmented = p->segments},
                               .device = &device,
                               .isa = w->opts->isa,
@@ -292,6 +293,7 @@ static sl_status on_first_plan(sl_worker *w, sl_json root, sl_err *err) {
     sl_model_spec spec;
     sl_status st = read_plan(w, root, &folder, &trace_events, &spec, &w->plan, err);
     if (st == SL_OK) st = adopt_plan(w, err);
+    spec.kv_type = w->plan.kv_type;
     if (st == SL_OK) st = make_stages(w, folder, &spec, err);
     if (st == SL_OK) {
         memcpy(w->hello.model_hash, w->device->spec->hash, 32);

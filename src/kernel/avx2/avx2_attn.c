@@ -92,11 +92,13 @@ SL_INLINE void products(const float *const *q, const float *k, uint32_t dim, hin
 
 /* Products of Q queries with tokens first .. end - 1, mostly T keys at once. */
 SL_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
-                         uint32_t end, float *score, hints *h, const uint32_t Q) {
+                         uint32_t end, float *score, hints *h, const sl_kv_type K,
+                         const uint32_t Q) {
     const uint32_t T = Q == GROUP ? 3 : 4;
     const size_t dim = a->head_dim;
     const float *q[GROUP];
     uint32_t j = first;
+    (void)K;
     for (uint32_t i = 0; i < Q; i++) q[i] = u[i].q;
     for (; j + T <= end; j += T) products(q, a->k + j * dim, a->head_dim, h, score + j, Q, T);
     for (; j + 2 <= end; j += 2) products(q, a->k + j * dim, a->head_dim, h, score + j, Q, 2);
@@ -156,11 +158,12 @@ SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_
 /* All elements of Q queries for tokens first .. end - 1 of the page. */
 SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
                         const float *shrink, uint32_t first, uint32_t end, hints *h,
-                        const uint32_t Q) {
+                        const sl_kv_type K, const uint32_t Q) {
     const size_t step = a->head_dim, dim = a->v_dim;
     const float *v = a->v + first * step, *p = score + first;
     const uint32_t n = end - first;
     size_t d = 0;
+    (void)K;
     for (; Q < GROUP && d + 32 <= dim; d += 32) add_strip(u, d, v, step, p, shrink, n, h, Q, 4);
     for (; d + 40 <= dim || d + 24 == dim; d += 24) add_strip(u, d, v, step, p, shrink, n, h, Q, 3);
     for (; d + 16 <= dim; d += 16) add_strip(u, d, v, step, p, shrink, n, h, Q, 2);
@@ -176,7 +179,10 @@ SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const flo
 #include "kernel/simd/attn_groups.h"
 
 void sl_avx2_attn_page(const sl_attn_page *a) {
-    page_by_groups(a);
+    if (a->type != SL_KV_F32)
+        sl_attn_page_widened(&sl_kernels_avx2, a);
+    else
+        page_by_groups(a, SL_KV_F32);
 }
 
 void sl_avx2_softmax(const float *x, uint32_t n, float *p) {

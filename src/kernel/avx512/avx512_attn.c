@@ -12,9 +12,42 @@
 #define STRIDE TOKENS
 _Static_assert(TOKENS == 32, "a page's scores are two values of 16 lanes");
 
-SL_INLINE void ask_times(hints *h, const uint32_t n) {
+/* Smaller types are asked for at the pace of f32, while there is something left of them. */
+SL_INLINE void ask_times(hints *h, const sl_kv_type K, const uint32_t n) {
 #pragma GCC unroll 4
-    for (uint32_t i = 0; i < n; i++) ask(h);
+    for (uint32_t i = 0; i < n; i++)
+        if (K == SL_KV_F32 || h->at < h->end) ask(h);
+}
+
+/* Sixteen codes of E4M3: times 2^-8 they are f16 but for NaN, exactly. */
+SL_INLINE v16 load_e4m3(const uint8_t *code, float scale) {
+    const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)code));
+    const __m256i size = _mm256_and_si256(c, _mm256_set1_epi16(0x7f));
+    const __m256i sign = _mm256_slli_epi16(_mm256_srli_epi16(c, 7), 15);
+    const __mmask16 is_nan = _mm256_cmpeq_epi16_mask(size, _mm256_set1_epi16(0x7f));
+    v16 v = _mm512_cvtph_ps(_mm256_or_si256(sign, _mm256_slli_epi16(size, 7)));
+    const v16 nan = _mm512_or_ps(_mm512_and_ps(v, v_set1(-0.0f)), v_set1(NAN));
+    v = v_mul(_mm512_mask_mov_ps(v, is_nan, nan), v_set1(256));
+    return v_mul(v, v_set1(scale));
+}
+
+/* Values d to d + 15 of a row, widened in a register. */
+SL_INLINE v16 row_load(const uint8_t *row, size_t d, const sl_kv_type K) {
+    if (K == SL_KV_F16) return v_load_f16(row + 2 * d);
+    if (K == SL_KV_BF16) return v_load_bf16(row + 2 * d);
+    if (K == SL_KV_Q8_0) {
+        const uint8_t *b = row + d / SL_KV_Q8_BLOCK * SL_KV_Q8_BYTES;
+        const __m128i code = _mm_loadu_si128((const __m128i *)(b + 2 + d % SL_KV_Q8_BLOCK));
+        uint16_t h;
+        memcpy(&h, b, sizeof h);
+        return v_mul(v_set1(_cvtsh_ss(h)), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)));
+    }
+    if (K == SL_KV_FP8) {
+        float scale;
+        memcpy(&scale, row, sizeof scale);
+        return load_e4m3(row + SL_KV_FP8_HEAD + d, scale);
+    }
+    return v_load((const float *)(const void *)row + d);
 }
 
 SL_INLINE __mmask16 some(uint32_t n) {
@@ -23,16 +56,17 @@ SL_INLINE __mmask16 some(uint32_t n) {
 
 /* Products of Q queries with T keys, 4 or 1, to score[i * TOKENS + t]. A step reads a line of each
  * key, which is half of what a page's keys and values are together. */
-SL_INLINE void products(const sl_attn_query *u, const float *k, uint32_t dim, hints *h,
-                        float *score, const uint32_t Q, const uint32_t T) {
+SL_INLINE void products(const sl_attn_query *u, const uint8_t *k, size_t step, uint32_t dim,
+                        hints *h, float *score, const sl_kv_type K, const uint32_t Q,
+                        const uint32_t T) {
     const uint32_t whole = dim / 16 * 16;
     v16 acc[GROUP * GROUP], row[GROUP];
 #pragma GCC unroll 16
     for (uint32_t i = 0; i < Q * T; i++) acc[i] = v_set1(0);
     for (uint32_t d = 0; d < whole; d += 16) {
 #pragma GCC unroll 4
-        for (uint32_t t = 0; t < T; t++) row[t] = v_load(k + (size_t)t * dim + d);
-        if (h && T == GROUP) ask_times(h, 2);
+        for (uint32_t t = 0; t < T; t++) row[t] = row_load(k + t * step, d, K);
+        if (h && T == GROUP) ask_times(h, K, 2);
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < Q; i++) {
             const v16 x = v_load(u[i].q + d);
@@ -48,7 +82,9 @@ SL_INLINE void products(const sl_attn_query *u, const float *k, uint32_t dim, hi
             for (uint32_t t = 0; t < T; t++)
                 acc[i * T + t] =
                     v_fma(_mm512_maskz_loadu_ps(rest, u[i].q + whole),
-                          _mm512_maskz_loadu_ps(rest, k + (size_t)t * dim + whole), acc[i * T + t]);
+                          _mm512_maskz_loadu_ps(rest, (const float *)(const void *)(k + t * step) +
+                                                          whole),
+                          acc[i * T + t]);
     }
     if (T == GROUP) {
         v16 a[GROUP * GROUP];
@@ -66,12 +102,15 @@ SL_INLINE void products(const sl_attn_query *u, const float *k, uint32_t dim, hi
 
 /* Products of Q queries with tokens first .. end - 1. */
 SL_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
-                         uint32_t end, float *score, hints *h, const uint32_t Q) {
+                         uint32_t end, float *score, hints *h, const sl_kv_type K,
+                         const uint32_t Q) {
     const uint32_t dim = a->head_dim;
+    const size_t step = sl_kv_row_of(K, a->part, dim);
+    const uint8_t *k = (const uint8_t *)a->k;
     uint32_t j = first;
     for (; j + GROUP <= end; j += GROUP)
-        products(u, a->k + (size_t)j * dim, dim, h, score + j, Q, GROUP);
-    for (; j < end; j++) products(u, a->k + (size_t)j * dim, dim, h, score + j, Q, 1);
+        products(u, k + j * step, step, dim, h, score + j, K, Q, GROUP);
+    for (; j < end; j++) products(u, k + j * step, step, dim, h, score + j, K, Q, 1);
 }
 
 /* Sixteen scaled scores, from token j on; -inf for those that the query does not see. */
@@ -92,9 +131,10 @@ SL_INLINE float scale_scores(float *s, const sl_attn_query *u, float scale) {
 
 /* Elements d .. d + 16 V - 1 of Q queries, of the last sixteen those in `mask`: o * shrink, then
  * o += p[t] * v[t] for n tokens in their order. */
-SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
+SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const uint8_t *v, size_t step,
                          const float *p, const float *shrink, uint32_t n, hints *h,
-                         const __mmask16 mask, const uint32_t Q, const uint32_t V) {
+                         const sl_kv_type K, const __mmask16 mask, const uint32_t Q,
+                         const uint32_t V) {
     v16 acc[16];
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < Q; i++)
@@ -106,8 +146,11 @@ SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_
         v16 row[8];
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < V; c++)
-            row[c] = _mm512_maskz_loadu_ps(mask, v + t * step + d + 16 * c);
-        if (h) ask_times(h, V / 2);
+            row[c] = K != SL_KV_F32
+                         ? row_load(v + t * step, d + 16 * c, K)
+                         : _mm512_maskz_loadu_ps(mask, (const float *)(const void *)(v + t * step) +
+                                                           d + 16 * c);
+        if (h) ask_times(h, K, V / 2);
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < Q; i++) {
             const v16 w = v_set1(p[i * TOKENS + t]);
@@ -125,21 +168,47 @@ SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_
 /* All elements of Q queries for tokens first .. end - 1 of the page. */
 SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
                         const float *shrink, uint32_t first, uint32_t end, hints *h,
-                        const uint32_t Q) {
-    const size_t step = a->head_dim, dim = a->v_dim;
-    const float *v = a->v + first * step, *p = score + first;
+                        const sl_kv_type K, const uint32_t Q) {
+    const size_t step = sl_kv_row_of(K, a->part, a->head_dim), dim = a->v_dim;
+    const uint8_t *v = (const uint8_t *)a->v + first * step;
+    const float *p = score + first;
     const uint32_t n = end - first;
     const __mmask16 all = 0xffff;
     size_t d = 0;
-    for (; Q <= 2 && d + 128 <= dim; d += 128) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 8);
-    for (; d + 64 <= dim; d += 64) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 4);
-    for (; d + 32 <= dim; d += 32) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 2);
-    for (; d + 16 <= dim; d += 16) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 1);
-    if (d < dim) add_strip(u, d, v, step, p, shrink, n, h, some((uint32_t)(dim - d)), Q, 1);
+    for (; Q <= 2 && d + 128 <= dim; d += 128)
+        add_strip(u, d, v, step, p, shrink, n, h, K, all, Q, 8);
+    for (; d + 64 <= dim; d += 64) add_strip(u, d, v, step, p, shrink, n, h, K, all, Q, 4);
+    for (; d + 32 <= dim; d += 32) add_strip(u, d, v, step, p, shrink, n, h, K, all, Q, 2);
+    for (; d + 16 <= dim; d += 16) add_strip(u, d, v, step, p, shrink, n, h, K, all, Q, 1);
+    if (d < dim) add_strip(u, d, v, step, p, shrink, n, h, K, some((uint32_t)(dim - d)), Q, 1);
 }
 
 #include "kernel/simd/attn_groups.h"
 
+/* A function for each type: its loads are all that differs. */
+#define PAGE_OF(type)                                                                              \
+    static __attribute__((noinline)) void page_##type(const sl_attn_page *a) {                     \
+        page_by_groups(a, SL_KV_##type);                                                           \
+    }
+PAGE_OF(F32)
+PAGE_OF(F16)
+PAGE_OF(BF16)
+PAGE_OF(Q8_0)
+PAGE_OF(FP8)
+
 void sl_avx512_attn_page(const sl_attn_page *a) {
-    page_by_groups(a);
+    const uint32_t unit = a->type == SL_KV_Q8_0 ? SL_KV_Q8_BLOCK : 16;
+    if (a->type == SL_KV_F32)
+        page_F32(a);
+    else if (a->head_dim % unit || a->part % unit ||
+             (a->type == SL_KV_FP8 && a->part < a->head_dim))
+        sl_attn_page_widened(&sl_kernels_avx512, a);
+    else if (a->type == SL_KV_FP8)
+        page_FP8(a);
+    else if (a->type == SL_KV_Q8_0)
+        page_Q8_0(a);
+    else if (a->type == SL_KV_F16)
+        page_F16(a);
+    else
+        page_BF16(a);
 }

@@ -1,5 +1,7 @@
 /* NEON of every AArch64 CPU. */
 #include "kernel/simd/neon.h"
+
+#define SIMD_SELF sl_kernels_neon /* the table, for what calls several of its entries */
 #include "kernel/simd/table.h"
 
 #include "kernel/simd/int8.h"

@@ -35,6 +35,10 @@ static void page_of_query(const sl_attn_page *a, sl_attn_query *u) {
 }
 
 void sl_ref_attn_page(const sl_attn_page *a) {
+    if (a->type != SL_KV_F32) {
+        sl_attn_page_widened(&sl_kernels_ref, a);
+        return;
+    }
     for (uint32_t i = 0; i < a->n; i++)
         if (a->query[i].first <= a->query[i].last) page_of_query(a, &a->query[i]);
 }

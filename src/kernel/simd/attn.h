@@ -9,7 +9,7 @@ static void simd_prefetch_part(const sl_attn_page *a, uint32_t i, uint32_t n) {
     }
 }
 
-static void simd_attn_page(const sl_attn_page *a) {
+static void simd_attn_f32(const sl_attn_page *a) {
     _Alignas(64) float score[SL_ATTN_QUERIES * SIMD_TOKENS];
     const float *q[SL_ATTN_QUERIES];
     uint32_t first = SIMD_TOKENS, last = 0;
@@ -41,4 +41,11 @@ static void simd_attn_page(const sl_attn_page *a) {
         float shrink = simd_probabilities(u, s);
         simd_add_values(a, u, s + u->first, shrink);
     }
+}
+
+static void simd_attn_page(const sl_attn_page *a) {
+    if (a->type != SL_KV_F32)
+        sl_attn_page_widened(&SIMD_SELF, a);
+    else
+        simd_attn_f32(a);
 }

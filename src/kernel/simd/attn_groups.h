@@ -27,7 +27,7 @@ static void weigh(const sl_attn_page *a, float *score, float *shrink) {
 
 /* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
 SL_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                         const float *shrink, hints *h, const uint32_t Q) {
+                         const float *shrink, hints *h, const sl_kv_type K, const uint32_t Q) {
     uint32_t first = u->first, last = u->last;
     bool together = true;
     for (uint32_t i = 1; i < Q; i++) {
@@ -35,17 +35,17 @@ SL_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const fl
         last = SL_MIN(last, u[i].last);
     }
     together = together && first <= last;
-    if (together) add_rows(a, u, score, shrink, first, last + 1, h, Q);
+    if (together) add_rows(a, u, score, shrink, first, last + 1, h, K, Q);
     for (uint32_t i = 0; i < Q; i++) {
         const float s = together ? 1 : shrink[i];
         const uint32_t from = together ? last + 1 : u[i].first;
         if (from <= u[i].last)
-            add_rows(a, u + i, score + i * STRIDE, &s, from, u[i].last + 1, h, 1);
+            add_rows(a, u + i, score + i * STRIDE, &s, from, u[i].last + 1, h, K, 1);
     }
 }
 
 /* The page for all queries, by fours, a pair and one. */
-SL_INLINE void page_by_groups(const sl_attn_page *a) {
+SL_INLINE void page_by_groups(const sl_attn_page *a, const sl_kv_type K) {
     _Alignas(64) float score[SL_ATTN_QUERIES * STRIDE], shrink[SL_ATTN_QUERIES];
     uint32_t first = TOKENS, end = 0, i = 0;
     for (; i < a->n; i++) {
@@ -57,21 +57,21 @@ SL_INLINE void page_by_groups(const sl_attn_page *a) {
     if (first >= end) return;
     const uint32_t fours = a->n / GROUP * GROUP, pairs = a->n / 2 * 2;
     const sl_attn_query *u = a->query;
-    hints h = hints_for(a);
+    hints h = hints_for(a, K);
     const size_t step = h.step;
     /* The first queries ask, the others find the page in a cache. */
-    if (fours) scores_of(a, u, first, end, score, &h, GROUP), h.step = 0;
+    if (fours) scores_of(a, u, first, end, score, &h, K, GROUP), h.step = 0;
     for (i = GROUP; i < fours; i += GROUP)
-        scores_of(a, u + i, first, end, score + i * STRIDE, NULL, GROUP);
+        scores_of(a, u + i, first, end, score + i * STRIDE, NULL, K, GROUP);
     for (i = fours; i < pairs; i += 2, h.step = 0)
-        scores_of(a, u + i, first, end, score + i * STRIDE, &h, 2);
-    if (i < a->n) scores_of(a, u + i, first, end, score + i * STRIDE, &h, 1);
+        scores_of(a, u + i, first, end, score + i * STRIDE, &h, K, 2);
+    if (i < a->n) scores_of(a, u + i, first, end, score + i * STRIDE, &h, K, 1);
     weigh(a, score, shrink);
     h.step = step;
-    if (fours) add_group(a, u, score, shrink, &h, GROUP), h.step = 0;
+    if (fours) add_group(a, u, score, shrink, &h, K, GROUP), h.step = 0;
     for (i = GROUP; i < fours; i += GROUP)
-        add_group(a, u + i, score + i * STRIDE, shrink + i, NULL, GROUP);
+        add_group(a, u + i, score + i * STRIDE, shrink + i, NULL, K, GROUP);
     for (i = fours; i < pairs; i += 2, h.step = 0)
-        add_group(a, u + i, score + i * STRIDE, shrink + i, &h, 2);
-    if (i < a->n) add_group(a, u + i, score + i * STRIDE, shrink + i, &h, 1);
+        add_group(a, u + i, score + i * STRIDE, shrink + i, &h, K, 2);
+    if (i < a->n) add_group(a, u + i, score + i * STRIDE, shrink + i, &h, K, 1);
 }

@@ -8,6 +8,7 @@
 typedef struct hints {
     const char *one, *other;
     size_t at, step; /* 64, or 0: there is nothing more to ask for */
+    size_t end;      /* bytes of a stream: of f32 as many as are asked for */
 } hints;
 
 SL_INLINE void ask(hints *h) {
@@ -16,10 +17,12 @@ SL_INLINE void ask(hints *h) {
     h->at += h->step;
 }
 
-/* Keys and values of the next page, or both halves of the rows that are both. */
-static hints hints_for(const sl_attn_page *a) {
-    if (!a->next_k) return (hints){(const char *)a->k, (const char *)a->k, 0, 0};
-    const float *half = a->next_k + TOKENS / 2 * (size_t)a->head_dim;
-    const float *other = a->next_v && a->next_v != a->next_k ? a->next_v : half;
-    return (hints){(const char *)a->next_k, (const char *)other, 0, 64};
+/* Keys and values of the next page of that type, or both halves of the rows that are both. */
+SL_INLINE hints hints_for(const sl_attn_page *a, const sl_kv_type K) {
+    if (!a->next_k) return (hints){(const char *)a->k, (const char *)a->k, 0, 0, 0};
+    const size_t half = TOKENS / 2 * sl_kv_row_of(K, a->part, a->head_dim);
+    const char *next = (const char *)a->next_k;
+    const bool apart = a->next_v && a->next_v != a->next_k;
+    return (hints){next, apart ? (const char *)a->next_v : next + half, 0, 64,
+                   apart ? 2 * half : half};
 }

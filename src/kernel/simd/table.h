@@ -1,6 +1,6 @@
 /* A kernel table written once for instruction sets whose vectors hold the sixteen virtual lanes of
  * docs/numbers.md as one value: the including file has chosen v16 and its operations (simd/neon.h,
- * simd/avx512.h). */
+ * simd/avx512.h), and says by SIMD_SELF which table it is. */
 #include "kernel/simd/vec.h"
 
 #include "kernel/simd/gemm.h"

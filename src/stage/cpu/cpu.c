@@ -17,7 +17,7 @@ typedef struct cpu {
     sl_exec exec;
     sl_arena scratch;
     sl_kv_pool kv;
-    float *pages; /* where they lie */
+    uint8_t *pages; /* where they lie */
     uint32_t kv_pages;
     size_t kv_large; /* bytes of them that have large pages; SIZE_MAX: it is not to be asked for */
     uint32_t max_rows;   /* as opened with */
@@ -65,7 +65,7 @@ static void rows_only(cpu *d, const sl_stage_call *c) {
 
 /* Pages of a file get large pages when they are first used: private memory does by itself. */
 static void enlarge(cpu *d, const sl_rowset *r) {
-    const size_t page = d->kv.page * sizeof(float), bytes = d->kv_pages * page;
+    const size_t page = d->kv.page, bytes = d->kv_pages * page;
     size_t end = 0;
     for (uint32_t i = 0; i < r->n; i++)
         end = SL_MAX(end, (r->pages[i][r->pos[i] / SL_KV_PAGE_TOKENS] + 1u) * page);
@@ -102,14 +102,14 @@ static void cpu_close(sl_device *base) {
     sl_model_free(d->model);
     sl_arena_free(&d->scratch);
     if (base->kept)
-        sl_memfd_unmap(d->pages, d->kv_pages * d->kv.page * sizeof(float));
+        sl_memfd_unmap(d->pages, d->kv_pages * d->kv.page);
     else
-        sl_release(d->pages, d->kv_pages, d->kv.page * sizeof(float));
+        sl_release(d->pages, d->kv_pages, d->kv.page);
     sl_free(d);
 }
 
 /* Pages that were there before, perhaps. */
-static sl_status map_pages(cpu *d, int fd, size_t bytes, float **out, sl_err *err) {
+static sl_status map_pages(cpu *d, int fd, size_t bytes, uint8_t **out, sl_err *err) {
     sl_status st = sl_memfd_check(fd, bytes, err);
     if (st != SL_OK) return sl_err_prefix(err, "file of KV pages");
     *out = sl_memfd_map(fd, bytes);
@@ -126,7 +126,7 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     if (page == 0) return SL_OK; /* a rank without heads */
     if (__builtin_mul_overflow(n, page, &bytes))
         return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
-    float *base = NULL;
+    uint8_t *base = NULL;
     sl_status st = SL_OK;
     if (fd)
         st = map_pages(d, fd, bytes, &base, err);
@@ -168,11 +168,11 @@ static sl_status cpu_host(sl_device *base, const uint8_t *hosted, uint32_t max_p
 }
 
 /* Where block `first` of the page begins. */
-static float *blocks_of(const cpu *d, uint32_t page, uint32_t first, uint32_t n) {
+static uint8_t *blocks_of(const cpu *d, uint32_t page, uint32_t first, uint32_t n) {
     const sl_model_spec *m = sl_model_spec_of(d->model);
     SL_ASSERT(page < d->kv_pages && n > 0 && n <= m->n_layers && first <= m->n_layers - n);
     SL_ASSERT(first >= d->blocks.first && first + n <= d->blocks.first + d->blocks.n);
-    return sl_kv_page(&d->kv, page) + first * (sl_kv_block_bytes(m) / sizeof(float));
+    return sl_kv_page(&d->kv, page) + first * sl_kv_block_bytes(m);
 }
 
 static void cpu_read_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n, void *to) {
@@ -211,7 +211,7 @@ sl_extent sl_cpu_blocks(const sl_device *d) {
     return ((const cpu *)d)->blocks;
 }
 
-float *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer) {
+uint8_t *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer) {
     return blocks_of((const cpu *)d, page, layer, 1);
 }
 

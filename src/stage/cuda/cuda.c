@@ -465,6 +465,7 @@ static void cuda_close(sl_device *base) {
 static sl_status check(const sl_device_opts *o, sl_err *err) {
     const char *what = o->gang || o->ranks > 1                       ? "--tp above 1"
                        : o->hosts.segmented                          ? "--segments"
+                       : o->hosts.kv_type != SL_KV_F32               ? "--kv-type other than f32"
                        : o->activations == SL_ACTIVATIONS_BF16       ? "--activations bf16"
                        : o->activations == SL_ACTIVATIONS_BF16_PARTS ? "--activations bf16-parts"
                        : o->device->numerics == SL_NUMERICS_EXACT    ? "--numerics exact"
@@ -485,7 +486,7 @@ static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
     sl_status st = sl_cuda_slabs_take(&d->memory, bytes, "KV pages", &at, err);
     if (st != SL_OK) return st;
     sl_cuda_fill(d->c, at, 0, bytes);
-    d->kv = sl_kv_pool_of(d->base.spec, (float *)(uintptr_t)at);
+    d->kv = sl_kv_pool_of(d->base.spec, (void *)(uintptr_t)at);
     d->kv_pages = n;
     return SL_OK;
 }

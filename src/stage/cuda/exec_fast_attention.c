@@ -20,7 +20,7 @@ static bool can(const sl_attn_args *a) {
     const sl_model_spec *m = a->m;
     const bool aligned = ((uintptr_t)a->q | (uintptr_t)a->o | (uintptr_t)a->kv.base) % 16 == 0;
     return !m->kv_lora && (m->head_dim == 64 || m->head_dim == 128) && aligned &&
-           a->q_stride % 4 == 0 && a->o_stride % 4 == 0 && a->kv.page % 4 == 0;
+           a->q_stride % 4 == 0 && a->o_stride % 4 == 0 && a->kv.page % 16 == 0;
 }
 
 /* Rows r .. r + n - 1 alone. */
@@ -73,22 +73,23 @@ static void split_rows(sl_cuda *c, const sl_attn_args *a) {
     const uint32_t group = sl_attn_group(a),
                    slices = (group + SL_FAST_ATTN_HEADS - 1) / SL_FAST_ATTN_HEADS;
     const uint32_t columns = m->n_kv_heads * slices;
-    sl_fast_attn_args k = {.q = a->q,
-                           .o = a->o,
-                           .sink = a->sink,
-                           .k = a->kv.base + sl_kv_tile_offset(m, a->layer, 0, 0),
-                           .v = a->kv.base + sl_kv_tile_offset(m, a->layer, 1, 0),
-                           .page_floats = a->kv.page,
-                           .head_floats = sl_kv_tile_floats(m),
-                           .q_stride = a->q_stride,
-                           .o_stride = a->o_stride,
-                           .per = pages_of_part(c, a, columns),
-                           .group = group,
-                           .skip = a->skip,
-                           .n_heads = m->n_heads,
-                           .heads = (group + slices - 1) / slices,
-                           .slices = slices,
-                           .scale = (float)((double)a->scale * LOG2E)};
+    sl_fast_attn_args k = {
+        .q = a->q,
+        .o = a->o,
+        .sink = a->sink,
+        .k = (const float *)(const void *)(a->kv.base + sl_kv_tile_offset(m, a->layer, 0, 0)),
+        .v = (const float *)(const void *)(a->kv.base + sl_kv_tile_offset(m, a->layer, 1, 0)),
+        .page_floats = a->kv.page / sizeof(float),
+        .head_floats = sl_kv_tile_bytes(m) / sizeof(float),
+        .q_stride = a->q_stride,
+        .o_stride = a->o_stride,
+        .per = pages_of_part(c, a, columns),
+        .group = group,
+        .skip = a->skip,
+        .n_heads = m->n_heads,
+        .heads = (group + slices - 1) / slices,
+        .slices = slices,
+        .scale = (float)((double)a->scale * LOG2E)};
     fill_rows(c, a, &k);
     const size_t vectors = (size_t)k.blocks * columns * SL_FAST_ATTN_HEADS;
     const size_t counters = COUNTERS * sizeof(uint32_t),

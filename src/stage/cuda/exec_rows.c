@@ -176,23 +176,24 @@ void sl_cuda_scale_part(sl_cuda *c, float *x, size_t stride, uint32_t n, uint32_
 
 void sl_cuda_put_kv(sl_cuda *c, const sl_kv_put *p) {
     const uint32_t dim = p->m->head_dim;
-    const size_t tile = sl_kv_tile_offset(p->m, p->layer, p->is_v, 0) + p->column;
+    const size_t tile = sl_kv_tile_offset(p->m, p->layer, p->is_v, 0) / sizeof(float) + p->column;
     const void *list;
     uint64_t *at = sl_cuda_list_room(c, p->n_rows * sizeof *at, &list);
     for (uint32_t r = 0; r < p->n_rows; r++) {
         const size_t row = sl_kv_row_offset(p->m, &p->kv, p->pages[r], p->pos[r]);
-        at[r] = row + tile;
+        at[r] = row / sizeof(float) + tile;
     }
     sl_k_put_kv_args a = {.x = p->x,
-                          .base = p->kv.base,
+                          .base = (float *)(void *)p->kv.base,
                           .at = list,
-                          .tile = sl_kv_tile_floats(p->m),
+                          .tile = sl_kv_tile_bytes(p->m) / sizeof(float),
                           .n_rows = p->n_rows,
                           .n_tiles = p->n_tiles,
                           .width = p->width,
                           .x_stride = p->x_stride};
-    a.wide = sl_cuda_is_wide(p->x, p->x_stride) && sl_cuda_is_wide(p->kv.base, p->kv.page) &&
-             dim % 4 == 0 && p->column % 4 == 0 && p->width % 4 == 0;
+    a.wide = sl_cuda_is_wide(p->x, p->x_stride) &&
+             sl_cuda_is_wide(p->kv.base, p->kv.page / sizeof(float)) && dim % 4 == 0 &&
+             p->column % 4 == 0 && p->width % 4 == 0;
     a.lanes_log = lanes_for(a.wide ? p->width / 4 : p->width);
     sl_cuda_launch(c, SL_CUDA_sl_k_put_kv, blocks_of_rows(p->n_rows * p->n_tiles, a.lanes_log), 1,
                    1, SL_CUDA_ROW_THREADS, 0, &a);

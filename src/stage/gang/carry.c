@@ -152,7 +152,7 @@ static void logits_written(const results *r, const sl_stage_head *h) {
 
 /* Its heads' tiles of each block. */
 static void tiles_read(const results *r, const gang_job *j) {
-    const size_t tile = sl_kv_tile_floats(r->spec);
+    const size_t tile = sl_kv_tile_bytes(r->spec) / sizeof(float);
     const size_t block = sl_kv_block_bytes(r->spec) / sizeof(float);
     const sl_extent heads = r->who->kv_heads;
     for (uint32_t i = 0; heads.n && i < j->page.n; i++) {
@@ -429,7 +429,8 @@ static bool open_fits(const checking *k, const gang_job *j) {
         gang_is_bool(&s->segmented) && gang_is_bool(&s->skew.on) &&
         gang_is_bool(&s->skew.permuted) && gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
         gang_is_bool(&o->inside) && gang_is_bool(&o->loud) && gang_is_bool(&s->inner);
-    if (!bools || (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || o->threads > MOST_THREADS)
+    if (!bools || (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT ||
+        (uint32_t)s->kv_type >= SL_KV_TYPES || o->threads > MOST_THREADS)
         return false;
     if (o->pipeline > SL_MAX_RANKS) return false;
     return !k->b->spec && text_fits(k, o->folder, j->open.folder_bytes) &&

@@ -103,30 +103,30 @@ static bool is_told(const gang_rank *r, uint32_t layer, uint32_t head) {
 }
 
 /* The tiles of its heads in one block of a page, and their places among all heads'. */
-static void do_block(const gang_rank *r, const gang_job *j, uint32_t layer, float *block) {
+static void do_block(const gang_rank *r, const gang_job *j, uint32_t layer, uint8_t *block) {
     const sl_model_spec *all = r->device->spec;
     const sl_extent heads = sl_cpu_kv_heads(r->device);
-    const size_t tile = sl_kv_tile_floats(all);
+    const size_t tile = sl_kv_tile_bytes(all);
     if (heads.n == 0) return;
-    float *mine = sl_cpu_block(r->device, j->page.page, layer);
+    uint8_t *mine = sl_cpu_block(r->device, j->page.page, layer);
     for (uint32_t side = 0; side < sl_kv_sides(all); side++) {
         for (uint32_t h = 0; h < heads.n; h++) {
-            float *whole = block + ((size_t)side * all->n_kv_heads + heads.first + h) * tile;
-            float *own = mine + ((size_t)side * heads.n + h) * tile;
+            uint8_t *whole = block + ((size_t)side * all->n_kv_heads + heads.first + h) * tile;
+            uint8_t *own = mine + ((size_t)side * heads.n + h) * tile;
             if (j->kind == GANG_WRITE)
-                memcpy(own, whole, tile * sizeof *own);
+                memcpy(own, whole, tile);
             else if (!is_told(r, layer, heads.first + h))
-                memcpy(whole, own, tile * sizeof *own);
+                memcpy(whole, own, tile);
         }
     }
 }
 
 static void do_page(const gang_rank *r, const gang_job *j) {
-    const size_t block = sl_kv_block_bytes(r->device->spec) / sizeof(float);
+    const size_t block = sl_kv_block_bytes(r->device->spec);
     const sl_extent has = sl_cpu_blocks(r->device);
     for (uint32_t i = 0; i < j->page.n; i++)
         if (sl_extent_has(has, j->page.first + i))
-            do_block(r, j, j->page.first + i, j->page.blocks + i * block);
+            do_block(r, j, j->page.first + i, (uint8_t *)j->page.blocks + i * block);
 }
 
 /* What blocks inside choose is kept of each of them. */
