@@ -91,10 +91,10 @@ typedef struct sl_api_params {
     sl_span forced; /* the one that is to be called; data == NULL: the model chooses */
     bool required;  /* one of them is to be called, whichever */
     sl_api_shape shape;
-    sl_json shape_of;        /* see sl_api_shape */
-    sl_json_doc *shape_doc;  /* owns that of a schema that came as a text; or NULL */
-    const char *shape_field; /* that asked for it */
-    sl_chat_switch thinking; /* chat: reasoning on or off, as the request says */
+    sl_json shape_of;         /* see sl_api_shape */
+    sl_json_doc *shape_doc;   /* owns that of a schema that came as a text; or NULL */
+    const char *shape_field;  /* that asked for it */
+    sl_chat_switch thinking;  /* chat: reasoning on or off, as the request says */
     const char *budget_field; /* chat: that says how long a thought may be; NULL: none does */
     uint32_t budget;
     sl_span effort;          /* chat: reasoning_effort; data == NULL: the request is silent */

@@ -51,7 +51,8 @@ static void gpus_are_described(void **state) {
     assert_true(info.memory_bytes == (uint64_t)8 << 30 && info.free_bytes == info.memory_bytes);
     says(sl_cuda_describe(2, &info, &err), SL_ERR_UNSUPPORTED, &err, "no GPU 2: 2 are there");
     sl_cuda *c;
-    says(sl_cuda_open(7, SL_NUMERICS_CPU, &c, &err), SL_ERR_UNSUPPORTED, &err, "cuda:7: there is no");
+    says(sl_cuda_open(7, SL_NUMERICS_CPU, &c, &err), SL_ERR_UNSUPPORTED, &err,
+         "cuda:7: there is no");
     assert_null(c);
 }
 

@@ -272,9 +272,9 @@ static void a_server_that_stood_still_reads_what_comes(void **state) {
 int main(void) {
     tok = script_tokenizer();
     const struct CMUnitTest tests[] = {
-        TEST(a_stop_beside_new_clients_is_clean),        TEST(idle_clients_give_way),
-        TEST(one_address_does_not_push_out_another),     TEST(slow_heads_are_closed),
-        TEST(large_unfinished_bodies_give_way),          TEST(stalled_bodies_are_given_up),
+        TEST(a_stop_beside_new_clients_is_clean),         TEST(idle_clients_give_way),
+        TEST(one_address_does_not_push_out_another),      TEST(slow_heads_are_closed),
+        TEST(large_unfinished_bodies_give_way),           TEST(stalled_bodies_are_given_up),
         TEST(a_server_that_stood_still_reads_what_comes),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

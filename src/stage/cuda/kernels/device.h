@@ -64,12 +64,11 @@ SL_DEV uint32_t sl_warp(void) {
  * a register, the lower one in the lower half): a[0] row g, k 2t and 2t + 1; a[1] row g + 8; a[2],
  * a[3] the same with k + 8; b[0] column g, k 2t and 2t + 1; b[1] k + 8. Of 8 bits (k of 32, four in
  * a register) a[0] and b[0] have k 4t to 4t + 3, a[2] and b[1] k + 16. Of tf32 (k of 8,
- * f32 whose lower 13 bits do not count, one in a register): a[0] row g, k t; a[1] row g + 8; a[2], a[3]
- * the same with k + 4; b[0] column g, k t; b[1] k + 4.
- *     void sl_mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
- *     void sl_mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);
- *     void sl_mma_m16n8k32_e4m3(float d[4], const uint32_t a[4], const uint32_t b[2]);
- *     void sl_mma_m16n8k32_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]);
+ * f32 whose lower 13 bits do not count, one in a register): a[0] row g, k t; a[1] row g + 8; a[2],
+ * a[3] the same with k + 4; b[0] column g, k t; b[1] k + 4. void sl_mma_m16n8k16_bf16(float d[4],
+ * const uint32_t a[4], const uint32_t b[2]); void sl_mma_m16n8k16_f16(float d[4], const uint32_t
+ * a[4], const uint32_t b[2]); void sl_mma_m16n8k32_e4m3(float d[4], const uint32_t a[4], const
+ * uint32_t b[2]); void sl_mma_m16n8k32_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]);
  *     void sl_mma_m16n8k8_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]);
  * Sums of floats are those of the hardware, so they are for numerics `fast` alone; s8 is exact.
  *
