@@ -196,11 +196,12 @@ PAGE_OF(BF16)
 PAGE_OF(Q8_0)
 PAGE_OF(FP8)
 
+/* Groups of queries would each widen the page anew: for several it is widened once. */
 void sl_avx512_attn_page(const sl_attn_page *a) {
     const uint32_t unit = a->type == SL_KV_Q8_0 ? SL_KV_Q8_BLOCK : 16;
     if (a->type == SL_KV_F32)
         page_F32(a);
-    else if (a->head_dim % unit || a->part % unit ||
+    else if (a->n > GROUP || a->head_dim % unit || a->part % unit ||
              (a->type == SL_KV_FP8 && a->part < a->head_dim))
         sl_attn_page_widened(&sl_kernels_avx512, a);
     else if (a->type == SL_KV_FP8)
