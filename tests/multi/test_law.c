@@ -226,9 +226,9 @@ static void vary_pipeline(sl_plan *p, uint32_t n_layers, uint64_t *state) {
         p->attention_tp = p->expert_tp = 2;
 }
 
-/* A sixth of the gangs are of machines, each rank of which is a program that has to start; one
- * deployment in four has pipelines. */
-static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
+/* A sixth of the gangs are of machines, each rank of which is a program that has to start, but not
+ * of as many workers as `many` has; one deployment in four has pipelines. */
+static void draw_gangs(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (p->schedule == SL_SCHED_HYBRID) {
         p->attention_tp = p->expert_tp = sl_rng_below(state, 4) ? 2 : 4;
         p->rank_kind = sl_rng_below(state, 2) ? SL_RANKS_THREADS : SL_RANKS_PROCESSES;
@@ -244,6 +244,11 @@ static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     static const sl_rank_kind kinds[] = {SL_RANKS_THREADS,   SL_RANKS_PROCESSES, SL_RANKS_THREADS,
                                          SL_RANKS_PROCESSES, SL_RANKS_PROCESSES, SL_RANKS_MACHINES};
     p->rank_kind = kinds[sl_rng_below(state, SL_LEN(kinds))];
+}
+
+static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
+    draw_gangs(p, n_layers, state);
+    if (many && p->rank_kind == SL_RANKS_MACHINES) p->rank_kind = SL_RANKS_THREADS;
 }
 
 /* One of them at least. */
