@@ -56,7 +56,7 @@ def test_no_token_depends_on_guesses(plain, schedule, options):
     time.sleep(1)  # workers report twice a second
     guesses, right = (of_all_workers(server, f"worker_guesses_{name}") for name in ("total", "right_total"))
     print(f"{right:.0f} of {guesses:.0f} guesses were right")
-    assert right > 0.2 * guesses > 0
+    assert right > 0.1 * guesses > 0
     assert guesses > right
     assert server.stop() == 0
 
@@ -88,5 +88,5 @@ def test_only_what_pays_is_run(plain):
         s.start()
     join_all(wild)
     time.sleep(1)
-    assert of_all_workers(server, "worker_guesses_total") - before < 40
+    assert of_all_workers(server, "worker_guesses_total") - before < 120
     assert server.stop() == 0
