@@ -171,6 +171,7 @@ def test_a_rank_that_cannot_serve_ends(secret):
     """Another address than this machine's, a port of somebody else's, no model."""
     port = launched.free_port()
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port is held
         taken.bind(("127.0.0.1", port))
         taken.listen()
         for model, options in ((FIXTURE, ["--fabric-port", str(port)]), (FIXTURE.parent / "nothing", ["--fabric-port", str(port)])):
