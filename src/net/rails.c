@@ -11,9 +11,9 @@
 /* Who leaves hangs up everywhere: so long the main connection may say so itself. */
 #define GRACE_US 50000u
 
+/* Not as the main net counts it, which another thread may drive. */
 static uint64_t now_us(const sl_rails *r) {
-    const sl_clock c = sl_net_clock(r->o.main);
-    return sl_clock_now_us(&c);
+    return sl_clock_now_us(&r->o.net.clock);
 }
 
 void rails_break(rails_link *l, uint32_t index, const char *why) {
@@ -124,6 +124,15 @@ static sl_status greeted(sl_rails *r, sl_conn *c, sl_span payload, sl_err *err) 
     return st;
 }
 
+/* Outside the lock. */
+static void drop_early(sl_rails *r, rails_early *list) {
+    for (rails_early *e; (e = list) != NULL;) {
+        list = e->next;
+        sl_net_buf_give(r->o.main, e->bytes); /* blocks are any net's */
+        sl_free(e);
+    }
+}
+
 static void drop_item(sl_rails *r, rails_item *it) {
     it->dropped = true;
     if (it->busy) return;
@@ -144,11 +153,7 @@ void sl_rails_on_down(sl_rails *r, sl_conn *c) {
         drop_item(r, it);
     }
     pthread_mutex_unlock(&r->lock);
-    for (rails_early *e; (e = l->early) != NULL;) {
-        l->early = e->next;
-        sl_net_buf_give(r->o.main, e->bytes);
-        sl_free(e);
-    }
+    drop_early(r, l->early);
     /* Without memory for that the peer hangs up. */
     if (orders_take(r, o)) {
         for (uint32_t i = 1; i < r->o.n; i++) {
@@ -178,8 +183,9 @@ static void item_give(sl_rails *r, rails_item *it) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Under the lock, with the header here: stripes that came before it. */
-static sl_status take_early(sl_rails *r, rails_link *l, rails_item *it, sl_err *err) {
+/* Under the lock, with the header here: stripes that came before it, which go to *taken. */
+static sl_status take_early(sl_rails *r, rails_link *l, rails_item *it, rails_early **taken,
+                            sl_err *err) {
     sl_status st = SL_OK;
     for (rails_early **at = &l->early; *at;) {
         rails_early *e = *at;
@@ -198,19 +204,21 @@ static sl_status take_early(sl_rails *r, rails_link *l, rails_item *it, sl_err *
         it->missing--;
         l->n_early--;
         *at = e->next;
-        sl_net_buf_give(r->o.main, e->bytes); /* blocks are any net's */
-        sl_free(e);
+        e->next = *taken;
+        *taken = e;
     }
     return st;
 }
 
 static sl_status put_item(sl_rails *r, rails_link *l, rails_item *it, sl_err *err) {
     sl_status st = SL_OK;
+    rails_early *taken = NULL;
     pthread_mutex_lock(&r->lock);
     *l->tail = it;
     l->tail = &it->next;
-    if (it->number) st = take_early(r, l, it, err);
+    if (it->number) st = take_early(r, l, it, &taken, err);
     pthread_mutex_unlock(&r->lock);
+    drop_early(r, taken);
     return st;
 }
 
@@ -242,9 +250,10 @@ static uint32_t deliver_link(sl_rails *r, rails_link *l) {
     uint32_t n = 0;
     sl_err err;
     for (;;) {
+        const bool open = sl_conn_is_open(l->main); /* the net has a lock, too: never within ours */
         pthread_mutex_lock(&r->lock);
         rails_item *it = l->queue;
-        const bool whole = it && it->missing == 0 && it->busy == 0 && sl_conn_is_open(l->main);
+        const bool whole = it && it->missing == 0 && it->busy == 0 && open;
         if (whole && !(l->queue = it->next)) l->tail = &l->queue;
         pthread_mutex_unlock(&r->lock);
         if (!whole) return n;

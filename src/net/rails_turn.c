@@ -294,6 +294,7 @@ void rail_close(rail *t) {
         }
         sl_free(o);
     }
+    t->last = &t->orders; /* links that go now still say so */
     sl_net_free(t->net);
     t->net = NULL;
 }
