@@ -242,6 +242,20 @@ static void stripes_before_their_header(void **state) {
     finish(&s);
 }
 
+/* An end that goes has stripes to send, and links that are there. */
+static void an_end_with_stripes_under_way(void **state) {
+    (void)state;
+    scene s;
+    begin(&s, 0, 4, 4);
+    turns(&s.a, &s.b, 5000);
+    for (int i = 0; i < 12; i++) {
+        post(&s.a);
+        post(&s.b);
+    }
+    assert_true(sl_rails_stats_of(s.a.rails).striped > 0);
+    finish(&s);
+}
+
 /* A message whose stripe is lost is not delivered, nor is any behind it. */
 static void a_rail_that_ends(void **state) {
     (void)state;
@@ -406,11 +420,17 @@ static void hosts_of_rails(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(words_there_and_back),        cmocka_unit_test(hosts_of_rails),
-        cmocka_unit_test(messages_come_in_order),      cmocka_unit_test(whatever_overtakes_what),
-        cmocka_unit_test(stripes_before_their_header), cmocka_unit_test(a_rail_that_ends),
-        cmocka_unit_test(rails_that_stay_away),        cmocka_unit_test(other_numbers_of_rails),
-        cmocka_unit_test(words_that_are_not_so),       cmocka_unit_test(strangers_at_a_rail),
+        cmocka_unit_test(words_there_and_back),
+        cmocka_unit_test(hosts_of_rails),
+        cmocka_unit_test(messages_come_in_order),
+        cmocka_unit_test(whatever_overtakes_what),
+        cmocka_unit_test(an_end_with_stripes_under_way),
+        cmocka_unit_test(stripes_before_their_header),
+        cmocka_unit_test(a_rail_that_ends),
+        cmocka_unit_test(rails_that_stay_away),
+        cmocka_unit_test(other_numbers_of_rails),
+        cmocka_unit_test(words_that_are_not_so),
+        cmocka_unit_test(strangers_at_a_rail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
