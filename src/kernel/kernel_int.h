@@ -105,6 +105,20 @@ typedef struct sl_attn_page {
     uint32_t part;
 } sl_attn_page;
 
+/* What of a page its queries see together: from token *first to the one before the result, which is
+ * not above *first where they see nothing. */
+static inline uint32_t sl_attn_seen(const sl_attn_page *p, uint32_t *first) {
+    uint32_t end = 0;
+    *first = SL_KV_PAGE_TOKENS;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const sl_attn_query *u = &p->query[i];
+        if (u->first > u->last) continue;
+        *first = SL_MIN(*first, u->first);
+        end = SL_MAX(end, u->last + 1);
+    }
+    return end;
+}
+
 /* A page of another type than f32 for tables that attend to f32: what its queries see is widened
  * and attended to by table k, which has these entries itself. */
 void sl_attn_page_widened(const sl_kernels *k, const sl_attn_page *p);

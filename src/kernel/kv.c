@@ -78,27 +78,15 @@ void sl_kv_rows_widen(const sl_kernels *k, const sl_model_spec *m, const uint8_t
                dst);
 }
 
-/* What of a page its queries see: the first token, and how many. */
-static uint32_t seen_of(const sl_attn_page *p, uint32_t *first) {
-    uint32_t low = SL_KV_PAGE_TOKENS, end = 0;
-    for (uint32_t i = 0; i < p->n; i++) {
-        const sl_attn_query *u = &p->query[i];
-        if (u->first > u->last) continue;
-        low = SL_MIN(low, u->first);
-        end = SL_MAX(end, u->last + 1);
-    }
-    *first = low;
-    return low < end ? end - low : 0;
-}
-
 void sl_attn_page_widened(const sl_kernels *k, const sl_attn_page *p) {
     _Alignas(64) float wide[2][SL_KV_PAGE_TOKENS * SL_HEAD_DIM_MAX];
     const size_t row = sl_kv_row_of(p->type, p->part, p->head_dim);
     const uint8_t *key = (const uint8_t *)p->k, *value = (const uint8_t *)p->v;
     sl_attn_page f32 = *p;
-    uint32_t first, n = seen_of(p, &first);
+    uint32_t first, end = sl_attn_seen(p, &first);
+    if (first >= end) return;
+    const uint32_t n = end - first;
     const size_t at = (size_t)first * p->head_dim;
-    if (n == 0) return;
     f32.type = SL_KV_F32;
     f32.k = f32.v = wide[0];
     f32.next_k = f32.next_v = NULL;

@@ -52,8 +52,7 @@ static void print_products(const sl_model_info *i) {
                "floats\n");
     if (expert == SL_ACT_BF16 || attention == SL_ACT_BF16)
         printf("  products      of BF16 weights and f32 activations; --activations bf16 or "
-               "bf16-parts: "
-               "of both in BF16\n");
+               "bf16-parts: of both in BF16\n");
 }
 
 static void print_text(const sl_model_spec *m, const sl_model_info *i, const char *folder) {

@@ -12,20 +12,15 @@ static void simd_prefetch_part(const sl_attn_page *a, uint32_t i, uint32_t n) {
 static void simd_attn_f32(const sl_attn_page *a) {
     _Alignas(64) float score[SL_ATTN_QUERIES * SIMD_TOKENS];
     const float *q[SL_ATTN_QUERIES];
-    uint32_t first = SIMD_TOKENS, last = 0;
-    for (uint32_t i = 0; i < a->n; i++) {
-        const sl_attn_query *u = &a->query[i];
-        q[i] = u->q;
-        if (u->first > u->last) continue;
-        first = SL_MIN(first, u->first);
-        last = SL_MAX(last, u->last);
-    }
-    if (first > last) return;
+    uint32_t first;
+    const uint32_t end = sl_attn_seen(a, &first);
+    if (first >= end) return;
+    for (uint32_t i = 0; i < a->n; i++) q[i] = a->query[i].q;
     const sl_gemm_tile t = {.w = a->k + (size_t)first * a->head_dim,
                             .w_stride = a->head_dim * sizeof(float),
                             .dtype = SL_F32,
                             .k = a->head_dim,
-                            .n_cols = last - first + 1,
+                            .n_cols = end - first,
                             .n_rows = a->n,
                             .y_stride = SIMD_TOKENS,
                             .x = q,

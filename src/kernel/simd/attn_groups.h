@@ -47,13 +47,8 @@ SL_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const fl
 /* The page for all queries, by fours, a pair and one. */
 SL_INLINE void page_by_groups(const sl_attn_page *a, const sl_kv_type K) {
     _Alignas(64) float score[SL_ATTN_QUERIES * STRIDE], shrink[SL_ATTN_QUERIES];
-    uint32_t first = TOKENS, end = 0, i = 0;
-    for (; i < a->n; i++) {
-        const sl_attn_query *u = &a->query[i];
-        if (u->first > u->last) continue;
-        first = SL_MIN(first, u->first);
-        end = SL_MAX(end, u->last + 1);
-    }
+    uint32_t first, i;
+    const uint32_t end = sl_attn_seen(a, &first);
     if (first >= end) return;
     const uint32_t fours = a->n / GROUP * GROUP, pairs = a->n / 2 * 2;
     const sl_attn_query *u = a->query;

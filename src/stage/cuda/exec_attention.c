@@ -186,22 +186,22 @@ static void fill_lists(const sl_attn_args *a, uint32_t each, attn_lists *l) {
 /* All but lists and what depends on the form. */
 static sl_k_attention_args args_of(const sl_attn_args *a) {
     const sl_model_spec *m = a->m;
-    return (sl_k_attention_args){
-        .q = a->q,
-        .o = a->o,
-        .sink = a->sink,
-        .k = (const float *)(const void *)(a->kv.base + sl_kv_tile_offset(m, a->layer, 0, 0)),
-        .v = (const float *)(const void *)(a->kv.base + sl_kv_tile_offset(m, a->layer, 1, 0)),
-        .page_floats = a->kv.page / sizeof(float),
-        .head_floats = sl_kv_tile_bytes(m) / sizeof(float),
-        .q_stride = a->q_stride,
-        .o_stride = a->o_stride,
-        .dim = m->head_dim,
-        .v_dim = sl_kv_value_dim(m),
-        .skip = a->skip,
-        .n_heads = m->n_heads,
-        .wide = sl_cuda_is_wide(a->kv.base, a->kv.page / sizeof(float)) && m->head_dim % 4 == 0,
-        .scale = a->scale};
+    return (sl_k_attention_args){.q = a->q,
+                                 .o = a->o,
+                                 .sink = a->sink,
+                                 .k = sl_cuda_kv(a, 0),
+                                 .v = sl_cuda_kv(a, 1),
+                                 .page_floats = a->kv.page / sizeof(float),
+                                 .head_floats = sl_kv_tile_bytes(m) / sizeof(float),
+                                 .q_stride = a->q_stride,
+                                 .o_stride = a->o_stride,
+                                 .dim = m->head_dim,
+                                 .v_dim = sl_kv_value_dim(m),
+                                 .skip = a->skip,
+                                 .n_heads = m->n_heads,
+                                 .wide = sl_cuda_is_wide(a->kv.base, a->kv.page / sizeof(float)) &&
+                                         m->head_dim % 4 == 0,
+                                 .scale = a->scale};
 }
 
 void sl_cuda_attention_as(sl_cuda *c, const sl_attn_args *a, sl_cuda_attn_form form,

@@ -15,6 +15,11 @@ static inline bool sl_cuda_is_wide(const void *p, uint64_t floats) {
     return (uintptr_t)p % 16 == 0 && floats % 4 == 0;
 }
 
+/* Keys of a block in the first page, or its values: pages on a GPU are of f32. */
+static inline const float *sl_cuda_kv(const sl_attn_args *a, uint32_t is_v) {
+    return (const void *)(a->kv.base + sl_kv_tile_offset(a->m, a->layer, is_v, 0));
+}
+
 /* ---- exec_rows.c ---- */
 
 void sl_cuda_norm(sl_cuda *c, const float *x, const sl_mat *w, float eps, bool centred,
