@@ -38,8 +38,19 @@ static sl_status find_target(const char *path, char **target, sl_err *err) {
     return *target ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: its name", path);
 }
 
-/* A new file beside the target, with the rights that the target has or would get. */
-static sl_status open_part(sl_output *o, sl_err *err) {
+static sl_status find_private_target(const char *path, char **target, sl_err *err) {
+    struct stat at;
+    bool there = lstat(path, &at) == 0;
+    if (!there && errno != ENOENT) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    if (there && !S_ISREG(at.st_mode)) return refuse(path, "no regular file", err);
+    if (there && at.st_uid != geteuid()) return refuse(path, "another user's", err);
+    *target = sl_strdup(path);
+    return *target ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: its name", path);
+}
+
+/* A new file beside the target, with the rights that the target has or would get; private: its
+ * owner's alone. */
+static sl_status open_part(sl_output *o, bool private, sl_err *err) {
     static atomic_uint serial;
     size_t n = strlen(o->target) + 48;
     struct stat was;
@@ -49,13 +60,13 @@ static sl_status open_part(sl_output *o, sl_err *err) {
     for (unsigned i = 0; fd < 0 && i < PART_TRIES; i++) {
         snprintf(o->part, n, "%s.%ld-%u.part", o->target, (long)getpid(),
                  atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed));
-        fd = open(o->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        fd = open(o->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, private ? 0600 : 0666);
         if (fd < 0 && errno != EEXIST) break;
     }
     if (fd < 0)
         return sl_fail(err, SL_ERR_IO, "%s: %s cannot be created: %s", o->path, o->part,
                        strerror(errno));
-    if (stat(o->target, &was) == 0 && fchmod(fd, was.st_mode & 07777) != 0) {
+    if (!private && stat(o->target, &was) == 0 && fchmod(fd, was.st_mode & 07777) != 0) {
         /* a file system without rights keeps its own */
     }
     o->f = fdopen(fd, "wb");
@@ -78,9 +89,19 @@ sl_status sl_output_open(const char *path, sl_output *out, sl_err *err) {
     bool is_stdout = strcmp(path, "-") == 0;
     if (st == SL_OK && !is_stdout) st = find_target(path, &o.target, err);
     if (st == SL_OK && o.target)
-        st = open_part(&o, err);
+        st = open_part(&o, false, err);
     else if (st == SL_OK && (o.f = is_stdout ? stdout : fopen(path, "we")) == NULL)
         st = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    if (st != SL_OK) forget(&o);
+    *out = o;
+    return st;
+}
+
+sl_status sl_output_open_private(const char *path, sl_output *out, sl_err *err) {
+    sl_output o = {.path = sl_strdup(path)};
+    sl_status st = o.path ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: its name", path);
+    if (st == SL_OK) st = find_private_target(path, &o.target, err);
+    if (st == SL_OK) st = open_part(&o, true, err);
     if (st != SL_OK) forget(&o);
     *out = o;
     return st;

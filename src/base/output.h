@@ -22,6 +22,11 @@ typedef struct sl_output {
 /* SL_ERR_ARG, SL_ERR_IO, SL_ERR_NOMEM. On failure there is nothing to close. */
 sl_status sl_output_open(const char *path, sl_output *out, sl_err *err) SL_MUST_CHECK;
 
+/* The same for what only its owner may read: a file of mode 0600 from its first byte on, in place
+ * of a regular file, or of nothing. SL_ERR_ARG beside the others: a link is there, or what is no
+ * file, or another user's. */
+sl_status sl_output_open_private(const char *path, sl_output *out, sl_err *err) SL_MUST_CHECK;
+
 /* All bytes were written: makes them durable and gives the file its name. SL_ERR_IO when any write
  * since the opening failed: then the target is as it was. `out` is closed either way. */
 sl_status sl_output_close(sl_output *out, sl_err *err) SL_MUST_CHECK;

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_GPU_BYTES (1ull << 53) /* whole numbers that any reader of JSON keeps */
-#define GPU_TEXT      24
+#define GPU_TEXT 24
 
 static const char cuda[] = "cuda:", emulated[] = "emulated:";
 static const char *const numerics_names[SL_NUMERICS_COUNT] = {"cpu", "fast", "exact"};
@@ -34,15 +33,8 @@ const char *sl_numerics_name(sl_numerics n) {
 }
 
 sl_status sl_gpu_memory_parse(const char *text, uint64_t *out, sl_err *err) {
-    double bytes;
-    size_t digits = strspn(text, "0123456789");
-    sl_status st =
-        sl_quantity_parse(text, text[digits] ? SL_UNIT_BYTES : SL_UNIT_NONE, &bytes, err);
-    if (st == SL_OK && !(bytes >= 1 && bytes <= (double)MAX_GPU_BYTES))
-        st = sl_fail(err, SL_ERR_ARG, "memory of a GPU: '%.40s' is not between 1 and 2^53 bytes",
-                     text);
-    if (st == SL_OK) *out = (uint64_t)bytes;
-    return st;
+    sl_status st = sl_quantity_bytes(text, out, err);
+    return st == SL_OK ? st : sl_err_prefix(err, "memory of a GPU");
 }
 
 /* What is before the comma or the end, `n` bytes: the CPU, or a GPU. False: neither. */
@@ -154,8 +146,8 @@ sl_status sl_gpus_from_json(sl_json v, sl_plan *p, sl_err *err) {
     if (st != SL_OK || !gpu.value) return st;
     st = sl_json_only(gpu, keys, SL_LEN(keys), err);
     if (st == SL_OK)
-        st = sl_json_u64(gpu, keys[0], SL_JSON_OPTIONAL, 0, MAX_GPU_BYTES, &p->device.gpu_memory,
-                         err);
+        st = sl_json_u64(gpu, keys[0], SL_JSON_OPTIONAL, 0, SL_QUANTITY_MAX_BYTES,
+                         &p->device.gpu_memory, err);
     if (st == SL_OK) st = sl_json_string(gpu, keys[1], SL_JSON_OPTIONAL, &numerics, err);
     if (st == SL_OK && numerics)
         st = sl_json_says(gpu, keys[1], sl_numerics_parse(numerics, &p->device.numerics, err), err);

@@ -78,3 +78,13 @@ sl_status sl_quantity_parse(const char *text, sl_unit unit, double *out, sl_err 
     }
     return sl_fail(err, SL_ERR_FORMAT, "\"%.40s\" is not %s", text, expected(unit));
 }
+
+sl_status sl_quantity_bytes(const char *text, uint64_t *out, sl_err *err) {
+    double bytes;
+    const bool plain = text[strspn(text, "0123456789")] == '\0';
+    sl_status st = sl_quantity_parse(text, plain ? SL_UNIT_NONE : SL_UNIT_BYTES, &bytes, err);
+    if (st == SL_OK && !(bytes >= 1 && bytes <= (double)SL_QUANTITY_MAX_BYTES))
+        st = sl_fail(err, SL_ERR_ARG, "'%.40s' is not between 1 and 2^53 bytes", text);
+    if (st == SL_OK) *out = (uint64_t)bytes;
+    return st;
+}

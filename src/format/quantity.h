@@ -16,4 +16,11 @@ typedef enum sl_unit {
 /* Finite, in base units. SL_ERR_FORMAT says what is expected. */
 sl_status sl_quantity_parse(const char *text, sl_unit unit, double *out, sl_err *err) SL_MUST_CHECK;
 
+#define SL_QUANTITY_MAX_BYTES (1ull << 53) /* whole numbers that any reader of JSON keeps */
+
+/* A size, as above or a plain number of bytes: 1 to SL_QUANTITY_MAX_BYTES. SL_ERR_FORMAT,
+ * SL_ERR_ARG.
+ */
+sl_status sl_quantity_bytes(const char *text, uint64_t *out, sl_err *err) SL_MUST_CHECK;
+
 #endif

@@ -44,6 +44,7 @@ typedef enum sl_msg_kind {
     SL_MSG_KV_FETCH, /* to attention workers: KV pages that they are to get from others */
     SL_MSG_KV_HERE,  /* worker: pairs {transfer, sl_kv_fate}: what became of these */
     SL_MSG_KV_KEPT,  /* worker, before READY: `rows` pages that it kept of a coordinator before */
+    SL_MSG_KV_SAVE,  /* to attention workers, before SHUTDOWN: `rows` pages for the disk */
     /* token path: attention and expert workers */
     SL_MSG_DISPATCH = 32,
     SL_MSG_RETURN,
@@ -83,18 +84,19 @@ typedef enum sl_msg_kind {
 } sl_msg_kind;
 
 /* flags of a header */
-#define SL_WIRE_SET     0x1u  /* the payload carries a member set */
-#define SL_WIRE_STAY    0x2u  /* last-layer dispatch: the sender takes part in the next round */
-#define SL_WIRE_OLD     0x4u  /* dispatch: some rows' data came with an earlier chunk */
-#define SL_WIRE_BREAK   0x8u  /* HOLD: steps in flight may never end: they are given up */
-#define SL_WIRE_KEPT    0x10u /* READY: KV lies in the file that its place has */
-#define SL_WIRE_RESUMES 0x20u /* READY: requests can begin with pages that others computed */
-#define SL_WIRE_AGAIN   0x40u /* DISPATCH, RETURN outside of rounds: for a worker that is lost */
-#define SL_WIRE_ENDS    0x80u /* dispatch: the sender has no further chunk of this layer */
+#define SL_WIRE_SET     0x1u   /* the payload carries a member set */
+#define SL_WIRE_STAY    0x2u   /* last-layer dispatch: the sender takes part in the next round */
+#define SL_WIRE_OLD     0x4u   /* dispatch: some rows' data came with an earlier chunk */
+#define SL_WIRE_BREAK   0x8u   /* HOLD: steps in flight may never end: they are given up */
+#define SL_WIRE_KEPT    0x10u  /* READY: KV lies in the file that its place has */
+#define SL_WIRE_RESUMES 0x20u  /* READY: requests can begin with pages that others computed */
+#define SL_WIRE_AGAIN   0x40u  /* DISPATCH, RETURN outside of rounds: for a worker that is lost */
+#define SL_WIRE_ENDS    0x80u  /* dispatch: the sender has no further chunk of this layer */
+#define SL_WIRE_SAVES   0x100u /* READY: pages can go to a disk there */
 /* Any other bit is refused. */
 #define SL_WIRE_FLAGS                                                                              \
     (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT | SL_WIRE_RESUMES |   \
-     SL_WIRE_AGAIN | SL_WIRE_ENDS)
+     SL_WIRE_AGAIN | SL_WIRE_ENDS | SL_WIRE_SAVES)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */
@@ -355,7 +357,7 @@ sl_status sl_wire_blocks_decode(const sl_wire_header *h, sl_span payload, const 
                                 sl_wire_blocks *out, const uint8_t **data,
                                 sl_err *err) SL_MUST_CHECK;
 
-/* KV_KEPT: a page and what is in it; the last ones are of more use than the first. */
+/* KV_KEPT, KV_SAVE: a page and what is in it; the last ones are of more use than the first. */
 typedef struct sl_wire_kept {
     uint32_t page;
     uint32_t reserved; /* 0 */

@@ -198,6 +198,12 @@ void sl_pages_forget(sl_pages *p) {
         if (!sl_page_key_none(p->page[id].key)) leave(p, id);
 }
 
+uint32_t sl_pages_newest(const sl_pages *p, uint32_t most, uint32_t *ids) {
+    uint32_t n = SL_MIN(most, p->n_cached), id = p->newest;
+    for (uint32_t i = n; i > 0; i--, id = p->page[id].older) ids[i - 1] = id;
+    return n;
+}
+
 /* As many as are in the list are held, those below the highest of them free; false: not so many. */
 static bool hold_these(sl_pages *p, const uint32_t *ids, uint32_t n, uint32_t end) {
     uint32_t twice = 0;

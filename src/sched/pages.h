@@ -91,4 +91,8 @@ void sl_pages_forget(sl_pages *p);
 bool sl_pages_adopt(sl_pages *p, const uint32_t *ids, const sl_page_key *keys,
                     uint32_t n) SL_MUST_CHECK;
 
+/* Those that are cached, the newest `most` of them, in the order in which they were given back, to
+ * ids; how many these are. What would be adopted so is cached in the same order. */
+uint32_t sl_pages_newest(const sl_pages *p, uint32_t most, uint32_t *ids);
+
 #endif

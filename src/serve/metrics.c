@@ -234,6 +234,12 @@ static const struct column {
     COLUMN("worker_again_rows_total", "", "state", "lost", again_lost, 1),
     COLUMN("worker_steps_given_up_total", "Steps that were begun and are done again.", NULL, NULL,
            steps_given_up, 1),
+    COLUMN("worker_kv_disk_pages_total",
+           "KV pages that came from the disk (--kv-disk), that went there, and that were damaged "
+           "there and not used.",
+           "what", "loaded", kv_loaded, 1),
+    COLUMN("worker_kv_disk_pages_total", "", "what", "saved", kv_saved, 1),
+    COLUMN("worker_kv_disk_pages_total", "", "what", "damaged", kv_damaged, 1),
 #undef COLUMN
 };
 

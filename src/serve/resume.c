@@ -306,6 +306,10 @@ static sl_kept *next_open(sl_server *s, uint64_t after) {
 
 sl_status sl_resume(sl_server *s, sl_err *err) {
     reading r = {.server = s};
+    if (!s->o.journal && s->o.salt) {
+        memcpy(s->store.salt, s->o.salt, sizeof s->store.salt);
+        return SL_OK;
+    }
     if (!s->o.journal) {
         randombytes_buf(s->store.salt, sizeof s->store.salt);
         return SL_OK;

@@ -43,6 +43,9 @@ typedef struct sl_server_opts {
     const char *cors_origin; /* sites whose pages may ask, with commas; NULL or "": none */
     const char *admin_key;   /* of /admin; NULL or "": there is no such path */
     sl_cache cache;          /* who begins with pages that others computed; default: nobody */
+    /* [SL_JOURNAL_SALT_BYTES] with which keys of KV pages are made where there is no journal, so
+     * that pages of before are found; NULL: one that is drawn. Borrowed for the creation. */
+    const uint8_t *salt;
     const char *served_model_name; /* or several, with commas; answers carry the first */
     sl_generation_spec generation; /* sampling where a request is silent */
     uint32_t context;           /* prompt and answer of a request together; default: the model's */

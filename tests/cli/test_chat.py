@@ -123,6 +123,26 @@ def test_turns_begin_with_pages_of_those_before():
     assert sizes[2] == sizes[0] and cached[2] == (sizes[0] - 1) // 32 * 32
 
 
+def cached_tokens(err):
+    return [int(n or 0) for n in re.findall(r"prompt tokens(?:, (\d+) of them cached)?[;,]", err)]
+
+
+@pytest.mark.parametrize("how", [[], ["--attention", "2", "--experts", "1", "--transport", "shm"]], ids=["threads", "processes"])
+def test_a_talk_goes_on_with_the_pages_of_the_last_one(tmp_path, how):
+    """--kv-disk: a program that ends leaves them to the next one, which says the same; so does one with a prompt alone."""
+    line = "Tell me of rivers, weirs and gates, and of all that floats there. " * 4
+    args = ["-n", "6", "--exact", "--kv-disk", str(tmp_path / "kv"), *how]
+    out, err = piped(f"{line}\nand then?\n", *args)
+    again, said = piped(f"{line}\nand then?\n", *args)
+    assert again == out
+    assert cached_tokens(err)[0] == 0
+    assert cached_tokens(said) == [(n - 1) // 32 * 32 for n in prompt_sizes(err)]
+    once, said = piped("", *args, "-p", line)
+    assert cached_tokens(said) == [(n - 1) // 32 * 32 for n in prompt_sizes(err)[:1]]
+    assert once.strip() == out.splitlines()[0].strip()
+    assert {f.stat().st_mode & 0o777 for f in (tmp_path / "kv").iterdir()} == {0o600}
+
+
 def test_many_lines():
     expected = piped("a b\nc d\n", "-n", "4")[1]
     backslash = piped("a b\\\nc d\n", "-n", "4")

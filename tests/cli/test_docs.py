@@ -16,7 +16,8 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 # Of other programs that stand in backticks by themselves: vLLM's benchmark, and scripts of bench/ and tests/.
 FOREIGN = {"--backend", "--endpoint", "--endpoint-type", "--per-chunk-usage", "--congestion", "--jitter-us", "--rate", "--set", "--ms",
            "--real", "--record", "--steady", "--deferred", "--planted", "--left", "--for", "--busy", "--predict", "--with", "--without",
-           "--bind-to", "--map-by", "--no-kill", "--requeue", "--signal"}  # the last ones: of mpirun and of Slurm
+           "--bind-to", "--map-by", "--no-kill", "--requeue", "--signal",  # of mpirun and of Slurm
+           "--prompt-cache"}  # of llama.cpp
 
 
 @functools.cache

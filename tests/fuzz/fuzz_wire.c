@@ -181,7 +181,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_span in = {payload, n};
     if (h.kind == SL_MSG_KV_FETCH || h.kind == SL_MSG_KV_GET || h.kind == SL_MSG_KV_PAGES)
         pages(&h, in);
-    else if (h.kind == SL_MSG_KV_KEPT)
+    else if (h.kind == SL_MSG_KV_KEPT || h.kind == SL_MSG_KV_SAVE)
         kept(&h, in);
     else if (h.kind == SL_MSG_RAILS || h.kind == SL_MSG_STRIPED)
         rails(&h, in, 2 + data[0] % (SL_RAILS_MAX - 1));

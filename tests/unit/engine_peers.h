@@ -196,8 +196,8 @@ static inline void *stage_main(void *arg) {
 
 /* Makes the nets; the caller may change s->plan before stage_go. Worker `real` is a real one, that
  * looks for another coordinator for so long. */
-static inline void stage_make_rejoining(stage *s, uint32_t attention, uint32_t experts,
-                                        uint32_t real, uint32_t rejoin_s) {
+static inline void stage_make_as(stage *s, uint32_t attention, uint32_t experts, uint32_t real,
+                                 uint32_t rejoin_s, const char *kv_disk) {
     sl_err err = {0};
     *s = (stage){.real = real};
     assert_int_equal(sl_loop_hub_create(0, 0, &s->hub, &err), SL_OK);
@@ -220,11 +220,17 @@ static inline void stage_make_rejoining(stage *s, uint32_t attention, uint32_t e
                                .hub = s->hub,
                                .secret = {(const uint8_t *)SECRET, sizeof SECRET - 1},
                                .wanted = real,
+                               .kv_disk = kv_disk,
                                .rejoin_s = rejoin_s};
     assert_int_equal(pthread_create(&s->thread, NULL, stage_main, s), 0);
     await_flag(s, &s->coordinator.open, "the worker's call");
     snprintf(s->plan.worker[real].address, sizeof s->plan.worker[real].address, "%s",
              s->coordinator.seen.address);
+}
+
+static inline void stage_make_rejoining(stage *s, uint32_t attention, uint32_t experts,
+                                        uint32_t real, uint32_t rejoin_s) {
+    stage_make_as(s, attention, experts, real, rejoin_s, NULL);
 }
 
 static inline void stage_make(stage *s, uint32_t attention, uint32_t experts, uint32_t real) {

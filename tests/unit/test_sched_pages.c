@@ -149,6 +149,33 @@ static void what_was_there_before_is_adopted(void **state) {
     sl_pages_free(&p);
 }
 
+/* Those of most use last, and so they are again where that is adopted. */
+static void the_newest_are_told_in_order(void **state) {
+    (void)state;
+    sl_pages p = pages_of(20, 0), q = pages_of(20, 0);
+    uint32_t ids[6], got[6];
+    sl_page_key keys[6];
+    assert_int_equal(sl_pages_newest(&p, 6, got), 0);
+    assert_true(sl_pages_take(&p, 6, ids));
+    for (uint32_t i = 0; i < 6; i++) sl_pages_set_key(&p, ids[i], key(10 + i));
+    sl_pages_give(&p, ids + 3, 3); /* of one text the last go first */
+    sl_pages_give(&p, ids, 1);
+    sl_pages_share(&p, ids[4]);
+    sl_pages_give(&p, ids + 4, 1);
+    const uint32_t want[] = {ids[5], ids[3], ids[0], ids[4]};
+    assert_int_equal(sl_pages_newest(&p, 6, got), 4);
+    assert_memory_equal(got, want, sizeof want);
+    assert_int_equal(sl_pages_newest(&p, 2, got), 2);
+    assert_memory_equal(got, want + 2, 2 * sizeof *want);
+    for (uint32_t i = 0; i < 4; i++) keys[i] = p.page[want[i]].key;
+    assert_true(sl_pages_adopt(&q, want, keys, 4));
+    assert_int_equal(sl_pages_newest(&q, 6, got), 4);
+    assert_memory_equal(got, want, sizeof want);
+    sl_pages_give(&p, ids + 1, 2);
+    sl_pages_free(&p);
+    sl_pages_free(&q);
+}
+
 /* A key says what all tokens up to the page's end are, and in which order, and of whom. */
 static void keys_chain(void **state) {
     (void)state;
@@ -308,6 +335,7 @@ int main(void) {
         cmocka_unit_test(keys_find_pages_that_are_held),
         cmocka_unit_test(cached_until_a_page_is_wanted),
         cmocka_unit_test(what_was_there_before_is_adopted),
+        cmocka_unit_test(the_newest_are_told_in_order),
         cmocka_unit_test(keys_chain),
         cmocka_unit_test(drawn_sequences),
         cmocka_unit_test(out_of_memory),

@@ -145,7 +145,7 @@ static void header_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 256, "flags 0x100"},
+        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 512, "flags 0x200"},
         {60, 65537, "65537 rows"}, {64, (256u << 20) + 1, "268435457"},
     };
     spoiled s;

@@ -113,6 +113,8 @@ sl_status sl_deploy_plan(const sl_options *o, sl_model_spec *m, sl_plan *out,
  * process and those that it starts. */
 sl_status sl_deploy_kernels(const sl_options *o, char out[SL_KERNELS_SPEC_MAX],
                             sl_err *err) SL_MUST_CHECK;
+/* --kv-disk-size in bytes; 0: it is left out. */
+sl_status sl_deploy_disk_size(const sl_options *o, uint64_t *out, sl_err *err) SL_MUST_CHECK;
 /* The secret of --secret-file, which must be its owner's alone (-: standard input), or of
  * SLUICE_SECRET; empty when there is none (cmd_secret.c). */
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1],
@@ -166,6 +168,7 @@ typedef struct sl_generation {
     uint64_t *made_us; /* of each, by sl_token_times */
     size_t made_cap;
     sl_token_times times;
+    uint32_t n_found; /* tokens of the prompt whose rows were there */
     sl_finish finish;
     sl_status status;
     char message[256];
@@ -177,6 +180,7 @@ typedef struct sl_generate_opts {
     uint32_t n_prompt, max_tokens;
     sl_sampling sampling;
     bool ignore_eos;
+    bool shares; /* see sl_request_params; with no salt */
     /* Called on the engine's thread for every token; may be NULL. */
     void (*on_token)(void *ctx, uint32_t id);
     void (*on_logits)(void *ctx, uint64_t first, uint32_t n, const float *logits);

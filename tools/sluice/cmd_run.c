@@ -124,9 +124,10 @@ static void print_json(const sl_tokenizer *tok, const sl_ids *prompt, const sl_g
         printf("null");
     sl_free(text);
     const sl_token_times *t = &g->times;
-    printf(", \"finish\": \"%s\", \"timings\": {\"prompt_n\": %zu, \"ttft_ms\": %.3f, \"n\": %zu, "
+    printf(", \"finish\": \"%s\", \"timings\": {\"prompt_n\": %zu, \"cached_n\": %u, \"ttft_ms\": "
+           "%.3f, \"n\": %zu, "
            "\"decode_ms\": %.3f, \"tokens_per_s\": %.2f}}\n",
-           g->finish == SL_FINISH_LENGTH ? "length" : "stop", prompt->len,
+           g->finish == SL_FINISH_LENGTH ? "length" : "stop", prompt->len, g->n_found,
            (double)(t->first_us - t->submitted_us) / 1e3, g->ids.len,
            (double)(t->last_us - t->first_us) / 1e3, sl_token_times_rate(t));
 }
@@ -154,6 +155,7 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
                                  .max_tokens = o->max_tokens,
                                  .sampling = sl_deploy_sampling(o, &d->gen),
                                  .ignore_eos = o->ignore_eos,
+                                 .shares = o->kv_disk[0],
                                  .on_token = tok ? print_token : NULL,
                                  .ctx = &p};
     p.line = sl_status_line_start(o, e);
@@ -167,10 +169,12 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
         size_t n = tok && !p.answer ? sl_detok_flush(&p.detok, rest) : 0;
         fwrite(rest, 1, n, stdout);
         fputc('\n', stdout);
+        char found[32] = "";
+        if (g.n_found) snprintf(found, sizeof found, ", %u of them cached", g.n_found);
         fprintf(stderr,
-                "[%zu prompt tokens, first token after %.0f ms; %zu tokens, %.1f per second]\n",
-                prompt->len, (double)(g.times.first_us - g.times.submitted_us) / 1e3, g.ids.len,
-                sl_token_times_rate(&g.times));
+                "[%zu prompt tokens%s, first token after %.0f ms; %zu tokens, %.1f per second]\n",
+                prompt->len, found, (double)(g.times.first_us - g.times.submitted_us) / 1e3,
+                g.ids.len, sl_token_times_rate(&g.times));
     }
     if (st == SL_OK && p.st != SL_OK) st = sl_fail(err, p.st, "the text of the answer");
     sl_answer_free(p.answer);

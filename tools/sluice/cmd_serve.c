@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/memory.h"
 #include "base/notify.h"
+#include "format/kv_folder.h"
 #include "text/chat.h"
 #include "net/net.h"
 #include "serve/server.h"
@@ -183,6 +184,16 @@ static sl_status read_cache(const char *text, sl_cache *out, sl_err *err) {
     return sl_fail(err, SL_ERR_ARG, "--prefix-cache: \"%s\" is none of key, shared, off", text);
 }
 
+/* Whose pages are whose has to be found again: with a salt of its own each start would find none.
+ */
+static sl_status read_salt(const sl_options *o, sl_cache cache, uint8_t out[SL_KV_SALT_BYTES],
+                           sl_err *err) {
+    if (cache == SL_CACHE_OFF)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--kv-disk is of the prefix cache, which --prefix-cache off has none of");
+    return sl_kv_folder_salt(o->kv_disk, out, err);
+}
+
 /* Before any worker is started: what is wrong with it is said at once. */
 static sl_status open_journal(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
                               sl_journal **out, sl_err *err) {
@@ -203,7 +214,9 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
     sl_cache cache;
     char name[256], admin_key[SL_SECRET_MAX + 1] = "", *keys = NULL;
     model_name(o, name, sizeof name);
+    uint8_t salt[SL_KV_SALT_BYTES];
     sl_status st = read_cache(o->prefix_cache, &cache, err);
+    if (st == SL_OK && o->kv_disk[0]) st = read_salt(o, cache, salt, err);
     if (st == SL_OK && o->admin_key_file[0])
         st = sl_deploy_read_key(o->admin_key_file, admin_key, err);
     if (st == SL_OK && o->api_key_file[0]) st = sl_deploy_read_keys(o->api_key_file, &keys, err);
@@ -233,6 +246,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .journal = journal,
                                .journal_sync = sync,
                                .cache = cache,
+                               .salt = o->kv_disk[0] ? salt : NULL,
                                .weights = d->weights,
                                .planner = o->no_planner ? NULL : d->program,
                                .model_path = o->arg[0],

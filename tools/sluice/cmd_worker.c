@@ -50,7 +50,9 @@ int cmd_worker(const sl_options *o) {
     if (o->parent) sl_kernels_trust(); /* who started it has tried what it says */
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
     sl_net_sums sums = SL_NET_SUMS_OFF;
+    uint64_t disk = 0;
     if (st == SL_OK) st = sl_net_sums_parse(o->checksums, &sums, &err);
+    if (st == SL_OK) st = sl_deploy_disk_size(o, &disk, &err);
     if (st != SL_OK) return sl_cmd_fail("worker", &err);
     int32_t cpu = 0;
     if (o->pin[0]) {
@@ -81,6 +83,8 @@ int cmd_worker(const sl_options *o) {
                               .wanted = o->worker_id,
                               .parent = (int32_t)o->parent,
                               .kv_fd = (int)o->kv_fd,
+                              .kv_disk = o->kv_disk,
+                              .kv_disk_bytes = disk,
                               .join_timeout_s = o->join_timeout,
                               .rejoin_s = o->rejoin,
                               .silence_limit_s = o->silence_limit,

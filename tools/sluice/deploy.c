@@ -4,10 +4,13 @@
 #include "base/progress.h"
 #include "engine/measure/auto.h"
 #include "engine/measure/place.h"
+#include "format/kv_file.h"
+#include "format/kv_folder.h"
 #include "format/plan_gpu.h"
 #include "format/plan_json.h"
 #include "format/plan_ranks.h"
 #include "format/plan_lab.h"
+#include "format/quantity.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "net/transports.h"
@@ -316,6 +319,34 @@ static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_depl
     return st;
 }
 
+sl_status sl_deploy_disk_size(const sl_options *o, uint64_t *out, sl_err *err) {
+    *out = 0;
+    if (!o->kv_disk_size[0]) return SL_OK;
+    if (!o->kv_disk[0])
+        return sl_fail(err, SL_ERR_ARG, "--kv-disk-size: --kv-disk has to say where");
+    sl_status st = sl_quantity_bytes(o->kv_disk_size, out, err);
+    return st == SL_OK ? st : sl_err_prefix(err, "--kv-disk-size");
+}
+
+/* --kv-disk: before any worker is started, what is wrong with it is said at once. */
+static sl_status prepare_disk(const sl_options *o, sl_deployment *d, sl_err *err) {
+    const sl_plan *p = &d->opts.plan;
+    const uint64_t page = sl_kv_page_bytes(&d->spec);
+    uint64_t bytes, n = 0;
+    sl_status st = sl_deploy_disk_size(o, &bytes, err);
+    if (st != SL_OK || !o->kv_disk[0]) return st;
+    if (sl_device_is_modelled(&p->device))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--kv-disk: emulated devices have no KV");
+    for (uint32_t i = 0; i < p->n_workers; i++) n += (p->worker[i].roles & SL_ROLE_ATTENTION) != 0;
+    if (bytes && bytes / n < SL_KV_FILE_HEAD_BYTES + SL_KV_FILE_PAGE_EXTRA + page)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--kv-disk-size %s: %llu attention workers have KV pages of %llu bytes each",
+                       o->kv_disk_size, (unsigned long long)n, (unsigned long long)page);
+    d->opts.kv_disk = o->kv_disk;
+    d->opts.kv_disk_bytes = bytes / n;
+    return sl_kv_folder_check(o->kv_disk, err);
+}
+
 sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t requests,
                             sl_deployment *d, sl_err *err) {
     *d = (sl_deployment){0};
@@ -355,6 +386,8 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     st = sl_net_sums_parse(o->checksums, &d->opts.sums, err);
     if (st != SL_OK) return st;
     d->opts.patience_s = o->patience;
+    st = prepare_disk(o, d, err);
+    if (st != SL_OK) return st;
     if (!o->remote && !d->spec.weightless && !sl_device_is_modelled(&d->opts.plan.device))
         st = sl_cached_open(o->arg[0], &d->weights, err);
     if (st == SL_OK) st = choose_schedule(o, requests, d, err);

@@ -72,6 +72,7 @@ static void on_event(void *ctx, const sl_request_event *ev) {
         add_token(g, ev->tokens[i], made_us);
         if (w->opts->on_token) w->opts->on_token(w->opts->ctx, ev->tokens[i]);
     }
+    g->n_found = ev->n_found;
     if (ev->finish != SL_FINISH_NONE) {
         g->finish = ev->finish;
         if (ev->status != SL_OK) g->status = ev->status;
@@ -94,6 +95,7 @@ static sl_status submit(sl_engine *e, watched *w, sl_err *err) {
                                  .max_tokens = o->max_tokens,
                                  .sampling = o->sampling,
                                  .ignore_eos = o->ignore_eos,
+                                 .shares = o->shares,
                                  .on_event = on_event,
                                  .on_logits = o->on_logits ? on_logits : NULL,
                                  .ctx = w};

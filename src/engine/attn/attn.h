@@ -18,8 +18,16 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
 /* The coordinator is gone: full pages of its requests, all of whose rows are computed, are kept for
  * the next one (engine/attn/keep.h). The worker goes on no longer. */
 void sl_attn_keep(sl_attn *a);
-/* Before the first READY: the coordinator hears of what was kept. */
+/* Before the first READY: the coordinator hears of what was kept, or came from the disk. */
 void sl_attn_tell_kept(sl_attn *a);
+/* Right after its creation: pages come from the worker's disk, if it has one (engine/attn/disk.h),
+ * of the model in `folder`. */
+void sl_attn_load(sl_attn *a, const char *folder);
+/* Whether pages can go there. */
+bool sl_attn_saves(const sl_attn *a);
+/* KV_SAVE of the coordinator: these go there now. */
+sl_status sl_attn_on_save(sl_attn *a, const sl_wire_header *h, sl_span payload,
+                          sl_err *err) SL_MUST_CHECK;
 /* KV_FETCH of the coordinator. */
 sl_status sl_attn_on_fetch(sl_attn *a, const sl_wire_header *h, sl_span payload,
                            sl_err *err) SL_MUST_CHECK;

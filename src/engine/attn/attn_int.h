@@ -3,7 +3,9 @@
  *   slot.c      requests that run here: their tokens out, their ends
  *   guided.c    those whose answers have a shape
  *   moves.c     KV pages that come from other attention workers, and go there
+ *   stamp.c     what rows of KV depend on besides the keys of their pages
  *   keep.c      KV that is kept for the next coordinator
+ *   disk.c      KV that is kept on a disk
  *   pass.c      rows that pass the blocks together, and what they ask of the device
  *   outgoing.c  the messages in which they leave for the experts
  *   head.c      the end of a step: logits, samples
@@ -200,6 +202,11 @@ void sl_moves_lose(sl_attn *a, uint32_t worker);
 
 /* These pages, all of the pool, are given to somebody: they are kept no longer. */
 void sl_keep_forget(struct sl_keep *k, const uint32_t *pages, uint32_t n);
+
+/* Pages that came from the disk, those of most use last, until sl_disk_told; their number. d: NULL
+ * is none. (disk.c) */
+uint32_t sl_disk_found(const struct sl_kv_disk *d, const sl_wire_kept **out);
+void sl_disk_told(struct sl_kv_disk *d);
 
 /* ---- passes (pass.c) ---- */
 

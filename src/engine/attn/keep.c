@@ -4,25 +4,12 @@
 
 #include "base/log.h"
 #include "base/memfd.h"
-#include "base/rng.h"
 #include "engine/attn/attn_int.h"
+#include "engine/attn/stamp.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-/* Everything that rows of KV depend on, as far as this worker knows it. Zeroed before it is filled:
- * compared byte by byte. */
-typedef struct stamp {
-    uint8_t model[32];
-    uint64_t files;
-    uint64_t page_bytes;
-    sl_route_skew skew;
-    uint32_t n_pages, exact, wire, activations, segments, ranks, numerics, kv_type;
-} stamp;
 
 /* What is in a page. */
 typedef struct content {
@@ -32,8 +19,9 @@ typedef struct content {
 
 struct sl_keep {
     int fd; /* 0: none */
-    stamp of;
-    content *in; /* [of.n_pages] */
+    sl_kv_stamp of;
+    uint32_t n_pages;
+    content *in; /* [n_pages] */
     uint32_t n;  /* pages that are kept */
 };
 
@@ -56,78 +44,30 @@ void sl_keep_free(sl_keep *k) {
     sl_free(k);
 }
 
-static uint64_t mark_of(const struct stat *s) {
-    const uint64_t word[] = {(uint64_t)s->st_dev, (uint64_t)s->st_ino, (uint64_t)s->st_size,
-                             (uint64_t)s->st_mtim.tv_sec, (uint64_t)s->st_mtim.tv_nsec};
-    uint64_t mark = 0;
-    for (size_t i = 0; i < SL_LEN(word); i++) {
-        uint64_t state = mark ^ word[i];
-        mark = sl_rng_next(&state);
-    }
-    return mark;
-}
-
-/* Of the files of a checkpoint, whose weights no hash covers: others, or changed ones, give another
- * number. A file's folder counts, as it may come in parts. */
-static uint64_t mark_of_files(const char *folder) {
-    struct stat s;
-    char text[4096];
-    size_t n = strlen(folder);
-    uint64_t mark = 0;
-    if (n >= sizeof text || stat(folder, &s) != 0) return 0;
-    memcpy(text, folder, n + 1);
-    char *slash = strrchr(text, '/');
-    if (!S_ISDIR(s.st_mode)) {
-        if (slash) *slash = 0;
-        n = slash ? strlen(text) : 0;
-    }
-    DIR *d = opendir(n ? text : ".");
-    if (!d) return mark_of(&s);
-    for (const struct dirent *e; (e = readdir(d));)
-        if (fstatat(dirfd(d), e->d_name, &s, 0) == 0 && S_ISREG(s.st_mode)) mark += mark_of(&s);
-    closedir(d);
-    return mark;
-}
-
-static void fill(stamp *out, uint32_t roles, const sl_plan *p, const sl_model_spec *m,
-                 const char *folder) {
-    memset(out, 0, sizeof *out);
-    memcpy(out->model, m->hash, sizeof out->model);
-    memcpy(&out->skew, &p->skew, sizeof out->skew);
-    out->files = mark_of_files(folder);
-    out->page_bytes = sl_kv_page_bytes(m);
-    out->n_pages = p->n_pages;
-    out->exact = p->exact;
-    out->wire = p->wire;
-    out->activations = (uint32_t)p->activations;
-    out->segments = p->segments;
-    out->ranks = sl_plan_all_ranks(p, roles);
-    out->numerics = (uint32_t)sl_plan_numerics(p);
-    out->kv_type = p->kv_type;
-}
-
 int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec *m,
                  const char *folder) {
     const uint32_t roles = p->worker[id].roles;
     const sl_device_spec device = sl_plan_device_of(p, id);
-    stamp of;
+    sl_kv_stamp of;
     size_t bytes = 0;
     sl_err err;
-    fill(&of, roles, p, m, folder);
+    sl_kv_stamp_of(id, p, m, folder, &of);
     bool needed = (roles & SL_ROLE_ATTENTION) && sl_device_is_cpu(&device);
-    if (needed && k->fd && memcmp(&of, &k->of, sizeof of) == 0) return k->fd;
+    if (needed && k->fd && k->n_pages == p->n_pages && memcmp(&of, &k->of, sizeof of) == 0)
+        return k->fd;
     if (k->n)
         sl_log(SL_LOG_WARN, "worker",
                "%u KV pages are of no use by this plan: another model, other numerics or another "
                "pool",
                k->n);
     drop(k);
-    if (!needed || __builtin_mul_overflow(p->n_pages, of.page_bytes, &bytes)) return 0;
+    if (!needed || __builtin_mul_overflow(p->n_pages, sl_kv_page_bytes(m), &bytes)) return 0;
     k->in = sl_alloc(p->n_pages, sizeof *k->in);
     if (!k->in) return 0;
     if (sl_memfd_create(bytes, &k->fd, &err) != SL_OK)
         sl_log(SL_LOG_WARN, "worker", "KV ends with this coordinator: %s", err.msg);
     k->of = of;
+    k->n_pages = p->n_pages;
     return k->fd;
 }
 
@@ -161,7 +101,7 @@ static int by_use(const void *a, const void *b) {
 static content *in_order(const sl_keep *k) {
     content *c = sl_alloc(k->n, sizeof *c);
     uint32_t n = 0;
-    for (uint32_t page = 0; c && page < k->of.n_pages; page++)
+    for (uint32_t page = 0; c && page < k->n_pages; page++)
         if (!sl_page_key_none(k->in[page].key)) c[n++] = k->in[page];
     if (c) qsort(c, n, sizeof *c, by_use);
     return c;
@@ -169,15 +109,20 @@ static content *in_order(const sl_keep *k) {
 
 void sl_attn_tell_kept(sl_attn *a) {
     const sl_keep *k = a->keep;
+    const sl_wire_kept *found;
+    const uint32_t n_found = sl_disk_found(a->w->disk, &found);
     uint32_t n = k ? SL_MIN(k->n, (uint32_t)SL_WIRE_MAX_ROWS) : 0;
     content *c = n ? in_order(k) : NULL;
-    sl_buf *b = c ? sl_net_buf_take(a->w->net, n * sizeof(sl_wire_kept)) : NULL;
-    for (uint32_t i = 0; b && i < n; i++) {
+    if (!c) n = n_found; /* in a pool where nothing is kept, as it was new */
+    sl_buf *b = n ? sl_net_buf_take(a->w->net, n * sizeof(sl_wire_kept)) : NULL;
+    for (uint32_t i = 0; c && b && i < n; i++) {
         const content *in = &c[k->n - n + i];
         const sl_wire_kept is = {.page = in->page, .key = in->key};
         sl_wire_kept_encode(&is, 1, b->data + i * sizeof is);
     }
+    if (!c && b) sl_wire_kept_encode(found, n, b->data);
     sl_free(c);
+    sl_disk_told(a->w->disk);
     if (!b) return; /* all of it is computed again */
     sl_worker_send(a->w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_KV_KEPT, .rows = n}, b);
 }

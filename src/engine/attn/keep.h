@@ -22,5 +22,4 @@ void sl_keep_free(sl_keep *k); /* NULL-safe; what is kept goes */
  * lies in its memory and ends with the worker. */
 int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec *m,
                  const char *folder);
-
 #endif

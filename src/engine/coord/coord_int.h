@@ -88,6 +88,7 @@ typedef struct sl_member_worker {
     uint64_t loss;     /* number of its last one */
     uint64_t sign;     /* number of the question that it has not answered; 0: none */
     bool keeps;        /* its KV outlives it, at this place */
+    bool saves;        /* pages of it can go to a disk */
     uint32_t n_looks;  /* questions of live.c that are not answered */
     sl_worker_stats stats;
     sl_counts counts; /* it, stats and latest: under the engine's lock */
@@ -195,7 +196,8 @@ struct sl_engine {
     sl_member_worker *worker; /* [plan.n_workers]; NULL: not started */
     sl_spawned *spawned;      /* [plan.n_workers] */
     sl_spawn_ends ends;
-    uint64_t spawned_us; /* when the first of them were started */
+    uint64_t saved_bytes; /* of KV, that workers of this engine were told to save at its end */
+    uint64_t spawned_us;  /* when the first of them were started */
     sl_roster roster;
     sl_change change;   /* to `plan` of... */
     sl_replan *replan;  /* ...this; NULL: it rests */
@@ -357,6 +359,10 @@ void sl_prefix_note_report(sl_engine *e, const sl_request *r);
 sl_status sl_prefix_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                             sl_err *err) SL_MUST_CHECK;
 
+/* The worker is about to be told to stop: before that, what is cached there goes to its disk, if it
+ * has one. */
+void sl_prefix_save(sl_engine *e, uint32_t id);
+
 /* links.c: nothing if it is known. SL_ERR_NOMEM. */
 sl_status sl_links_note(sl_links *l, sl_lost_link link, sl_err *err) SL_MUST_CHECK;
 /* What worker `by` said was said by another process. */
@@ -457,6 +463,8 @@ const char *sl_spawn_why(sl_engine *e, uint32_t id);
 sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) SL_MUST_CHECK;
 /* Its process or thread has not ended. */
 bool sl_spawn_lives(sl_engine *e, uint32_t id);
+/* Nobody needs what is in its pages any more: who comes in its place has new ones. */
+void sl_spawn_drop_kv(sl_engine *e, uint32_t id);
 /* Ends a worker that hangs, if it is a child: sl_spawn_next_ended tells. */
 void sl_spawn_kill(sl_engine *e, uint32_t id);
 /* Waits for local workers, kills processes that do not leave within grace_ms. */

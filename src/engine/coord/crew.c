@@ -184,6 +184,7 @@ sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, s
     e->worker[id].keeps = e->spawned[id].kv_fd && (h->flags & SL_WIRE_KEPT);
     if (!e->worker[id].keeps) sl_stay_release(e, id);
     if (kept && !e->worker[id].keeps) sl_admit_forget(&e->admit, id);
+    e->worker[id].saves = h->flags & SL_WIRE_SAVES;
     note_resumes(e, id, h->flags & SL_WIRE_RESUMES);
     if (e->recover.begun) {
         sl_recover_joined(&e->recover, id, sl_clock_now_us(&e->clock));
@@ -252,6 +253,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     if (!left) sl_blame_note(e, id, served);
     sl_admit_lose_copies(&e->admit, id);
     /* Who left on purpose may come back as another program. */
+    if (left) sl_spawn_drop_kv(e, id);
     if (left || !e->worker[id].keeps) sl_admit_forget(&e->admit, id);
     sl_stay_requeue(e, id);
     pthread_mutex_lock(&e->lock);

@@ -111,6 +111,7 @@ static void move_requests(sl_engine *e, uint32_t id) {
 
 static void stop(sl_engine *e, uint32_t id) {
     const sl_wire_header h = {.kind = SL_MSG_SHUTDOWN, .epoch = e->plan.epoch};
+    sl_prefix_save(e, id);
     if (e->worker[id].conn) sl_net_send(e->net, e->worker[id].conn, h, NULL);
 }
 

@@ -15,10 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_US        50000u
-#define MAX_QUEUE      4096u
-#define STOP_GRACE_MS  3000u
-#define JOIN_TIMEOUT_S 120u
+#define WAIT_US       50000u
+#define MAX_QUEUE     4096u
+#define STOP_GRACE_MS 3000u
+/* Beside that, for KV that goes to a disk: of a slow one, and that it may begin with others' data.
+ */
+#define SAVE_GRACE_MS   60000u
+#define SAVE_BYTES_A_MS 16384u
+#define JOIN_TIMEOUT_S  120u
 
 /* ---- the thread ---- */
 
@@ -81,11 +85,14 @@ static sl_status first_plan(sl_engine *e, const sl_plan *p, sl_err *err) {
 
 static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err) {
     e->o = *o;
+    e->o.kv_disk = NULL; /* of the caller; ours below */
     e->model_folder = sl_strdup(o->model_folder);
     e->trace_path = sl_strdup(o->trace_path ? o->trace_path : "");
     e->program = sl_strdup(o->program ? o->program : "");
     e->isa = sl_strdup(o->isa ? o->isa : "");
-    if (!e->model_folder || !e->trace_path || !e->program || !e->isa)
+    e->o.kv_disk = o->kv_disk ? sl_strdup(o->kv_disk) : NULL;
+    if (!e->model_folder || !e->trace_path || !e->program || !e->isa ||
+        (o->kv_disk && !e->o.kv_disk))
         return sl_fail(err, SL_ERR_NOMEM, "engine options");
     sl_status st = o->secret.len ? sl_secret_check(o->secret.len, "the engine", err)
                                  : sl_secret_make(e->secret, err);
@@ -204,6 +211,11 @@ sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err
     return st;
 }
 
+static uint32_t stop_grace_ms(const sl_engine *e) {
+    const uint64_t ms = SAVE_GRACE_MS + e->saved_bytes / SAVE_BYTES_A_MS;
+    return STOP_GRACE_MS + (e->saved_bytes ? (uint32_t)SL_MIN(ms, 86400000u) : 0);
+}
+
 sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     if (!e) return SL_OK;
     pthread_mutex_lock(&e->lock);
@@ -217,7 +229,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     run_commands(e, take_commands(e, &stop));
     sl_status st = sl_collect_finish(e, err);
     if (e->net) sl_coord_shutdown(e);
-    if (e->spawned) sl_spawn_stop(e, STOP_GRACE_MS);
+    if (e->spawned) sl_spawn_stop(e, stop_grace_ms(e));
     if (e->net) sl_net_free(e->net);
     if (e->ends.fd >= 0) close(e->ends.fd); /* the net watched it */
     if (e->hub) sl_loop_hub_free(e->hub);
@@ -245,6 +257,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     sl_free(e->trace_path);
     sl_free(e->program);
     sl_free(e->isa);
+    sl_free((void *)(uintptr_t)e->o.kv_disk);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     sl_free(e);

@@ -73,6 +73,9 @@ typedef struct sl_engine_opts {
     uint64_t adapt_memory;      /* most bytes that experts and KV that move on purpose take on a
                                    machine; 0: what is free */
     sl_device_maker device;     /* of workers that are threads; zeroed: as the plan says */
+    const char *kv_disk;        /* NULL, or: cached KV pages outlive the workers in this folder
+                                   (format/kv_folder.h), of those that are started here... */
+    uint64_t kv_disk_bytes;     /* ...at most so many of each; 0: as many as it has pages */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
     sl_progress_fn progress; /* NULL, or told meanwhile how many workers of the plan are ready */
     void *progress_ctx;
@@ -217,6 +220,8 @@ typedef struct sl_worker_stats {
     uint64_t rows_late;            /* that came when another answer had counted */
     uint64_t again_asked;          /* of answers, asked of two: counted, late, lost or out */
     uint64_t again_counted, again_lost, again_out;
+    uint64_t kv_loaded, kv_saved, kv_damaged; /* KV pages from the disk, to it, and not as they
+                                                 were written */
     uint64_t striped_messages;        /* sent in stripes, one a rank; and of their bytes... */
     uint64_t rail_bytes;              /* ...those that ranks other than the first sent */
     uint64_t steps_given_up;          /* done again from their beginning */

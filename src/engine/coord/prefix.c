@@ -54,6 +54,28 @@ void sl_prefix_note_report(sl_engine *e, const sl_request *r) {
     sl_admit_spare(&e->admit, r->place, rows_to_spare(r));
 }
 
+void sl_prefix_save(sl_engine *e, uint32_t id) {
+    const sl_pages *pages = &e->admit.worker[id].pages;
+    const uint32_t n = SL_MIN(pages->n_cached, SL_WIRE_MAX_ROWS);
+    if (!e->worker[id].saves || !e->worker[id].conn || !e->o.kv_disk || n == 0) return;
+    uint32_t *ids = sl_alloc(n, sizeof *ids);
+    sl_buf *b = ids ? sl_net_buf_take(e->net, n * sizeof(sl_wire_kept)) : NULL;
+    if (!b) {
+        sl_log(SL_LOG_WARN, "engine", "KV of worker %u is not saved: out of memory", id);
+        sl_free(ids);
+        return;
+    }
+    sl_pages_newest(pages, n, ids);
+    for (uint32_t i = 0; i < n; i++) {
+        const sl_wire_kept is = {.page = ids[i], .key = pages->page[ids[i]].key};
+        sl_wire_kept_encode(&is, 1, b->data + i * sizeof is);
+    }
+    sl_free(ids);
+    e->saved_bytes += n * sl_kv_page_bytes(&e->spec);
+    const sl_wire_header h = {.kind = SL_MSG_KV_SAVE, .epoch = e->plan.epoch, .rows = n};
+    sl_net_send(e->net, e->worker[id].conn, h, b); /* a lost one saves nothing */
+}
+
 sl_status sl_prefix_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                             sl_err *err) {
     const sl_wire_kept *kept;

@@ -51,6 +51,8 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
                                .silence_limit_s = e->o.silence_limit_s,
                                .sums = e->o.sums,
                                .device = e->o.device,
+                               .kv_disk = e->o.kv_disk,
+                               .kv_disk_bytes = e->o.kv_disk_bytes,
                                .wanted = id};
     int rc = pthread_create(&s->thread, NULL, thread_main, s);
     if (rc != 0) return sl_fail(err, SL_ERR_IO, "thread of worker %u: %s", id, strerror(rc));
@@ -61,7 +63,8 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
 /* What is the coordinator's alone, and what comes from it another way. */
 static bool is_inherited(const char *variable) {
     static const char *const own[] = {
-        "SLUICE_SECRET=", "SLUICE_SECRET_FILE=", "SLUICE_API_KEY=", "SLUICE_FABRIC_PORT="};
+        "SLUICE_SECRET=",      "SLUICE_SECRET_FILE=", "SLUICE_API_KEY=",
+        "SLUICE_FABRIC_PORT=", "SLUICE_KV_DISK=",     "SLUICE_KV_DISK_SIZE="};
     for (size_t i = 0; i < SL_LEN(own); i++)
         if (strncmp(variable, own[i], strlen(own[i])) == 0) return false;
     return true;
@@ -121,13 +124,14 @@ static void keep_kv(sl_engine *e, uint32_t id) {
 
 static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     sl_spawned *s = &e->spawned[id];
-    char wanted[16], parent[16], silence[32], kv_fd[8], variable[96];
+    char wanted[16], parent[16], silence[32], kv_fd[8], disk[24], variable[96];
     snprintf(wanted, sizeof wanted, "%u", id);
     snprintf(parent, sizeof parent, "%d", (int)getpid());
     snprintf(silence, sizeof silence, "%.9g", e->o.silence_limit_s);
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
     snprintf(kv_fd, sizeof kv_fd, "%d", KV_FD);
-    const char *argv[24] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
+    snprintf(disk, sizeof disk, "%llu", (unsigned long long)e->o.kv_disk_bytes);
+    const char *argv[28] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
                             e->o.transport, "--worker-id", wanted, "--parent", parent,
                             /* Whoever starts it is there already, but may be stopped, and a busy
                              * machine late for a handshake: then it is tried again. */
@@ -140,6 +144,8 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     argv[n++] = e->isa[0] ? e->isa : "base";
     keep_kv(e, id);
     if (s->kv_fd) argv[n++] = "--kv-fd", argv[n++] = kv_fd;
+    if (e->o.kv_disk) argv[n++] = "--kv-disk", argv[n++] = e->o.kv_disk;
+    if (e->o.kv_disk && e->o.kv_disk_bytes) argv[n++] = "--kv-disk-size", argv[n++] = disk;
     SL_ASSERT(n < SL_LEN(argv)); /* NULL ends it */
     char **env = environment_with(variable);
     if (!env) return sl_fail(err, SL_ERR_NOMEM, "environment of worker %u", id);
@@ -181,6 +187,12 @@ sl_status sl_spawn_start(sl_engine *e, sl_err *err) {
 void sl_spawn_kill(sl_engine *e, uint32_t id) {
     if (e->spawned[id].pid > 0) kill(e->spawned[id].pid, SIGKILL);
     if (e->o.spawn == SL_SPAWN_CALLER) e->o.spawner.kill(e->o.spawner.ctx, id);
+}
+
+void sl_spawn_drop_kv(sl_engine *e, uint32_t id) {
+    sl_spawned *s = &e->spawned[id];
+    if (s->kv_fd) close(s->kv_fd);
+    s->kv_fd = 0;
 }
 
 /* ---- ends ---- */
@@ -334,7 +346,6 @@ void sl_spawn_stop(sl_engine *e, uint32_t grace_ms) {
             kill(s->pid, SIGKILL);
             reap(s, 0);
         }
-        if (s->kv_fd) close(s->kv_fd);
-        s->kv_fd = 0;
+        sl_spawn_drop_kv(e, i);
     }
 }

@@ -96,7 +96,9 @@ typedef struct sl_worker {
     sl_trace *trace;
     uint64_t live_until_ns; /* the trace is kept for somebody who watches; 0: it is not */
     struct sl_keep *keep; /* engine/attn/keep.h: KV outlives the coordinator there; NULL: not so */
-    struct sl_attn *attn; /* NULL: none here */
+    int kv_fd;            /* the file that its KV lies in; 0: memory of the device */
+    struct sl_kv_disk *disk; /* engine/attn/disk.h: where cached pages go; NULL: nowhere */
+    struct sl_attn *attn;    /* NULL: none here */
     const sl_expert_side_ops *expert_ops;
     void *expert; /* NULL: none here */
     /* engine/expert/busy.c: what those hear who wait for this expert worker, by whatever plan;

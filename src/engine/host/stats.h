@@ -11,7 +11,8 @@
  * tokens_forced: of tokens, those that the shape of an answer alone decided. guesses: rows of what
  * requests might say next (sched/draft.h), and those of them that were right. sent_bytes counts a
  * message as if it went whole; rail_bytes: of these, what ranks other than the first have sent
- * (schedule hybrid). */
+ * (schedule hybrid). kv_loaded, kv_saved, kv_damaged: KV pages that came from the disk, that went
+ * there, and that were not used as they had changed there. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -49,7 +50,10 @@
     X(guesses)                                                                                     \
     X(guesses_right)                                                                               \
     X(striped_messages)                                                                            \
-    X(rail_bytes)
+    X(rail_bytes)                                                                                  \
+    X(kv_loaded)                                                                                   \
+    X(kv_saved)                                                                                    \
+    X(kv_damaged)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/notify.h"
 #include "engine/attn/attn.h"
+#include "engine/attn/disk.h"
 #include "engine/attn/keep.h"
 #include "engine/expert/expert.h"
 #include "engine/worker/peers.h"
@@ -114,7 +115,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
     sl_placement_mark(p, m->n_moe, w->id, hosted);
     const bool attention = w->roles & SL_ROLE_ATTENTION, experts = w->roles & SL_ROLE_EXPERT;
     const sl_device_spec device = sl_plan_device_of(p, w->id);
-    const int kv_fd = w->keep ? sl_keep_file(w->keep, w->id, p, m, folder) : w->opts->kv_fd;
+    w->kv_fd = w->keep ? sl_keep_file(w->keep, w->id, p, m, folder) : w->opts->kv_fd;
     const sl_device_opts o = {.folder = folder,
                               .hosts = {.attention = attention,
                                         .experts = experts,
@@ -138,7 +139,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .max_rows = attention ? sl_lane_max_rows(p) : 0,
                               .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
                               .kv_pages = attention ? p->n_pages : 0,
-                              .kv_fd = kv_fd,
+                              .kv_fd = w->kv_fd,
                               .tick = p->pump ? NULL : sl_worker_tick,
                               .wait = sl_worker_wait_until,
                               .ctx = w,
@@ -176,6 +177,7 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
     if (w->roles & SL_ROLE_EXPERT) st = w->expert_ops->create(w, &w->expert, err);
     if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION))
         st = sl_attn_create(w, folder, &w->attn, err);
+    if (st == SL_OK && w->attn) sl_attn_load(w->attn, folder);
     return st;
 }
 
@@ -328,7 +330,8 @@ static void report_ready(sl_worker *w) {
     if (w->attn && first) sl_attn_tell_kept(w->attn);
     const sl_wire_header h = {.kind = SL_MSG_READY,
                               .flags = (sl_worker_is_kept(w) ? SL_WIRE_KEPT : 0) |
-                                       (w->device->resumes ? SL_WIRE_RESUMES : 0),
+                                       (w->device->resumes ? SL_WIRE_RESUMES : 0) |
+                                       (w->attn && sl_attn_saves(w->attn) ? SL_WIRE_SAVES : 0),
                               .epoch = first ? w->plan.epoch : w->taker.next};
     w->owes_ready = false;
     sl_worker_send(w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */
@@ -388,6 +391,9 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_KV_FETCH:
         sl_peers_begin_use(w);
         if (w->attn) return sl_attn_on_fetch(w->attn, h, payload, err);
+        break;
+    case SL_MSG_KV_SAVE:
+        if (w->attn) return sl_attn_on_save(w->attn, h, payload, err);
         break;
     case SL_MSG_CANCEL:
     case SL_MSG_ACK:
@@ -547,6 +553,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
     w->clock = w->virtual_time ? o->clock : sl_clock_real();
     w->watch = o->watch;
     w->keep = o->keep;
+    w->disk = o->disk;
     w->started_ns = sl_now_ns();
     w->doing = (sl_trace_event){.kind = SL_TRACE_POLL, .begin_ns = w->started_ns};
     w->id = SL_NO_WORKER;
@@ -676,7 +683,11 @@ static sl_status serve(const sl_worker_opts *o, sl_err *err) {
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
     sl_worker_opts own = *o;
     if (o->rejoin_s && !o->parent && !o->kv_fd) own.keep = sl_keep_create(); /* else without */
-    sl_status st = serve(&own, err);
+    sl_status st = SL_OK;
+    if (o->kv_disk && o->kv_disk[0])
+        st = sl_kv_disk_create(o->kv_disk, o->kv_disk_bytes, &own.disk, err);
+    if (st == SL_OK) st = serve(&own, err);
+    sl_kv_disk_free(own.disk);
     sl_keep_free(own.keep);
     return st;
 }

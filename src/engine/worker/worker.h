@@ -27,6 +27,9 @@ typedef struct sl_worker_opts {
     sl_device_maker device;   /* zeroed: as the plan says */
     int kv_fd;                /* as of sl_device_opts; 0: KV ends with the worker, unless... */
     struct sl_keep *keep;     /* ...it is kept (engine/attn/keep.h); sl_worker_run makes one */
+    const char *kv_disk;      /* NULL or "", or: cached pages outlive it in this folder... */
+    uint64_t kv_disk_bytes;   /* ...at most so many; 0: all of them */
+    struct sl_kv_disk *disk;  /* that (engine/attn/disk.h); sl_worker_run makes one */
     const sl_watch *watch;    /* sees what its schedulers decide; NULL: nobody */
     double silence_limit_s;   /* see sl_net_opts; 0: its default */
     sl_net_sums sums;         /* see sl_net_opts */
