@@ -127,6 +127,21 @@ def test_a_gpu_has_the_bits_of_the_cpu(extra):
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_kv_of_a_gpu_outlives_the_program(tmp_path):
+    """--kv-disk: pages leave one GPU's memory and come to another's."""
+    prompt = ",".join(str((7 * i * i + 3 * i) % 900 + 3) for i in range(70))
+
+    def said(*how):
+        done = sluice("run", FIXTURE, "--ids", prompt, "-n", 3, "--ignore-eos", "--temp", 0, "--json", "--numerics", "cpu", *how, driver=FAKE)
+        assert done.returncode == 0, done.stderr
+        got = json.loads(done.stdout)
+        return got["ids"], got["timings"]["cached_n"]
+    want, _ = said("--device", "cuda:0")
+    kept = ["--kv-disk", tmp_path / "kv"]
+    assert [said("--device", device, *kept) for device in ("cuda:0", "cuda:1")] == [(want, 0), (want, 64)]
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
 def test_what_does_not_fit_is_said():
     done = sluice(*RUN, "--device", "cuda:0", "--gpu-memory", "100KB", driver=FAKE)
     assert done.returncode != 0 and "--gpu-memory" in done.stderr, done.stderr

@@ -399,7 +399,10 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_recover_open(e, err);
     if (st == SL_OK) st = sl_rooming_open(e, err);
     if (st == SL_OK) st = sl_adapting_open(e, err);
-    if (st == SL_OK) st = sl_drain_create(&e->recover, &SL_DRAIN_OPTS, &e->drain, err);
+    sl_drain_opts drain = SL_DRAIN_OPTS;
+    if (e->o.kv_disk)
+        drain.stop_us += 1000ull * sl_prefix_save_ms(e->plan.n_pages * sl_kv_page_bytes(&e->spec));
+    if (st == SL_OK) st = sl_drain_create(&e->recover, &drain, &e->drain, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         sl_worker_stats *s = &e->worker[i].stats;
         *s = (sl_worker_stats){.id = i, .roles = e->home.worker[i].roles, .pid = -1};

@@ -362,6 +362,8 @@ sl_status sl_prefix_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, 
 /* The worker is about to be told to stop: before that, what is cached there goes to its disk, if it
  * has one. */
 void sl_prefix_save(sl_engine *e, uint32_t id);
+/* How long a worker may take for so many bytes; 0: nothing is to be saved. */
+uint32_t sl_prefix_save_ms(uint64_t bytes);
 
 /* links.c: nothing if it is known. SL_ERR_NOMEM. */
 sl_status sl_links_note(sl_links *l, sl_lost_link link, sl_err *err) SL_MUST_CHECK;

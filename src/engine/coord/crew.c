@@ -227,6 +227,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     close_books(e, id);
     if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
     w->conn = NULL;
+    w->saves = false;
     const char *role = e->roster.worker[id].roles & SL_ROLE_EXPERT ? "expert" : "attention";
     char *text = e->lost;
     sl_err err;

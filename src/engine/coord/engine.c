@@ -15,14 +15,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_US       50000u
-#define MAX_QUEUE     4096u
-#define STOP_GRACE_MS 3000u
-/* Beside that, for KV that goes to a disk: of a slow one, and that it may begin with others' data.
- */
-#define SAVE_GRACE_MS   60000u
-#define SAVE_BYTES_A_MS 16384u
-#define JOIN_TIMEOUT_S  120u
+#define WAIT_US        50000u
+#define MAX_QUEUE      4096u
+#define STOP_GRACE_MS  3000u
+#define JOIN_TIMEOUT_S 120u
 
 /* ---- the thread ---- */
 
@@ -211,11 +207,6 @@ sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err
     return st;
 }
 
-static uint32_t stop_grace_ms(const sl_engine *e) {
-    const uint64_t ms = SAVE_GRACE_MS + e->saved_bytes / SAVE_BYTES_A_MS;
-    return STOP_GRACE_MS + (e->saved_bytes ? (uint32_t)SL_MIN(ms, 86400000u) : 0);
-}
-
 sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     if (!e) return SL_OK;
     pthread_mutex_lock(&e->lock);
@@ -229,7 +220,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     run_commands(e, take_commands(e, &stop));
     sl_status st = sl_collect_finish(e, err);
     if (e->net) sl_coord_shutdown(e);
-    if (e->spawned) sl_spawn_stop(e, stop_grace_ms(e));
+    if (e->spawned) sl_spawn_stop(e, STOP_GRACE_MS + sl_prefix_save_ms(e->saved_bytes));
     if (e->net) sl_net_free(e->net);
     if (e->ends.fd >= 0) close(e->ends.fd); /* the net watched it */
     if (e->hub) sl_loop_hub_free(e->hub);

@@ -5,6 +5,11 @@
 
 #include "base/log.h"
 
+/* What a save may take: of a slow disk, and one that may have others' data to write first. */
+#define SAVE_MS         60000u
+#define SAVE_BYTES_A_MS 16384u
+#define SAVE_MS_MOST    86400000ull
+
 /* All that rows of KV depend on besides tokens and the tenant whose they are, as far as it can
  * differ between requests that ever meet in a pool. Zeroed before it is filled: hashed as it lies.
  */
@@ -52,6 +57,11 @@ sl_status sl_prefix_know(sl_engine *e, sl_request *r, sl_err *err) {
 
 void sl_prefix_note_report(sl_engine *e, const sl_request *r) {
     sl_admit_spare(&e->admit, r->place, rows_to_spare(r));
+}
+
+uint32_t sl_prefix_save_ms(uint64_t bytes) {
+    const uint64_t ms = SAVE_MS + bytes / SAVE_BYTES_A_MS;
+    return bytes ? (uint32_t)SL_MIN(ms, SAVE_MS_MOST) : 0;
 }
 
 void sl_prefix_save(sl_engine *e, uint32_t id) {
