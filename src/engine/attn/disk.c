@@ -106,7 +106,7 @@ static void load_file(sl_attn *a) {
         sl_log(SL_LOG_INFO, "worker", "%s; it is not used, and replaced when this worker ends",
                err.msg);
     else if (st != SL_OK)
-        sl_log(SL_LOG_WARN, "worker", "%s; what is there is not used", err.msg);
+        sl_log(SL_LOG_WARN, "worker", "%s; nothing more of it is used", err.msg);
     if (a->w->n.kv_damaged > damaged)
         sl_log(SL_LOG_WARN, "worker", "%s: %llu KV pages are damaged and not used", d->place.file,
                (unsigned long long)(a->w->n.kv_damaged - damaged));
@@ -169,7 +169,10 @@ static sl_status save(sl_attn *a, const sl_wire_kept *k, uint32_t n, sl_err *err
     const bool open = st == SL_OK;
     for (uint32_t i = 0; st == SL_OK && i < n; i++) {
         a->w->device->ops->read_page(a->w->device, k[i].page, 0, a->m->n_layers, bytes);
-        st = sl_kv_writer_put(&out, k[i].key, bytes, err);
+        /* What a device that has failed gives is in no page. */
+        st = a->w->device->failed == SL_OK
+                 ? sl_kv_writer_put(&out, k[i].key, bytes, err)
+                 : sl_fail(err, a->w->device->failed, "%s", a->w->device->failure.msg);
         sl_worker_tick(a->w);
     }
     if (open) st = sl_kv_writer_end(&out, st, err);

@@ -57,7 +57,10 @@ static void fill(stamp *out, uint32_t roles, const sl_plan *p, const sl_model_sp
                  const char *folder) {
     memset(out, 0, sizeof *out);
     memcpy(out->model, m->hash, sizeof out->model);
-    memcpy(&out->skew, &p->skew, sizeof out->skew);
+    out->skew.on = p->skew.on; /* field by field: what is between them is 0 */
+    out->skew.permuted = p->skew.permuted;
+    out->skew.theta = p->skew.theta;
+    out->skew.seed = p->skew.seed;
     out->files = mark_of_files(folder);
     out->page_bytes = sl_kv_page_bytes(m);
     out->exact = p->exact;

@@ -374,7 +374,7 @@ void sl_coord_shutdown(sl_engine *e) {
     sl_coord_fail_running(e, "the server stops");
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!e->worker[i].conn) continue;
-        sl_prefix_save(e, i);
+        e->saved_bytes += sl_prefix_save(e, i);
         const sl_wire_header h = {.kind = SL_MSG_SHUTDOWN, .epoch = e->plan.epoch};
         sl_net_send(e->net, e->worker[i].conn, h, NULL);
     }

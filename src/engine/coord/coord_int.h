@@ -360,8 +360,8 @@ sl_status sl_prefix_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, 
                             sl_err *err) SL_MUST_CHECK;
 
 /* The worker is about to be told to stop: before that, what is cached there goes to its disk, if it
- * has one. */
-void sl_prefix_save(sl_engine *e, uint32_t id);
+ * has one; how many bytes that may be. */
+uint64_t sl_prefix_save(sl_engine *e, uint32_t id);
 /* How long a worker may take for so many bytes; 0: nothing is to be saved. */
 uint32_t sl_prefix_save_ms(uint64_t bytes);
 

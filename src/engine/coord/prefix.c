@@ -64,16 +64,16 @@ uint32_t sl_prefix_save_ms(uint64_t bytes) {
     return bytes ? (uint32_t)SL_MIN(ms, SAVE_MS_MOST) : 0;
 }
 
-void sl_prefix_save(sl_engine *e, uint32_t id) {
+uint64_t sl_prefix_save(sl_engine *e, uint32_t id) {
     const sl_pages *pages = &e->admit.worker[id].pages;
     const uint32_t n = SL_MIN(pages->n_cached, SL_WIRE_MAX_ROWS);
-    if (!e->worker[id].saves || !e->worker[id].conn || !e->o.kv_disk || n == 0) return;
+    if (!e->worker[id].saves || !e->worker[id].conn || !e->o.kv_disk || n == 0) return 0;
     uint32_t *ids = sl_alloc(n, sizeof *ids);
     sl_buf *b = ids ? sl_net_buf_take(e->net, n * sizeof(sl_wire_kept)) : NULL;
     if (!b) {
         sl_log(SL_LOG_WARN, "engine", "KV of worker %u is not saved: out of memory", id);
         sl_free(ids);
-        return;
+        return 0;
     }
     sl_pages_newest(pages, n, ids);
     for (uint32_t i = 0; i < n; i++) {
@@ -81,9 +81,9 @@ void sl_prefix_save(sl_engine *e, uint32_t id) {
         sl_wire_kept_encode(&is, 1, b->data + i * sizeof is);
     }
     sl_free(ids);
-    e->saved_bytes += n * sl_kv_page_bytes(&e->spec);
     const sl_wire_header h = {.kind = SL_MSG_KV_SAVE, .epoch = e->plan.epoch, .rows = n};
     sl_net_send(e->net, e->worker[id].conn, h, b); /* a lost one saves nothing */
+    return n * sl_kv_page_bytes(&e->spec);
 }
 
 sl_status sl_prefix_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
