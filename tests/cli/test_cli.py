@@ -233,7 +233,7 @@ def test_run_json():
     assert set(doc) == {"prompt_ids", "ids", "text", "finish", "timings"}
     assert doc["prompt_ids"] == [3, 17, 41] and len(doc["ids"]) == 24 and doc["finish"] == "length"
     assert isinstance(doc["text"], str)
-    assert set(doc["timings"]) == {"prompt_n", "ttft_ms", "n", "decode_ms", "tokens_per_s"}
+    assert set(doc["timings"]) == {"prompt_n", "cached_n", "ttft_ms", "n", "decode_ms", "tokens_per_s"}
     assert doc["timings"]["prompt_n"] == 3 and doc["timings"]["n"] == 24
 
 
