@@ -39,7 +39,7 @@ def compare(o, model, folder):
     """(same bits, how far fast is off or None, what to print)"""
     def logits(*extra):
         path = folder / f"{model.name}.npy"
-        call(o.sluice, "logits", model, "--ids", IDS, "--npy", path, "--threads", 1, *extra)
+        call(o.sluice, "logits", model, "--ids", IDS, "--npy", path, "--threads", 1, "--kv-type", "f32", *extra)
         return numpy.load(path)
 
     def ids(*extra):

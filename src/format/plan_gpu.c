@@ -196,7 +196,7 @@ sl_status sl_gpus_check(const sl_plan *p, sl_err *err) {
                        "plan: activations %s (--activations) are the CPU's alone, with a GPU "
                        "they are int8 or f32",
                        sl_activations_names[p->activations]);
-    if (p->kv_type != SL_KV_F32)
+    if (sl_plan_kv_type(p) != SL_KV_F32)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: KV pages of %s (kv_type, --kv-type) are the CPU's alone, with a GPU "
                        "they are f32",

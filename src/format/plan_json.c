@@ -18,6 +18,7 @@
 
 #define MAX_PLAN_BYTES (16u << 20)
 #define NOBODY         UINT32_MAX
+#define USUAL_KV_BYTES (2ull << 30) /* of an attention worker's KV pages */
 
 static const char *const progress_names[2] = {"inline", "thread"}; /* by sl_plan.pump */
 
@@ -53,7 +54,8 @@ sl_status sl_speculate_parse(const char *name, sl_speculate *out, sl_err *err) {
 
 sl_status sl_kv_type_parse(const char *name, sl_kv_type *out, sl_err *err) {
     size_t i;
-    sl_status st = sl_name_parse("type of KV pages", sl_kv_type_names, SL_KV_TYPES, name, &i, err);
+    sl_status st =
+        sl_name_parse("type of KV pages", sl_kv_type_names, SL_KV_AUTO + 1, name, &i, err);
     if (st == SL_OK) *out = (sl_kv_type)i;
     return st;
 }
@@ -95,19 +97,25 @@ sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
     return sl_fail(err, SL_ERR_ARG, "wire format '%s' is unknown: f32, bf16 or fp8", name);
 }
 
+uint32_t sl_plan_usual_pages(const sl_plan *p, const sl_model_spec *m) {
+    sl_model_spec of = *m;
+    of.kv_type = sl_plan_kv_type(p);
+    const uint64_t one = sl_kv_pages_for(p->context), all = p->max_num_seqs * one;
+    return (uint32_t)SL_MAX(SL_MIN(all, USUAL_KV_BYTES / sl_kv_page_bytes(&of)), one);
+}
+
 static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
     p->max_num_seqs = 64;
     p->max_num_batched_tokens = 512;
     p->prefill_stretch = 1.6;
     p->context = SL_MIN(m->max_position, 4096u);
-    uint64_t all = (uint64_t)p->max_num_seqs * sl_kv_pages_for(p->context);
-    uint64_t in_2_gib = (2ull << 30) / sl_kv_page_bytes(m);
-    p->n_pages = (uint32_t)SL_MAX(SL_MIN(all, in_2_gib), sl_kv_pages_for(p->context));
+    p->n_pages = sl_plan_usual_pages(p, m);
 }
 
 static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
     *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts};
     p->activations = SL_ACTIVATIONS_DEFAULT;
+    p->kv_type = SL_KV_AUTO;
     sl_plan_set_schedule(p, SL_SCHED_EP);
     if (n_workers == 0 || n_workers > SL_MAX_WORKERS)
         return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
@@ -421,7 +429,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],
                *speculate = sl_speculate_names[SL_SPECULATE_OFF],
-               *kv_type = sl_kv_type_names[SL_KV_F32];
+               *kv_type = sl_kv_type_names[SL_KV_AUTO];
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -527,8 +535,11 @@ static sl_status from_json(sl_json v, const sl_model_spec *m, bool all_there, sl
     if (st != SL_OK) return st;
     size_t n = sl_json_count(workers);
     st = plan_init(m, (uint32_t)SL_MIN(n, SL_MAX_WORKERS + 1), &p, err);
+    p.n_pages = 0;
     if (st == SL_OK) st = read_scalars(v, &p, err);
     if (st == SL_OK) st = read_workers(v, workers, m, all_there, &p, err);
+    if (st == SL_OK && p.n_pages == 0) p.n_pages = sl_plan_usual_pages(&p, m);
+    if (!all_there) p.kv_type = sl_plan_kv_type(&p); /* it runs: nobody will say more */
     if (st == SL_OK) st = check(&p, m, all_there, err);
     if (st == SL_OK)
         *out = p;
@@ -585,8 +596,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
-    if (p->kv_type != SL_KV_F32)
-        json_object_set_new(doc, "kv_type", json_string(sl_kv_type_names[p->kv_type]));
+    json_object_set_new(doc, "kv_type", json_string(sl_kv_type_names[p->kv_type]));
     if (p->segments) json_object_set_new(doc, "segments", json_true());
     if (p->speculate)
         json_object_set_new(doc, "speculate", json_string(sl_speculate_names[p->speculate]));
@@ -689,7 +699,7 @@ static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
 }
 
 static sl_status check_kv_type(const sl_plan *p, sl_err *err) {
-    if (p->kv_type == SL_KV_F32 || !sl_device_is_modelled(&p->device)) return SL_OK;
+    if (sl_plan_kv_type(p) == SL_KV_F32 || !sl_device_is_modelled(&p->device)) return SL_OK;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "plan: kv_type %s (--kv-type): an emulated device has no KV pages",
                    sl_kv_type_names[p->kv_type]);

@@ -32,6 +32,9 @@ sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t exp
  * experts is 0. SL_ERR_ARG, SL_ERR_NOMEM. */
 sl_status sl_plan_add_spares(uint32_t attention, uint32_t experts, sl_plan *p,
                              sl_err *err) SL_MUST_CHECK;
+/* KV pages of an attention worker where nobody says how many: all that its requests can use, as
+ * far as 2 GiB hold them in the plan's type, and one request's context at least. */
+uint32_t sl_plan_usual_pages(const sl_plan *p, const sl_model_spec *m);
 void sl_plan_free(sl_plan *p);
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) SL_MUST_CHECK;
 /* The plan by which those of home's workers serve that are there, there[n_workers] (1: this one

@@ -84,7 +84,7 @@ enum MHD_Result sl_props_answer(sl_call *call, const char *rest) {
                 m->max_position, m->vocab, m->n_params, m->n_params_active, sl_server_slots(s),
                 s->limits.context);
     put_sampling(&b, s);
-    sl_jbuf_fmt(&b, "}}");
+    sl_jbuf_fmt(&b, "}},\"kv_type\":\"%s\"", sl_kv_type_names[m->kv_type]);
     put_template(&b, s);
     sl_jbuf_fmt(&b, ",\"modalities\":{\"vision\":false,\"audio\":false},\"system_fingerprint\":");
     sl_jbuf_cstring(&b, s->fingerprint[0] ? s->fingerprint : NULL);

@@ -119,7 +119,8 @@ typedef struct sl_plan {
     bool exact;
     sl_activations activations;
     sl_speculate speculate;
-    sl_kv_type kv_type; /* of the KV pages of all attention workers */
+    sl_kv_type kv_type; /* of the KV pages of all attention workers; AUTO until a deployment has
+                         * all of its plan */
     /* limits */
     uint32_t max_num_seqs;           /* requests running at one attention worker */
     uint32_t max_num_batched_tokens; /* rows of one lane step */
@@ -211,6 +212,13 @@ static inline uint32_t sl_plan_n_gpu(const sl_plan *p) {
 static inline sl_numerics sl_plan_numerics(const sl_plan *p) {
     if (sl_device_is_modelled(&p->device)) return SL_NUMERICS_CPU;
     return sl_plan_n_gpu(p) ? p->device.numerics : SL_NUMERICS_CPU;
+}
+
+/* What AUTO is: f32 where a GPU has pages, or a model of a device nothing to round. */
+static inline sl_kv_type sl_plan_kv_type(const sl_plan *p) {
+    if (p->kv_type != SL_KV_AUTO) return p->kv_type;
+    const bool other = sl_device_is_modelled(&p->device) || sl_plan_n_gpu(p) > 0;
+    return other ? SL_KV_F32 : SL_KV_AUTO_ON_CPUS;
 }
 
 /* Who is there at first: the roles of worker `id` then, none of a free place. */

@@ -10,7 +10,7 @@ IDS = [(7 * i * i + 3 * i) % 1000 + 5 for i in range(100)]
 
 def logits(path, *extra):
     numpy = pytest.importorskip("numpy")
-    sluice("logits", FIXTURE, "--ids", ",".join(map(str, IDS)), "--npy", path, *extra)
+    sluice("logits", FIXTURE, "--ids", ",".join(map(str, IDS)), "--npy", path, "--kv-type", "f32", *extra)
     return numpy.load(path)
 
 

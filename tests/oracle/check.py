@@ -19,6 +19,7 @@ import numpy
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 BAR = 2e-4
+F32 = ("--kv-type", "f32")  # KV as the references have it
 TIMEOUT_S = 300
 
 
@@ -82,13 +83,13 @@ def checkpoint(fixture):
 def sluice_logits(sluice, fixture, ids, extra=()):
     with tempfile.TemporaryDirectory() as tmp:
         out = pathlib.Path(tmp) / "logits.npy"
-        run(sluice, "logits", fixture, "--ids", comma(ids), "--npy", out, *extra)
+        run(sluice, "logits", fixture, "--ids", comma(ids), "--npy", out, *F32, *extra)
         return numpy.load(out, allow_pickle=False)
 
 
 def sluice_greedy(sluice, fixture, ids, count, extra=()):
     text = run(
-        sluice, "run", fixture, "--ids", comma(ids), "-n", count, "--temp", "0", "--json", *extra
+        sluice, "run", fixture, "--ids", comma(ids), "-n", count, "--temp", "0", "--json", *F32, *extra
     )
     try:
         answer = json.loads(text)

@@ -203,6 +203,7 @@ static inline void stage_make_as(stage *s, uint32_t attention, uint32_t experts,
     assert_int_equal(sl_loop_hub_create(0, 0, &s->hub, &err), SL_OK);
     assert_int_equal(sl_model_read_spec(FIXTURE, &s->m, NULL, &err), SL_OK);
     assert_int_equal(sl_plan_local(&s->m, attention, experts, &s->plan, &err), SL_OK);
+    s->m.kv_type = sl_plan_kv_type(&s->plan);
     s->plan.max_num_batched_tokens = 8;
     s->plan.max_num_seqs = 4;
     s->plan.context = 128;

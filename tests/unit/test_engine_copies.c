@@ -115,6 +115,7 @@ static size_t ask(stage *s, uint64_t request, uint32_t index, sl_page_key key, u
                         .request = request,
                         .index = index,
                         .n = s->m.n_layers,
+                        .type = s->m.kv_type,
                         .bytes = sl_kv_page_bytes(&s->m)};
     sl_buf *buf = sl_net_buf_take(a->net, SL_WIRE_BLOCKS_BYTES);
     assert_non_null(buf);

@@ -178,7 +178,7 @@ int cmd_inspect(const sl_options *o) {
         st = o->plan[0] ? sl_plan_read(o->plan, &m, &plan, &err)
                         : sl_plan_local(&m, o->attention, o->experts, &plan, &err);
     if (st != SL_OK) return sl_cmd_fail("inspect", &err);
-    m.kv_type = plan.kv_type;
+    m.kv_type = sl_plan_kv_type(&plan);
     if (o->json) {
         print_json(&m, &info, o->arg[0], described == SL_OK ? &shape : NULL);
     } else {

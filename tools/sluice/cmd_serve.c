@@ -259,9 +259,10 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
     if (st == SL_OK) st = sl_server_create(&so, &server, err);
     sl_free(keys);
     if (st == SL_OK) {
-        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s, context %u)\n",
+        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s, context %u, KV %s)\n",
                 sl_server_url(server), name, d->opts.plan.n_workers,
-                d->opts.plan.n_workers == 1 ? "" : "s", d->opts.transport, d->opts.plan.context);
+                d->opts.plan.n_workers == 1 ? "" : "s", d->opts.transport, d->opts.plan.context,
+                sl_kv_type_names[d->opts.plan.kv_type]);
         if (o->json) print_json(d, sl_server_url(server), name);
         char status[320];
         snprintf(status, sizeof status, "%s on %s", name, sl_server_url(server));

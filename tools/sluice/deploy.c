@@ -21,8 +21,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_POOL_BYTES (2ull << 30)
-
 static bool wants_workers(const sl_options *o) {
     return o->attention + o->experts > 0 || o->plan[0];
 }
@@ -76,10 +74,7 @@ static sl_status make_plan(const sl_options *o, const sl_model_spec *m, sl_plan 
 
 static uint32_t pages_for(const sl_options *o, const sl_model_spec *m, const sl_plan *p) {
     if (o->kv_pages) return o->kv_pages;
-    if (o->plan[0]) return p->n_pages;
-    uint64_t all = (uint64_t)p->max_num_seqs * sl_kv_pages_for(p->context);
-    uint64_t fit = DEFAULT_POOL_BYTES / sl_kv_page_bytes(m);
-    return (uint32_t)SL_MAX(SL_MIN(all, fit), sl_kv_pages_for(p->context));
+    return o->plan[0] ? p->n_pages : sl_plan_usual_pages(p, m);
 }
 
 /* What the schedule is and is made of; an option of another schedule is refused, not ignored. */
@@ -214,7 +209,7 @@ static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p
     if (st == SL_OK && o->speculate[0]) st = sl_speculate_parse(o->speculate, &p->speculate, err);
     if (st == SL_OK && o->kv_type[0]) st = sl_kv_type_parse(o->kv_type, &p->kv_type, err);
     if (st != SL_OK) return st;
-    m->kv_type = p->kv_type;
+    m->kv_type = p->kv_type = sl_plan_kv_type(p);
     p->exact = p->exact || o->exact;
     st = apply_ranks(o, p, err);
     fill_pipelines(o, p);

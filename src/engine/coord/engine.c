@@ -96,10 +96,10 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     if (o->secret.len) memcpy(e->secret, o->secret.data, o->secret.len);
     e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
     st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
-    e->spec.kv_type = o->plan.kv_type;
-    if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
-    if (st == SL_OK) st = sl_plan_check_size(&o->plan, &e->spec, err);
-    if (st == SL_OK) st = first_plan(e, &o->plan, err);
+    e->spec.kv_type = e->o.plan.kv_type = sl_plan_kv_type(&o->plan);
+    if (st == SL_OK) st = sl_plan_check(&e->o.plan, &e->spec, err);
+    if (st == SL_OK) st = sl_plan_check_size(&e->o.plan, &e->spec, err);
+    if (st == SL_OK) st = first_plan(e, &e->o.plan, err);
     for (uint32_t i = 0; i < e->home.n_workers; i++)
         e->seats += e->home.worker[i].roles & SL_ROLE_ATTENTION ? e->home.max_num_seqs : 0;
     e->stats.n_workers = e->plan.n_workers;

@@ -12,13 +12,6 @@
 #define STRIDE TOKENS
 _Static_assert(TOKENS == 32, "a page's scores are two values of 16 lanes");
 
-/* Smaller types are asked for at the pace of f32, while there is something left of them. */
-SL_INLINE void ask_times(hints *h, const sl_kv_type K, const uint32_t n) {
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < n; i++)
-        if (K == SL_KV_F32 || h->at < h->end) ask(h);
-}
-
 /* Sixteen codes of E4M3: times 2^-8 they are f16 but for NaN, exactly. */
 SL_INLINE v16 load_e4m3(const uint8_t *code, float scale) {
     const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)code));
@@ -185,31 +178,8 @@ SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const flo
 
 #include "kernel/simd/attn_groups.h"
 
-/* A function for each type: its loads are all that differs. */
-#define PAGE_OF(type)                                                                              \
-    static __attribute__((noinline)) void page_##type(const sl_attn_page *a) {                     \
-        page_by_groups(a, SL_KV_##type);                                                           \
-    }
-PAGE_OF(F32)
-PAGE_OF(F16)
-PAGE_OF(BF16)
-PAGE_OF(Q8_0)
-PAGE_OF(FP8)
+#include "kernel/simd/attn_types.h"
 
-/* Groups of queries would each widen the page anew: for several it is widened once. */
 void sl_avx512_attn_page(const sl_attn_page *a) {
-    const uint32_t unit = a->type == SL_KV_Q8_0 ? SL_KV_Q8_BLOCK : 16;
-    if (a->type == SL_KV_F32)
-        page_F32(a);
-    else if (a->n > GROUP || a->head_dim % unit || a->part % unit ||
-             (a->type == SL_KV_FP8 && a->part < a->head_dim))
-        sl_attn_page_widened(&sl_kernels_avx512, a);
-    else if (a->type == SL_KV_FP8)
-        page_FP8(a);
-    else if (a->type == SL_KV_Q8_0)
-        page_Q8_0(a);
-    else if (a->type == SL_KV_F16)
-        page_F16(a);
-    else
-        page_BF16(a);
+    page_by_type(&sl_kernels_avx512, a);
 }

@@ -17,6 +17,13 @@ SL_INLINE void ask(hints *h) {
     h->at += h->step;
 }
 
+/* Smaller types are asked for at the pace of f32, while there is something left of them. */
+SL_INLINE void ask_times(hints *h, const sl_kv_type K, const uint32_t n) {
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < n; i++)
+        if (K == SL_KV_F32 || h->at < h->end) ask(h);
+}
+
 /* Keys and values of the next page of that type, or both halves of the rows that are both. */
 SL_INLINE hints hints_for(const sl_attn_page *a, const sl_kv_type K) {
     if (!a->next_k) return (hints){(const char *)a->k, (const char *)a->k, 0, 0, 0};
