@@ -75,6 +75,12 @@ void sl_kv_round(sl_kv_type t, const float *x, uint32_t n, void *dst) {
     }
 }
 
+void sl_kv_round_row(sl_kv_type t, const float *x, uint32_t part, uint32_t dim, void *dst) {
+    sl_kv_round(t, x, part, dst);
+    if (dim > part)
+        sl_kv_round(t, x + part, dim - part, (uint8_t *)dst + sl_kv_part_bytes(t, part));
+}
+
 static void widen_q8_0(const uint8_t *b, uint32_t n, float *dst) {
     uint16_t h;
     memcpy(&h, b, sizeof h);

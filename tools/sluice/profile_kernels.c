@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "model/sampler.h"
 #include "plan/fit.h"
+#include "quant/kv_rows.h"
 #include "spec/kv.h"
 
 #include <pthread.h>
@@ -39,7 +40,7 @@ typedef struct bench {
     sl_arena scratch;
     float *x, *h, *y, *logits, *gate;
     uint32_t *expert, *row, *id, *pos;
-    float *kv;
+    uint8_t *kv;
     size_t kv_bytes;
     uint32_t *page; /* [n_pages] */
     const uint32_t **row_pages;
@@ -284,6 +285,16 @@ static void fill_floats(float *out, size_t n, uint64_t *rng) {
         out[i] = (float)((double)(sl_rng_next(rng) >> 40) / (1 << 23) - 1.0);
 }
 
+/* Rows of blocks, which lie one after the other. */
+static void fill_rows(const sl_model_spec *s, uint8_t *out, size_t bytes, uint64_t *rng) {
+    const size_t row = sl_kv_row_bytes(s);
+    float x[SL_HEAD_DIM_MAX];
+    for (size_t at = 0; at + row <= bytes; at += row) {
+        fill_floats(x, s->head_dim, rng);
+        sl_kv_round_row(s->kv_type, x, sl_kv_value_dim(s), s->head_dim, out + at);
+    }
+}
+
 /* Pages are reserved whole, as an attention worker's are; only those blocks that take turns are
  * written, and only what is written takes memory. */
 static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
@@ -306,8 +317,7 @@ static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
         return sl_fail(err, SL_ERR_NOMEM, "no memory for %u KV pages", b->n_pages);
     for (uint32_t i = 0; i < b->n_pages; i++) {
         b->page[i] = i;
-        /* blocks lie one after the other */
-        fill_floats(b->kv + (size_t)i * (page / sizeof(float)), used / sizeof(float), rng);
+        fill_rows(s, b->kv + i * page, used, rng);
     }
     return SL_OK;
 }

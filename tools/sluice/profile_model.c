@@ -90,13 +90,14 @@ static sl_status open_random(const sl_shape *s, sl_model **out, sl_err *err) {
                        "%s: its largest matrix has %.1f MB, and random weights may take %.1f MB, "
                        "half of the memory that is available",
                        s->name, (double)largest / 1e6, (double)bytes / 1e6);
+    m.kv_type = SL_KV_AUTO_ON_CPUS;
     return sl_model_open_random(&m, bytes, 1, out, err);
 }
 
 sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random, char *name,
                                 size_t name_cap, sl_err *err) {
     static sl_model_spec spec;
-    const sl_stages all = {.attention = true, .experts = true};
+    const sl_stages all = {.attention = true, .experts = true, .kv_type = SL_KV_AUTO_ON_CPUS};
     struct stat at;
     sl_shape shape;
     bool checkpoint = stat(model, &at) == 0 && (S_ISDIR(at.st_mode) || sl_shape_in_gguf(model));

@@ -124,10 +124,7 @@ static void fill_tiles(const lab *b, uint8_t *page) {
             for (uint32_t t = 0; t < SL_KV_PAGE_TOKENS; t++) {
                 uint8_t *at =
                     page + sl_kv_tile_offset(m, b->layer, side, h) + t * sl_kv_row_bytes(m);
-                const uint32_t part = sl_kv_value_dim(m), rest = m->head_dim - part;
-                sl_kv_round(m->kv_type, row, part, at);
-                if (rest)
-                    sl_kv_round(m->kv_type, row + part, rest, at + sl_kv_column_offset(m, part));
+                sl_kv_round_row(m->kv_type, row, sl_kv_value_dim(m), m->head_dim, at);
             }
 }
 
