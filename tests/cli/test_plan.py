@@ -260,7 +260,7 @@ def test_context_of_the_plan(tmp_path, here):
         while not any("listening on" in x for x in said):
             said.append(server.stderr.readline())
             assert said[-1], said
-        assert any("has a context of 100, the model's is 512" in x for x in said) and "context 100)" in said[-1], said
+        assert any("has a context of 100, the model's is 512" in x for x in said) and "context 100," in said[-1], said
     finally:
         server.terminate()
         server.communicate(timeout=60)
