@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
                                .compute = SL_COMPUTE_BF16,
                                .reserve = 0.1,
                                .value_bytes = 2,
-                               .try_aep = sl_sim_try};
+                               .trial = sl_sim_try};
         sl_err err = {0};
         clock_t from = clock();
         sl_status st = sl_search_run(&p, 1, r, &err);

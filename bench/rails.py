@@ -2,15 +2,19 @@
 """Nodes with a network card a rank: schedule hybrid beside ep over the same gangs, measured in turns.
 
   bench/rails.py [--nodes 2] [--ranks 2 4] [--rate 200mbit] [--rows 128] [--batch 16] [--pairs 3] [--model FOLDER] [--wire f32]
+  bench/rails.py --predict [--shapes 2x2 2x4 4x2] [--schedules hybrid ep] [--draws 2] [--seed 1] [--json FILE]
 
 A node is a namespace with one card for each rank, each on a network of its own, shaped to the rate in both directions. Stages are emulated and take next to nothing,
 so what is measured is rows on their way: `ep` sends them by the first rank's card, `hybrid` in stripes by all. `prompt` is the time to the first token of one request of
-so many rows, `decode` the time of a step of so many requests at once at each node. Prints medians in ms and the medians of the quotients of each turn. Needs root."""
+so many rows, the median of three, `decode` the median time of a step of so many requests at once at each node. Prints medians in ms and the medians of the quotients of each turn. Needs root.
+
+With --predict stages take times that a seed draws, as are rates and numbers of requests, and `sluice simulate` says before each run what will be measured, from the same options."""
 import argparse
 import contextlib
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import tempfile
@@ -28,8 +32,8 @@ def run(*words):
     subprocess.run([str(w) for w in words], check=True)
 
 
-def shape(ns, card, rate):
-    run("tc", "-n", ns, "qdisc", "replace", "dev", card, "root", "tbf", "rate", rate, "burst", "512kbit", "latency", "50ms")
+def shape(ns, card, rate, burst, latency):
+    run("tc", "-n", ns, "qdisc", "replace", "dev", card, "root", "tbf", "rate", rate, "burst", burst, "latency", latency)
 
 
 def at(node, rank):
@@ -37,7 +41,7 @@ def at(node, rank):
 
 
 @contextlib.contextmanager
-def network(nodes, ranks, rate):
+def network(nodes, ranks, rate, burst="512kbit", latency="50ms"):
     spaces = [f"{TAG}-hub", *(f"{TAG}-{i}" for i in range(nodes))]
     try:
         for ns in spaces:
@@ -53,8 +57,8 @@ def network(nodes, ranks, rate):
                 run("ip", "-n", ns, "addr", "add", f"{at(i, t)}/24", "dev", f"eth{t}")
                 run("ip", "-n", ns, "link", "set", f"eth{t}", "up")
                 run("ip", "-n", spaces[0], "link", "set", f"p{i}x{t}", "master", f"br{t}", "up")
-                shape(ns, f"eth{t}", rate)
-                shape(spaces[0], f"p{i}x{t}", rate)
+                shape(ns, f"eth{t}", rate, burst, latency)
+                shape(spaces[0], f"p{i}x{t}", rate, burst, latency)
         yield
     finally:
         for ns in spaces:
@@ -65,12 +69,17 @@ def inside(node, *command, **more):
     return subprocess.Popen(["ip", "netns", "exec", f"{TAG}-{node}", *map(str, command)], **more)
 
 
+def options(schedule, nodes, ranks, a, folder):
+    """Of a deployment that runs, and of one that is simulated."""
+    return ["--attention", nodes, "--tp", ranks, "--schedule", schedule, "--device", f"emulated:{folder / 'device.json'}", "--rank-link", "10:160", "--wire", a.wire,
+            "--max-num-seqs", 256, "--max-num-batched-tokens", max(a.rows, 256)]
+
+
 @contextlib.contextmanager
 def deployment(schedule, nodes, ranks, a, folder):
-    secret, device = folder / "secret", folder / "device.json"
-    serve = ["serve", a.model, "--remote", "--attention", nodes, "--tp", ranks, "--schedule", schedule, "--device", f"emulated:{device}", "--rank-link", "10:160",
-             "--wire", a.wire, "--transport", "tcp", "--fabric-host", at(0, 0), "--fabric-port", 7000, "--secret-file", secret, "--host", "127.0.0.1", "--port", PORT,
-             "--max-num-seqs", 256, "--max-num-batched-tokens", max(a.rows, 256), "--no-status"]
+    secret = folder / "secret"
+    serve = ["serve", a.model, "--remote", *options(schedule, nodes, ranks, a, folder), "--transport", "tcp", "--fabric-host", at(0, 0), "--fabric-port", 7000,
+             "--secret-file", secret, "--host", "127.0.0.1", "--port", PORT, "--no-status"]
     log = open(os.environ.get("RAILS_LOG", os.devnull), "a")
     quiet = {"stdout": log, "stderr": log}
     started = [inside(0, SLUICE, *serve, **quiet)]
@@ -107,9 +116,11 @@ def client(rows, batch, tokens):
             if time.monotonic() > until:
                 raise
             time.sleep(0.2)
-    began, marks = time.monotonic(), []
-    ask(rows, 1, marks)
-    prompt = marks[0][0] - began
+    prompts = []
+    for _ in range(3):
+        began, marks = time.monotonic(), []
+        ask(rows, 1, marks)
+        prompts.append(marks[0][0] - began)
     marks = []
     threads = [threading.Thread(target=ask, args=(1, tokens, marks)) for _ in range(batch)]
     for t in threads:
@@ -117,8 +128,8 @@ def client(rows, batch, tokens):
     for t in threads:
         t.join()
     first, last = max(m[0] for m in marks), min(m[-1] for m in marks)
-    steps = statistics.mean(sum(first <= x <= last for x in m) - 1 for m in marks)
-    print(json.dumps({"prompt": 1e3 * prompt, "decode": 1e3 * (last - first) / steps}))
+    steps = [y - x for m in marks for x, y in zip(m, m[1:], strict=False) if first <= x and y <= last]
+    print(json.dumps({"prompt": 1e3 * statistics.median(prompts), "decode": 1e3 * statistics.median(steps)}))
 
 
 def measure(schedule, nodes, ranks, a, folder):
@@ -126,6 +137,46 @@ def measure(schedule, nodes, ranks, a, folder):
         done = inside(0, "python3", __file__, "--client", "--rows", a.rows, "--batch", a.batch * nodes, "--tokens", a.tokens, stdout=subprocess.PIPE)
         out, _ = done.communicate(timeout=400)
         return json.loads(out)
+
+
+# ---- predictions ----
+
+def simulated(schedule, nodes, ranks, a, folder, rate):
+    """What `measure` will see: TTFT of one request, and the time between tokens of all. Of a shaped card 95.5 % of the rate carry bytes of messages (docs/laboratory.md)."""
+    said = []
+    for load, what in ((f"input: {a.rows}\noutput: 1\narrival: {{closed: 1}}\nrequests: 1\n", "ttft_ms"),
+                       (f"input: 1\noutput: {a.tokens}\narrival: {{closed: {a.batch * nodes}}}\nrequests: {a.batch * nodes}\n", "itl_ms")):
+        (folder / "load.yaml").write_text(load)
+        words = [SLUICE, "simulate", a.model, *options(schedule, nodes, ranks, a, folder), "--link", f"85:{0.955e-3 * rate}", "--ports", "shared", "--workload", folder / "load.yaml", "--json"]
+        said.append(json.loads(subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True).stdout)[what]["p50"])
+    return dict(zip(("prompt", "decode"), said, strict=True))
+
+
+def predict(a, folder):
+    rows = []
+    for nodes, ranks in ((int(x) for x in s.split("x")) for s in a.shapes):
+        for draw in range(a.draws):
+            rng = random.Random(f"{a.seed} {nodes}x{ranks} {draw}")
+            rate, a.batch, a.rows, a.tokens = rng.choice([10, 20, 40]), rng.choice([8, 16]), rng.choice([64, 128]), 16
+            costs = {"attention": {"fixed": rng.uniform(1000, 4000), "row": rng.uniform(0, 60), "key": rng.uniform(0, 0.2)}, "router": {"fixed": rng.uniform(0, 300)},
+                     "expert": {"fixed": rng.uniform(0, 50), "floor": rng.uniform(0, 200), "row": rng.uniform(10, 50)},
+                     "head": {"fixed": rng.uniform(500, 3000), "row": rng.uniform(0, 50)}, "time_scale": 8}  # what the machine is late is little of a long stage
+            (folder / "device.json").write_text(json.dumps(costs))
+            for schedule in a.schedules:
+                said = simulated(schedule, nodes, ranks, a, folder, rate)
+                with network(nodes, ranks, f"{rate}mbit", "16kbit", "2s"):  # nothing passes before its time, nothing is dropped
+                    seen = measure(schedule, nodes, ranks, a, folder)
+                for what, predicted in said.items():
+                    error = predicted / seen[what] - 1
+                    rows.append({"schedule": schedule, "nodes": nodes, "ranks": ranks, "rate": rate, "batch": a.batch, "rows": a.rows, "what": what, "predicted": predicted,
+                                 "measured": seen[what], "error": error})
+                    much = f"{a.rows} rows" if what == "prompt" else f"{a.batch * nodes} requests"
+                    print(f"| {schedule} {nodes} x {ranks}, {rate} Mbit/s | {what}, {much} | {predicted:.1f} | {seen[what]:.1f} | {100 * error:+.1f} % |", flush=True)
+    for schedule in a.schedules:
+        errors = [abs(r["error"]) for r in rows if r["schedule"] == schedule]
+        print(f"{schedule}: median {100 * statistics.median(errors):.1f} %, worst {100 * max(errors):.1f} % of {len(errors)}")
+    if a.json:
+        pathlib.Path(a.json).write_text(json.dumps(rows, indent=1))
 
 
 def main():
@@ -140,6 +191,12 @@ def main():
     p.add_argument("--wire", default="f32")
     p.add_argument("--model", help="folder with a config.json; left out: eight blocks of Qwen3-30B-A3B's sizes")
     p.add_argument("--client", action="store_true")
+    p.add_argument("--predict", action="store_true")
+    p.add_argument("--shapes", nargs="+", default=["2x2", "2x4", "4x2"])
+    p.add_argument("--schedules", nargs="+", default=["hybrid", "ep"])
+    p.add_argument("--draws", type=int, default=2)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--json")
     a = p.parse_args()
     if a.client:
         client(a.rows, a.batch, a.tokens)
@@ -159,6 +216,9 @@ def main():
             for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
                 (a.model / name).write_bytes((tiny / name).read_bytes())
         (folder / "device.json").write_text(json.dumps({k: {"fixed": 20, "row": 0.1} for k in ("attention", "router", "head")} | {"expert": {"fixed": 1, "row": 0.1}}))
+        if a.predict:
+            predict(a, folder)
+            return
         for ranks in a.ranks:
             turns = []
             with network(a.nodes, ranks, a.rate):

@@ -193,8 +193,8 @@ static sl_status take_early(sl_rails *r, rails_link *l, rails_item *it, rails_ea
             at = &e->next;
             continue;
         }
-        const size_t from = sl_rails_cut(it->payload->len, r->o.n, e->rail);
-        const size_t to = sl_rails_cut(it->payload->len, r->o.n, e->rail + 1);
+        const size_t from = sl_stripe_begin(it->payload->len, r->o.n, e->rail);
+        const size_t to = sl_stripe_begin(it->payload->len, r->o.n, e->rail + 1);
         const size_t len = e->bytes ? e->bytes->len : 0;
         if (len != to - from)
             st = sl_fail(err, SL_ERR_PROTOCOL, "stripe %u of %zu bytes of a message of %zu",
@@ -240,7 +240,7 @@ static sl_status on_striped(sl_rails *r, rails_link *l, const sl_wire_header *h,
     *it = (rails_item){.h = *h, .payload = b, .number = s.number, .missing = r->o.n - 1};
     it->h.kind = s.kind;
     it->h.bytes = s.bytes;
-    memcpy(b->data, payload.data + SL_RAILS_STRIPED_HEAD, payload.len - SL_RAILS_STRIPED_HEAD);
+    memcpy(b->data, payload.data + SL_STRIPED_HEAD, payload.len - SL_STRIPED_HEAD);
     return put_item(r, l, it, err);
 }
 
@@ -318,12 +318,12 @@ static rails_parcel *parcel_take(sl_rails *r) {
 
 /* The header with stripe 0; NULL: out of memory. */
 static sl_buf *first_stripe(sl_rails *r, const rails_link *l, uint16_t kind, const sl_buf *whole) {
-    const size_t len = sl_rails_cut(whole->len, r->o.n, 1);
-    sl_buf *b = sl_net_buf_take(r->o.main, SL_RAILS_STRIPED_HEAD + len);
+    const size_t len = sl_stripe_begin(whole->len, r->o.n, 1);
+    sl_buf *b = sl_net_buf_take(r->o.main, SL_STRIPED_HEAD + len);
     if (!b) return NULL;
     const sl_rails_striped s = {.kind = kind, .bytes = (uint32_t)whole->len, .number = l->sent + 1};
     sl_rails_striped_encode(&s, b->data);
-    memcpy(b->data + SL_RAILS_STRIPED_HEAD, whole->data, len);
+    memcpy(b->data + SL_STRIPED_HEAD, whole->data, len);
     return b;
 }
 
@@ -344,7 +344,7 @@ sl_status sl_rails_send(sl_rails *r, sl_conn *c, sl_wire_header h, sl_buf *paylo
     sl_status st = sl_net_send(r->o.main, c, h, first);
     *p = (rails_parcel){.payload = payload, .key = l->key, .number = ++l->sent, .left = r->o.n - 1};
     r->stats.striped++;
-    r->stats.rail_bytes += payload->len - sl_rails_cut(payload->len, r->o.n, 1);
+    r->stats.rail_bytes += payload->len - sl_stripe_begin(payload->len, r->o.n, 1);
     for (uint32_t i = 1; i < r->o.n; i++) {
         *o[i] = (rail_order){.kind = RAIL_SEND, .key = l->key, .parcel = p};
         order(r, i, o[i]);

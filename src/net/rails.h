@@ -88,15 +88,10 @@ typedef struct sl_rails_striped {
     uint32_t bytes;
     uint64_t number; /* of the main connection and direction, from 1 */
 } sl_rails_striped;
-#define SL_RAILS_STRIPED_HEAD 16u
 void sl_rails_striped_encode(const sl_rails_striped *s, uint8_t *out);
 /* n: rails. Refuses what is neither DISPATCH nor RETURN, bytes over SL_WIRE_MAX_BYTES, and a first
  * stripe of another length. */
 sl_status sl_rails_striped_decode(sl_span payload, uint32_t n, sl_rails_striped *out,
                                   sl_err *err) SL_MUST_CHECK;
-/* Where stripe i of n begins in `bytes`: sl_rails_cut(bytes, n, n) is bytes. */
-static inline size_t sl_rails_cut(size_t bytes, uint32_t n, uint32_t i) {
-    return i == n ? bytes : bytes / n * i / 64 * 64;
-}
 
 #endif

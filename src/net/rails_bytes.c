@@ -34,7 +34,7 @@ sl_status sl_rails_greeting_decode(sl_span payload, sl_rails_greeting *out, sl_e
 }
 
 void sl_rails_striped_encode(const sl_rails_striped *s, uint8_t *out) {
-    sl_wr w = sl_wr_of(out, SL_RAILS_STRIPED_HEAD);
+    sl_wr w = sl_wr_of(out, SL_STRIPED_HEAD);
     sl_wr_u16(&w, s->kind);
     sl_wr_u16(&w, 0);
     sl_wr_u32(&w, s->bytes);
@@ -52,10 +52,10 @@ sl_status sl_rails_striped_decode(sl_span payload, uint32_t n, sl_rails_striped 
     s.bytes = sl_cur_u32(&c);
     s.number = sl_cur_u64(&c);
     if (!c.ok || reserved || !may_be_striped(s.kind) || s.bytes > SL_WIRE_MAX_BYTES ||
-        sl_cur_left(&c) != sl_rails_cut(s.bytes, n, 1))
+        sl_cur_left(&c) != sl_stripe_begin(s.bytes, n, 1))
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "kind %u of %u bytes in stripes, the first of %zu; of %u rails it has %zu",
-                       s.kind, s.bytes, sl_cur_left(&c), n, sl_rails_cut(s.bytes, n, 1));
+                       s.kind, s.bytes, sl_cur_left(&c), n, sl_stripe_begin(s.bytes, n, 1));
     *out = s;
     return SL_OK;
 }

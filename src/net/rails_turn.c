@@ -110,7 +110,7 @@ static sl_status come_early(rails_link *l, const rail *t, uint64_t number, sl_bu
 
 /* The lock is given up while the bytes are copied: others write, too. */
 static void write_stripe(sl_rails *r, const rail *t, rails_item *it, const sl_buf *b) {
-    const size_t at = sl_rails_cut(it->payload->len, r->o.n, t->index);
+    const size_t at = sl_stripe_begin(it->payload->len, r->o.n, t->index);
     it->busy++;
     pthread_mutex_unlock(&r->lock);
     if (b) memcpy(it->payload->data + at, b->data, b->len);
@@ -136,8 +136,8 @@ static sl_status take_stripe(rail *t, rail_end *e, const sl_wire_header *h, sl_b
     rails_link *l = rails_link_of(r, e->key);
     rails_item *it = l ? item_of(l, h->number) : NULL;
     const size_t len = *b ? (*b)->len : 0;
-    if (it && len != sl_rails_cut(it->payload->len, r->o.n, t->index + 1) -
-                         sl_rails_cut(it->payload->len, r->o.n, t->index)) {
+    if (it && len != sl_stripe_begin(it->payload->len, r->o.n, t->index + 1) -
+                         sl_stripe_begin(it->payload->len, r->o.n, t->index)) {
         st = sl_fail(err, SL_ERR_PROTOCOL, "stripe %u of %zu bytes of a message of %zu", t->index,
                      len, it->payload->len);
     } else if (it) {
@@ -200,8 +200,8 @@ static void hang_up(rail *t, uint64_t key) {
 static void send_stripe(rail *t, const rails_parcel *p) {
     rail_end *e = end_of(t, p->key);
     const size_t whole = p->payload->len;
-    const size_t from = sl_rails_cut(whole, t->all->o.n, t->index);
-    const size_t to = sl_rails_cut(whole, t->all->o.n, t->index + 1);
+    const size_t from = sl_stripe_begin(whole, t->all->o.n, t->index);
+    const size_t to = sl_stripe_begin(whole, t->all->o.n, t->index + 1);
     if (!e || !e->open || !e->conn) return; /* its main connection ends, too */
     sl_buf *b = sl_net_buf_take(t->net, to - from);
     if (!b) {

@@ -8,7 +8,8 @@
 #include <string.h>
 
 #define BUSY_AT_MOST 0.9      /* of capacity, where requests arrive at a given rate */
-#define TRIAL_WORK   3000000u /* of all trials together: well below a second */
+#define TRIAL_WORK   3000000u /* of all trials of aep together: well below a second */
+#define HYBRID_WORK  1500000u /* the same of hybrid, whose law is nearly right */
 #define ONE_TRIAL    2300000u
 #define SHRINKS      3u /* trials with smaller batches, where one does not keep the objectives */
 
@@ -149,7 +150,7 @@ static double least_work(const search *f, const sl_candidate *c) {
 }
 
 static void note(search *f, sl_candidate *c, bool final) {
-    bool to_try = c->layout.kind == SL_LAYOUT_AEP && f->p->try_aep && c->tried_us <= 0;
+    bool to_try = c->layout.kind == SL_LAYOUT_AEP && f->p->trial && c->tried_us <= 0;
     c->per_cost = value_of(f->p, c);
     if (!to_try) keep_front(f, c);
     if (final && (!to_try || least_work(f, c) <= 0.9 * ONE_TRIAL)) keep_top(f, c);
@@ -339,7 +340,7 @@ static uint64_t pairs_of(const search *f) {
 
 /* Pairs of groups, then trials: as many as there may be. */
 static void report(const search *f, uint64_t done) {
-    uint64_t trials = f->p->try_aep ? SL_SEARCH_MAX_TOP : 0;
+    uint64_t trials = f->p->trial ? 2 * SL_SEARCH_MAX_TOP : 0;
     if (f->p->progress) f->p->progress(f->p->progress_ctx, done, pairs_of(f) + trials);
 }
 
@@ -367,12 +368,13 @@ static bool measure(search *f, sl_candidate *c, uint64_t *work) {
     sl_search_tried r = {0};
     sl_err err;
     t.max_work = SL_MIN(*work, ONE_TRIAL);
-    sl_status st = f->p->try_aep(&t, &r, &err);
+    sl_status st = f->p->trial(&t, &r, &err);
     *work -= SL_MIN(*work, r.work);
     if (st != SL_OK) return false;
     c->tried_us = r.step_us;
     sl_search_evaluate(&f->state, c);
     c->layer_us = r.step_us / f->state.n_moe;
+    if (t.ranks) return true; /* the law says what is busy */
     c->attn_busy = r.attn_busy;
     c->expert_busy = r.expert_busy;
     c->link_busy = r.link_busy;
@@ -384,39 +386,43 @@ static bool measure(search *f, sl_candidate *c, uint64_t *work) {
     return true;
 }
 
-/* The batch that the optimistic law allows, or a smaller one that keeps the objectives. */
-static void try_out(search *f, const sl_candidate *bound, uint64_t *work) {
+/* The batch that the law allows, or a smaller one that keeps the objectives. False: it is too large
+ * to be tried. */
+static bool try_out(search *f, const sl_candidate *bound, uint64_t *work) {
     sl_candidate c = {.layout = bound->layout, .copies = copies_of(f, &bound->layout)};
     sl_binding binding, why;
-    if (most_rows(f, &c, &binding) == 0) return;
+    if (most_rows(f, &c, &binding) == 0) return false;
     price(f, &c);
     c.rows = bound->rows;
-    if (!measure(f, &c, work)) return;
+    if (!measure(f, &c, work)) return false;
     c.binding = bound->binding;
     for (uint32_t i = 0; !within(f, &c, &why); i++) {
         double over = why == SL_BINDING_TPOT ? c.tpot_us / f->p->workload->slo_tpot_us : 2;
         uint32_t rows = (uint32_t)(c.rows / over * 0.97);
         note_slow(f, &c);
-        if (i == SHRINKS || rows == 0) return;
+        if (i == SHRINKS || rows == 0) return true;
         c.rows = rows;
-        if (!measure(f, &c, work)) return;
+        if (!measure(f, &c, work)) return true;
         c.binding = why;
     }
     if (serve_rate(f, &c)) note(f, &c, true);
+    return true;
 }
 
-/* Best bound first, while one may still be among the best. */
-static void try_bounds(search *f, uint32_t top) {
+/* Best bound first, while one may still be among the best. What cannot be tried is worth what the
+ * law says; of aep there is none. */
+static void try_kind(search *f, sl_layout_kind kind, uint32_t top, uint64_t work, uint64_t done) {
     sl_candidate bound[SL_SEARCH_MAX_TOP];
-    uint32_t *n = &f->out->n_top[SL_LAYOUT_AEP], n_bounds = *n;
-    const sl_candidate *list = f->out->top[SL_LAYOUT_AEP];
-    uint64_t work = TRIAL_WORK;
+    uint32_t *n = &f->out->n_top[kind], n_bounds = *n;
+    const sl_candidate *list = f->out->top[kind];
     memcpy(bound, list, n_bounds * sizeof *bound);
     *n = 0;
     for (uint32_t i = 0; i < n_bounds; i++) {
         if (*n >= top && list[top - 1].per_cost >= bound[i].per_cost) return;
-        try_out(f, &bound[i], &work);
-        report(f, pairs_of(f) + i + 1);
+        const bool tries = kind == SL_LAYOUT_AEP || sl_search_has_rails(f->p, &bound[i].layout);
+        const bool tried = tries && try_out(f, &bound[i], &work);
+        if (!tried && kind != SL_LAYOUT_AEP) keep_top(f, &bound[i]);
+        report(f, done + i + 1);
     }
 }
 
@@ -465,7 +471,10 @@ sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_resu
     sl_status st = sl_search_prepare(p, &f.state, err);
     if (st != SL_OK) return st;
     try_all(&f);
-    if (p->try_aep) try_bounds(&f, top);
+    if (p->trial) {
+        try_kind(&f, SL_LAYOUT_AEP, top, TRIAL_WORK, pairs_of(&f));
+        try_kind(&f, SL_LAYOUT_HYBRID, top, HYBRID_WORK, pairs_of(&f) + SL_SEARCH_MAX_TOP);
+    }
     out->layouts = f.state.layouts;
     out->evaluations = f.state.evaluations;
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) out->n_top[k] = SL_MIN(out->n_top[k], top);

@@ -98,12 +98,14 @@ typedef struct sl_candidate {
     double tried_us; /* step_us of a trial instead of a law's; 0: there was none */
 } sl_candidate;
 
-/* A piece of an aep deployment, for which there is no law: decoding requests alone. */
+/* A deployment that is tried out, decoding requests alone: aep, for which there is no law, and
+ * hybrid, as its ranks' ports are used. */
 typedef struct sl_search_trial {
     const sl_shape *shape;
     const sl_route_skew *skew;
     sl_costs attention, expert; /* of a worker of each side and its ports */
     uint32_t n_a, n_e;
+    uint32_t ranks;    /* hybrid: of each worker, which has both roles; n_e is n_a. 0: aep */
     uint32_t slots;    /* requests at once at an attention worker */
     uint32_t spare;    /* as in sl_layout */
     double context;    /* keys of a request */
@@ -113,7 +115,8 @@ typedef struct sl_search_trial {
 
 typedef struct sl_search_tried {
     double step_us;                           /* mean time between two tokens of a request */
-    double attn_busy, expert_busy, link_busy; /* means over workers; link: the busier direction */
+    double attn_busy, expert_busy, link_busy; /* means over workers; link: the busier direction; of
+                                                 hybrid attn is both roles', expert 0 */
     uint64_t work;
 } sl_search_tried;
 
@@ -142,8 +145,9 @@ typedef struct sl_search_problem {
     bool runnable;     /* only what the engine runs: whole devices, at most SL_MAX_WORKERS */
     bool as_published; /* published forms where they differ: balance, Eq. 5, no imbalance */
     uint32_t kinds;    /* bit k: sl_layout_kind k is considered; 0: all are */
-    /* Prices the best of aep (sl_sim_try of sim/trial.h); NULL: they stay optimistic bounds. */
-    sl_search_try try_aep;
+    /* Prices the best of aep, which stay optimistic bounds without, and of hybrid, as far as the
+     * engine runs it (sl_sim_try of sim/trial.h); NULL: nothing is tried. */
+    sl_search_try trial;
     sl_progress_fn progress; /* NULL, or told about groups of the cluster and trials */
     void *progress_ctx;
 } sl_search_problem;

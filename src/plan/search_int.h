@@ -34,7 +34,10 @@ void sl_search_release(sl_search_state *s);
 /* Most rows of a lane at one attention worker that memory holds; 0: weights do not fit, and
  * s->lack notes what a device lacks. */
 uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c);
-/* A trial of c, an aep; max_work is the caller's. */
+/* Whether gangs on nodes send each other rows by a port a rank, as the engine does; else what is
+ * counted is MixServe's fused exchange, which it does not run. */
+bool sl_search_has_rails(const sl_search_problem *p, const sl_layout *l);
+/* A trial of c, an aep or a hybrid with rails; max_work is the caller's. */
 sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate *c);
 /* Times, rates and shares of c for its layout, rows and copies. A step takes tried_us, if it was
  * tried. */

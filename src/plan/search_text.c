@@ -28,6 +28,11 @@ const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l) {
     return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;
 }
 
+bool sl_search_has_rails(const sl_search_problem *p, const sl_layout *l) {
+    return l->kind == SL_LAYOUT_HYBRID && l->n_a > 1 && !p->as_published &&
+           !sl_layout_not_run(p, l);
+}
+
 static void lower(double *least, double x) {
     if (*least == 0 || x < *least) *least = x;
 }

@@ -49,7 +49,8 @@ static double imbalance(const batch *b, double load) {
 static double expert_us(const batch *b, double tokens, double cut, double *rows) {
     const sl_layout *l = &b->c->layout;
     const sl_shape *m = b->s->p->shape;
-    bool summed_elsewhere = l->kind == SL_LAYOUT_HYBRID || l->kind == SL_LAYOUT_PIPELINE;
+    bool summed_elsewhere = (l->kind == SL_LAYOUT_HYBRID && !sl_search_has_rails(b->s->p, l)) ||
+                            l->kind == SL_LAYOUT_PIPELINE;
     const sl_costs *k = costs_of(b, b->expert);
     const sl_stage_cost *cost = summed_elsewhere ? &b->expert->apart : &k->stage[SL_COST_EXPERT];
     double load = tokens * m->top_k / l->n_e;
@@ -140,10 +141,24 @@ static double link_hybrid(const batch *b, double rows) {
     return (t.dispatch_us + t.combine_us) / 2;
 }
 
+/* One direction among gangs on nodes: a row once to each that has experts for it, in stripes over
+ * the ports of all ranks (src/net/rails.h). */
+static double link_rails(const batch *b, double rows) {
+    const sl_layout *l = &b->c->layout;
+    const sl_shape *m = b->s->p->shape;
+    const sl_link_cost out = link_of(b, l->attn_group);
+    const double peers = l->n_e - 1.0, load = rows * l->n_a * m->top_k / l->n_e;
+    const double share = sl_expected_groups(m->n_experts, m->top_k, l->n_e) / l->n_e;
+    const double bytes = rows * share * row_bytes(b) * imbalance(b, load); /* to one peer */
+    const double ports = bytes >= SL_PLAN_RAIL_BYTES ? l->tp_a : 1;
+    return out.alpha_us + port_us(&out, peers * bytes / ports, peers);
+}
+
 static double link_us(const batch *b, double rows) {
     const sl_layout *l = &b->c->layout;
     if (b->free_links) return 0;
     if (sl_layout_is_apart(l->kind)) return link_apart(b, rows);
+    if (sl_search_has_rails(b->s->p, l)) return link_rails(b, rows);
     return l->tp_e > 1 ? link_hybrid(b, rows) : link_pairwise(b, rows);
 }
 
@@ -288,18 +303,21 @@ void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
 sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate *c) {
     const sl_layout *l = &c->layout;
     const batch b = {.s = s, .c = c};
+    const bool rails = sl_search_has_rails(s->p, l);
     sl_search_trial t = {.shape = s->p->shape,
                          .skew = &s->p->workload->skew,
                          .attention = s->costs[l->attn_group][tp_index(l->tp_a)].decode,
                          .expert = s->costs[l->expert_group][tp_index(l->tp_e)].decode,
                          .n_a = l->n_a,
                          .n_e = l->n_e,
+                         .ranks = rails ? l->tp_a : 0,
                          .slots = c->rows * l->lanes,
                          .spare = l->spare,
                          .context = s->context,
                          .row_bytes = (size_t)row_bytes(&b)};
     t.attention.link = link_of(&b, l->attn_group);
     t.expert.link = link_of(&b, l->expert_group);
+    if (rails) return t; /* each rank's port is its own */
     const uint32_t from = sl_search_senders(s->p, l->attn_group, l->tp_a),
                    to = sl_search_senders(s->p, l->expert_group, l->tp_e);
     t.attention.link.byte_us /= from;

@@ -270,10 +270,13 @@ static void handle(sim *s, const sl_sim_event *e) {
         sim_touch(s, &s->worker[e->who]);
         break;
     case SIM_HEAD:
-        sim_msg_head(s, (uint32_t)e->what);
+        sim_msg_head(s, e->what);
         break;
     case SIM_DELIVER:
         sim_msg_deliver(s, (uint32_t)e->what);
+        break;
+    case SIM_PORT:
+        sim_port_turn(s, e->who, e->what);
         break;
     case SIM_DIE:
         die(s, e->who);
@@ -393,6 +396,7 @@ static sl_status create(sim *s) {
     s->max_rows = s->p->max_num_batched_tokens / SL_MAX(s->p->lanes, 1u);
     s->aep = s->p->schedule == SL_SCHED_AEP;
     s->half = o->attention->link.half_duplex;
+    s->rails = sl_plan_rails(s->p);
     s->scale = o->time_scale > 0 ? o->time_scale : 1;
     s->sigma = o->jitter > 0 ? sqrt(log(1 + o->jitter * o->jitter)) : 0;
     s->rng = o->seed * 2 + 1;
@@ -406,6 +410,7 @@ static sl_status create(sim *s) {
     if (!s->workers) return sim_oom(s, "workers");
     for (uint32_t l = 0; l < s->m->n_layers; l++) s->moe[l] = s->m->ffn[l] != SL_FFN_DENSE;
     sl_status st = create_workers(s);
+    if (st == SL_OK) st = sim_links_create(s);
     if (st == SL_OK) st = sim_pipeline_create(s);
     if (st == SL_OK) st = sl_cut_create(s->p, s->m, o->row_bytes, &s->cut, s->err);
     if (st == SL_OK) st = create_sides(s);
@@ -426,6 +431,7 @@ static void destroy(sim *s) {
         sim_set_drop(s->msg[i].set);
         sl_free(s->msg[i].pair);
     }
+    sim_links_free(s);
     sl_admit_free(&s->admit);
     sl_roster_free(&s->roster);
     void *const owned[] = {s->workers, s->tables, s->msg,    s->entry,    s->req,

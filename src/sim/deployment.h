@@ -4,12 +4,13 @@
  * rounds, messages) is followed rule by rule, and tests/decide holds every decision against the
  * engine's. docs/planner.md says what is modelled and what is not.
  *
- * Servers: each worker's compute, its out-port and in-port (one port for both with half duplex).
- * A message occupies the sender's out-port for byte_us a byte, travels alpha_us, and occupies the
- * receiver's in-port as it comes; all are first in, first out. A worker takes up between its tasks
- * what came meanwhile; who can do something at one time does it in the order of ids, the
- * coordinator last. Deterministic: a run is a function of its setup. Times in microseconds. Thread:
- * owner. */
+ * Servers: each worker's compute, its out-port and in-port (one port for both with half duplex),
+ * under schedule hybrid so many for each of its ranks, over which long messages of rows go in
+ * stripes. A message occupies the sender's out-port for byte_us a byte, travels alpha_us, and
+ * occupies the receiver's in-port as it comes; all are first in, first out. A worker takes up
+ * between its tasks what came meanwhile; who can do something at one time does it in the order of
+ * ids, the coordinator last. Deterministic: a run is a function of its setup. Times in
+ * microseconds. Thread: owner. */
 #ifndef SL_SIM_DEPLOYMENT_H
 #define SL_SIM_DEPLOYMENT_H
 
@@ -44,12 +45,16 @@ typedef struct sl_sim_setup {
     const uint8_t *roles; /* as in sl_plan_worker */
     const sl_costs *attention, *expert; /* of the workers of each role, as wholes: of gangs */
     sl_link_cost rank_link;             /* of pipelines: between ranks */
-    double time_scale;                  /* of stages and what is between ranks; 0: 1 */
-    size_t row_bytes;                   /* of a row between workers */
-    const double *popularity;           /* [n_layers][n_experts], >= 0; NULL: uniform */
-    uint32_t n_layers;                  /* of popularity: 1 or the model's MoE blocks */
-    double jitter;                      /* coefficient of variation of a task's time, lognormal */
-    double control_us;                  /* one way between coordinator and worker */
+    bool shared_ports; /* messages at a port have it in equal parts, as flows of TCP do; else it is
+                          first come, first served */
+    const sl_link_cost *rail_link; /* hybrid: [ranks - 1] of the other ranks' ports; NULL: as the
+                                      workers' */
+    double time_scale;             /* of stages and what is between ranks; 0: 1 */
+    size_t row_bytes;              /* of a row between workers */
+    const double *popularity;      /* [n_layers][n_experts], >= 0; NULL: uniform */
+    uint32_t n_layers;             /* of popularity: 1 or the model's MoE blocks */
+    double jitter;                 /* coefficient of variation of a task's time, lognormal */
+    double control_us;             /* one way between coordinator and worker */
     double message_us; /* of the worker's own time for each message that it sends or gets; 0: the
                           links' work_us */
     const sl_sim_death *death;
@@ -79,7 +84,8 @@ typedef struct sl_sim_dist {
 
 typedef struct sl_sim_worker_stats {
     uint32_t roles;
-    double busy, out, in;         /* share of the measured time; half duplex: in is out */
+    double busy, out, in;         /* share of the measured time, of ports the busiest; half duplex:
+                                     in is out */
     double depth_mean, depth_max; /* rows that are ready and wait for the worker */
     uint64_t tasks, rows;         /* in the whole run; rows: (row, block) or (row, expert) pairs */
 } sl_sim_worker_stats;

@@ -1,6 +1,6 @@
-/* Inside of a simulated deployment. deployment.c has the loop and the messages, sim_coord.c
- * requests, sim_attn.c lanes, sim_expert.c barriers, sim_flow.c and sim_queue.c schedule aep,
- * sim_route.c draws experts, sim_report.c counts. */
+/* Inside of a simulated deployment. deployment.c has the loop, sim_links.c messages and the
+ * links they cross, sim_coord.c requests, sim_attn.c lanes, sim_expert.c barriers, sim_flow.c and
+ * sim_queue.c schedule aep, sim_route.c draws experts, sim_report.c counts. */
 #ifndef SL_SIM_DEPLOYMENT_INT_H
 #define SL_SIM_DEPLOYMENT_INT_H
 
@@ -30,8 +30,9 @@ typedef enum sim_event_kind {
     SIM_HEAR,    /* who: worker, what: so many of the oldest things it told reach the coordinator */
     SIM_TASK,    /* who: worker */
     SIM_BACK,    /* who: worker, what: lane; its rows are through its pipeline */
-    SIM_HEAD,    /* who: receiver, what: message reaches its in-port */
-    SIM_DELIVER, /* who: receiver, what: message */
+    SIM_HEAD,    /* who: receiver, what: message and stripe; it reaches its in-port */
+    SIM_DELIVER, /* who: receiver, what: message; one of its stripes is here. In inboxes: all */
+    SIM_PORT,    /* who: worker, what: port and turn; a message is through, if the turn still is */
     SIM_DIE,     /* who: worker */
     SIM_NOTICE,  /* who: worker */
     SIM_END,     /* the measurement is over */
@@ -78,6 +79,10 @@ typedef struct sim_msg {
     uint32_t entry, last_entry; /* aep: list, in order of rows */
     uint32_t next;              /* in the free list */
     double came_at;             /* barriers: at its expert worker */
+    uint32_t missing;           /* that has to come yet: of each stripe one, or, where ports are
+                                   shared, its last byte and its passage through the in-port */
+    bool waits;                 /* rails: an earlier one of its connection is not here, ... */
+    uint32_t behind;            /* ...and the one that waits for it; or SIM_NONE */
 } sim_msg;
 
 /* What waits for a worker between its tasks, or for the coordinator. */
@@ -143,6 +148,27 @@ typedef struct sim_kernel {
     double us, slow; /* slow: the share that a busy neighbour adds */
 } sim_kernel;
 
+/* A message, or a stripe, at a port that is shared. */
+typedef struct sim_passage {
+    double until;  /* on the port's clock; of one that waits: what it takes */
+    uint64_t what; /* message and stripe */
+    uint32_t peer; /* at the other end */
+} sim_passage;
+
+/* A port of a worker, and how long it was busy before the measurement began. Where ports are
+ * shared, connections that have a message at it have it in equal parts; its clock is what each of
+ * them has had. Messages of one connection go one after the other. */
+typedef struct sim_port {
+    sl_sim_port at;
+    double busy_from;
+    sim_passage *heap; /* [n] by until, one of each peer; owned */
+    uint32_t n, cap;
+    sim_passage *wait; /* [n_wait] in the order in which they came; owned */
+    uint32_t n_wait, cap_wait;
+    double clock, looked_at;
+    uint64_t turn; /* of the event that is to come */
+} sim_port;
+
 typedef struct sim_worker sim_worker;
 typedef struct sim_attn sim_attn;
 typedef struct sim_flow sim_flow;
@@ -177,8 +203,9 @@ struct sim_worker {
     double began_at, rest_since, owed_us; /* owed: own time of messages, added to the next task */
     double slow, late_us;      /* what one busy neighbour adds, as a share; what they have added */
     double looked_at, area_at; /* when that was counted last, and sim.busy_area then */
-    sl_sim_port out, in;
-    double busy_us, busy_from, out_from, in_from; /* *_from: when the measurement began */
+    sim_port *out, *in;        /* [rails]; half duplex: `out` is both */
+    uint32_t *last_to;         /* rails: [n_workers] the last message to each that is not there */
+    double busy_us, busy_from; /* *_from: when the measurement began */
     double depth, depth_area, depth_since, depth_max;
     uint64_t tasks, rows;
     sim_attn *attn;
@@ -211,10 +238,12 @@ typedef struct sim {
     sim_inbox heard;               /* what it has to hear */
     uint32_t lanes, chunks, max_rows, max_slots;
     bool aep, half;
-    uint32_t pipe; /* ranks of the worker, which is a pipeline; 1: none is */
+    uint32_t rails; /* ports of a worker in either direction: a rank's each */
+    uint32_t pipe;  /* ranks of the worker, which is a pipeline; 1: none is */
     sl_extent pipe_blocks[SL_MAX_RANKS];
     uint8_t *moe;  /* [n_layers] */
     void *workers; /* what they are all in */
+    sim_port *ports;
     sl_cut cut;
     double scale, sigma;
     uint32_t n_busy;           /* workers that compute... */
@@ -284,8 +313,6 @@ void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_c
                     double keys);
 uint32_t sim_msg_take(sim *s, sim_msg_kind kind, uint32_t src, uint32_t dst);
 void sim_msg_drop(sim *s, uint32_t id);
-/* Sends; bytes of a payload. The place is the receiver's until it drops it. */
-void sim_msg_send(sim *s, uint32_t id, size_t bytes);
 void sim_msg_add_pair(sim *s, uint32_t id, uint32_t expert, uint32_t rows);
 void sim_msg_add_entry(sim *s, uint32_t id, uint32_t entry);
 uint32_t sim_entry_take(sim *s);
@@ -293,15 +320,33 @@ void sim_entry_give(sim *s, uint32_t id);
 void sim_entries_give(sim *s, uint32_t list);
 sim_set *sim_set_of(sim *s, const sl_idset *ids);
 void sim_set_drop(sim_set *set);
-/* The first byte is at the receiver's in-port; later the last one, and it lies in the inbox. */
-void sim_msg_head(sim *s, uint32_t id);
-void sim_msg_deliver(sim *s, uint32_t id);
 bool sim_msg_is_void(const sim *s, const sim_msg *m); /* one of its ends is dead */
 /* Into the trace, where there is one; the second until now. */
 void sim_note(sim_worker *w, sl_trace_event e, double begin_us, double end_us);
 void sim_note_span(sim *s, sim_worker *w, sl_trace_event e, double begin_us);
+/* What a message is called in traces. */
+sl_trace_event sim_msg_event(const sim *s, const sim_msg *m, sl_trace_kind kind, uint32_t peer);
 size_t sim_dispatch_bytes(const sim *s, const sim_msg *m, size_t n_set);
 size_t sim_return_bytes(const sim *s, uint32_t rows, size_t n_set);
+
+/* ---- sim_links.c ---- */
+/* Its ports. */
+sl_status sim_links_create(sim *s);
+void sim_links_free(sim *s);
+/* Sends; bytes of a payload. The place is the receiver's until it drops it. */
+void sim_msg_send(sim *s, uint32_t id, size_t bytes);
+/* SIM_HEAD: the first byte of a stripe is at the receiver's in-port. SIM_DELIVER: its last one is;
+ * with the last stripe of a message whose turn it is that one lies in the inbox. */
+void sim_msg_head(sim *s, uint64_t what);
+/* SIM_PORT: who is through at a shared port leaves it. */
+void sim_port_turn(sim *s, uint32_t worker, uint64_t what);
+void sim_msg_deliver(sim *s, uint32_t id);
+/* The measurement begins. */
+void sim_links_mark(sim_worker *w, uint32_t rails);
+/* Share of `span` since then that the busiest of such ports was busy. */
+double sim_links_share(const sim_port *port, uint32_t rails, double span);
+/* Whether no port of it was busy longer than there was time. */
+bool sim_links_add_up(const sim *s, const sim_worker *w);
 
 /* ---- sim_route.c ---- */
 sl_status sim_route_create(sim *s);

@@ -183,8 +183,7 @@ static void count_token(sim *s, double at) {
         for (uint32_t i = 0; i < s->n_workers; i++) {
             sim_worker *w = &s->worker[i];
             w->busy_from = w->busy_us;
-            w->out_from = w->out.busy;
-            w->in_from = w->in.busy;
+            sim_links_mark(w, s->rails);
         }
     }
     if (!sim_counts(s)) return;

@@ -50,11 +50,10 @@ static sl_status audit(sim *s) {
                        s->result.rows_lost, s->rows_away);
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sim_worker *w = &s->worker[i];
-        if (w->busy_us > s->ev.now * (1 + 1e-9) || w->out.busy > w->out.free_at * (1 + 1e-9) ||
-            w->in.busy > w->in.free_at * (1 + 1e-9))
+        if (w->busy_us > s->ev.now * (1 + 1e-9) || !sim_links_add_up(s, w))
             return sl_fail(s->err, SL_ERR_INTERNAL,
                            "simulation: worker %u was busy %g us of %g, its ports %g and %g", i,
-                           w->busy_us, s->ev.now, w->out.busy, w->in.busy);
+                           w->busy_us, s->ev.now, w->out->at.busy, w->in->at.busy);
         const sl_admit_worker *books = &s->admit.worker[i];
         uint64_t used = 0;
         for (uint32_t r = books->running.first; r != SL_ADMIT_NONE;
@@ -74,8 +73,8 @@ static sl_sim_worker_stats stats_of(const sim *s, const sim_worker *w, double sp
     double scale = span > 0 ? 1 / span : 0;
     return (sl_sim_worker_stats){.roles = w->roles,
                                  .busy = SL_MIN(busy * scale, 1),
-                                 .out = SL_MIN((w->out.busy - w->out_from) * scale, 1),
-                                 .in = SL_MIN((w->in.busy - w->in_from) * scale, 1),
+                                 .out = sim_links_share(w->out, s->rails, span),
+                                 .in = sim_links_share(w->in, s->rails, span),
                                  .depth_mean = w->depth_area * scale,
                                  .depth_max = w->depth_max,
                                  .tasks = w->tasks,

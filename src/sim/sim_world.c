@@ -1,10 +1,9 @@
-/* What all parts of a simulated deployment stand on: messages and the links they cross, entries of
- * aep, sets of members, kernels of a task, the trace. Calls none of them. */
+/* What all parts of a simulated deployment stand on: messages, entries of aep, sets of members,
+ * kernels of a task, the trace. Calls none of them. */
 #include "sim/deployment_int.h"
 
 #include <math.h>
 
-#define WIRE_HEADER  72u  /* bytes of a message's header */
 #define TRACE_ORIGIN 1000 /* ns */
 
 void sim_fail(sim *s, sl_status st) {
@@ -100,6 +99,7 @@ uint32_t sim_msg_take(sim *s, sim_msg_kind kind, uint32_t src, uint32_t dst) {
                    .src = src,
                    .dst = dst,
                    .entry = SIM_NONE,
+                   .behind = SIM_NONE,
                    .pair = pair,
                    .cap_pairs = cap};
     return id;
@@ -140,7 +140,7 @@ void sim_msg_add_entry(sim *s, uint32_t id, uint32_t entry) {
     m->last_entry = entry;
 }
 
-static sl_trace_event event_of(const sim *s, const sim_msg *m, sl_trace_kind kind, uint32_t peer) {
+sl_trace_event sim_msg_event(const sim *s, const sim_msg *m, sl_trace_kind kind, uint32_t peer) {
     bool rows = m->kind <= SIM_MSG_RETURN;
     return (sl_trace_event){.kind = (uint8_t)kind,
                             .why = m->kind,
@@ -168,62 +168,8 @@ void sim_note_span(sim *s, sim_worker *w, sl_trace_event e, double begin_us) {
     sim_note(w, e, begin_us, sim_now(s));
 }
 
-static const sl_link_cost *link_of(const sim *s, const sim_worker *w) {
-    return w->roles & SL_ROLE_ATTENTION ? &s->s->attention->link : &s->s->expert->link;
-}
-
-/* A worker's own time for a message, which a measured alpha has at both ends. */
-static double work_of(const sim *s, const sl_link_cost *c) {
-    return s->s->message_us > 0 ? s->s->message_us : c->work_us;
-}
-
-static double travels(const sim *s, const sl_link_cost *c) {
-    return s->s->message_us > 0 ? c->alpha_us : SL_MAX(c->alpha_us - 2 * c->work_us, 0.0);
-}
-
-void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
-    sim_msg *m = &s->msg[id];
-    sim_worker *w = &s->worker[m->src];
-    double now = sim_now(s);
-    m->bytes = (uint32_t)SL_MIN(bytes + WIRE_HEADER, UINT32_MAX);
-    if (m->dst == m->src) {
-        m->came_at = now;
-        sim_inbox_push(s, &w->inbox, (sim_item){.kind = SIM_DELIVER, .what = id});
-        return;
-    }
-    const sl_link_cost *c = link_of(s, w);
-    double there = sl_sim_leave(&w->out, now, c, travels(s, c), m->bytes);
-    s->result.messages++;
-    s->result.message_bytes += m->bytes;
-    w->owed_us += work_of(s, c);
-    sim_note(w, event_of(s, m, SL_TRACE_SEND, m->dst), now, now);
-    sl_sim_events_push(&s->ev, there, SIM_HEAD, m->dst, id);
-}
-
-void sim_msg_head(sim *s, uint32_t id) {
-    const sim_msg *m = &s->msg[id];
-    sim_worker *w = &s->worker[m->dst];
-    double end = sl_sim_come(s->half ? &w->out : &w->in, sim_now(s), link_of(s, &s->worker[m->src]),
-                             link_of(s, w), m->bytes);
-    sl_sim_events_push(&s->ev, end, SIM_DELIVER, m->dst, id);
-}
-
 bool sim_msg_is_void(const sim *s, const sim_msg *m) {
     return s->worker[m->dst].dead || s->worker[m->src].dead;
-}
-
-void sim_msg_deliver(sim *s, uint32_t id) {
-    sim_msg *m = &s->msg[id];
-    sim_worker *w = &s->worker[m->dst];
-    if (sim_msg_is_void(s, m)) {
-        sim_msg_drop(s, id);
-        return;
-    }
-    m->came_at = sim_now(s);
-    w->owed_us += work_of(s, link_of(s, w));
-    sim_note(w, event_of(s, m, SL_TRACE_RECV, m->src), sim_now(s), sim_now(s));
-    sim_inbox_push(s, &w->inbox, (sim_item){.kind = SIM_DELIVER, .what = id});
-    sim_touch(s, w);
 }
 
 /* ---- entries of aep, sets ---- */

@@ -81,11 +81,20 @@ static void fill_ranks(trial *x) {
     }
 }
 
+/* Expert workers follow those of attention, or are the same ones. */
+static uint32_t first_host(const trial *x) {
+    return x->t->ranks ? 0 : x->t->n_a;
+}
+
+static uint32_t n_workers(const trial *x) {
+    return first_host(x) + x->t->n_e;
+}
+
 static void place_even(trial *x) {
     uint32_t E = x->m.n_experts;
     for (uint32_t e = 0; e < E; e++) {
         x->p.place.first[e] = e;
-        x->p.place.host[e].worker = x->t->n_a + (uint32_t)((uint64_t)e * x->t->n_e / E);
+        x->p.place.host[e].worker = first_host(x) + (uint32_t)((uint64_t)e * x->t->n_e / E);
     }
     x->p.place.first[E] = E;
 }
@@ -101,7 +110,7 @@ static void place_ranks(trial *x, const sl_fill *f) {
         x->p.place.first[i] = at;
         for (uint32_t j = from[rank]; j < from[rank + 1]; j++) {
             until += f->piece[j].share;
-            x->p.place.host[at++] = (sl_host){x->t->n_a + f->piece[j].worker,
+            x->p.place.host[at++] = (sl_host){first_host(x) + f->piece[j].worker,
                                               (uint32_t)fmin(until * 0x1p32, UINT32_MAX)};
         }
     }
@@ -130,10 +139,12 @@ static sl_status place(trial *x, sl_err *err) {
 
 static sl_status prepare(trial *x, sl_err *err) {
     const sl_search_trial *t = x->t;
-    uint32_t n = t->n_a + t->n_e, blocks = sl_shape_n_moe(t->shape);
+    uint32_t n = n_workers(x), blocks = sl_shape_n_moe(t->shape);
     fill_model(x, blocks);
     fill_costs(x);
-    x->p = (sl_plan){.schedule = SL_SCHED_AEP,
+    x->p = (sl_plan){.schedule = t->ranks ? SL_SCHED_HYBRID : SL_SCHED_AEP,
+                     .attention_tp = t->ranks,
+                     .rail_bytes = SL_PLAN_RAIL_BYTES,
                      .lanes = 1,
                      .chunks = 1,
                      .policy = SL_POLICY_DEFRAG,
@@ -151,7 +162,9 @@ static sl_status prepare(trial *x, sl_err *err) {
                       .arrival = {.kind = SL_ARRIVAL_CLOSED, .concurrency = t->n_a * t->slots}};
     x->roles = sl_alloc(n, sizeof *x->roles);
     if (!x->roles) return sl_fail(err, SL_ERR_NOMEM, "trial of %u workers", n);
-    for (uint32_t i = 0; i < n; i++) x->roles[i] = i < t->n_a ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
+    for (uint32_t i = 0; i < n; i++)
+        x->roles[i] = (uint8_t)((i < t->n_a ? SL_ROLE_ATTENTION : 0) |
+                                (i >= first_host(x) ? SL_ROLE_EXPERT : 0));
     if (t->skew->on && t->skew->theta > 0) {
         x->popularity = sl_alloc((size_t)blocks * x->m.n_experts, sizeof *x->popularity);
         x->rank = sl_alloc((size_t)blocks * x->m.n_experts, sizeof *x->rank);
@@ -187,11 +200,12 @@ static sl_status simulate(trial *x, uint32_t warm, uint32_t steps, sl_search_tri
     double rows = (double)t->n_a * t->slots, pairs = pairs_of(t) * (warm + steps);
     const sl_sim_setup setup = {.model = &x->m,
                                 .plan = &x->p,
-                                .n_workers = t->n_a + t->n_e,
+                                .n_workers = n_workers(x),
                                 .roles = x->roles,
                                 .attention = &x->attention,
                                 .expert = &t->expert,
                                 .row_bytes = t->row_bytes,
+                                .shared_ports = t->ranks > 0,
                                 .popularity = x->popularity,
                                 .n_layers = x->m.n_moe,
                                 .load = &x->load,

@@ -1,6 +1,6 @@
-/* What the search cannot tell by a law, it tries out: a short run of an aep deployment in virtual
- * time (sim/deployment.h), all of the model's routed blocks, since batches fall apart the more the
- * more blocks there are; dense blocks are charged with the head. Requests only decode.
+/* What the search cannot tell by a law, it tries out: a short run of an aep or a hybrid deployment
+ * in virtual time (sim/deployment.h), all of the model's routed blocks, since batches fall apart
+ * the more the more blocks there are; dense blocks are charged with the head. Requests only decode.
  * Pure: the same trial has the same result. Thread: any. */
 #ifndef SL_SIM_TRIAL_H
 #define SL_SIM_TRIAL_H

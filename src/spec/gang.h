@@ -5,6 +5,7 @@
 #define SL_SPEC_GANG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define SL_SEGMENTS  8u          /* of a sum over k; a power of two */
@@ -36,6 +37,14 @@ static inline bool sl_ranks_can_be(uint32_t n) {
 static inline uint32_t sl_part_begin(uint32_t units, uint32_t part, uint32_t parts) {
     return (uint32_t)(((uint64_t)units * part + parts - 1) / parts);
 }
+
+/* A message of rows between two gangs may go in stripes, one by each rank's connection (schedule
+ * hybrid): where stripe i of n begins in `bytes`; that of n is where they end. */
+static inline size_t sl_stripe_begin(size_t bytes, uint32_t n, uint32_t i) {
+    return i == n ? bytes : bytes / n * i / 64 * 64;
+}
+/* Before the first of them, behind its header: what the message is. */
+#define SL_STRIPED_HEAD 16u
 
 /* What a rank holds of `units`. */
 typedef struct sl_extent {

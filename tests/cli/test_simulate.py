@@ -136,7 +136,8 @@ def test_pingpong_doubles_what_dep_does(tmp_path):
 @pytest.mark.parametrize("schedule,more", [("ep", ["--attention", 3]), ("eps", ["--attention", 2]), ("dep", ["--attention", 2, "--experts", 3]),
                                            ("pingpong", ["--attention", 2, "--experts", 2, "--microbatches", 3]),
                                            ("findep", ["--attention", 1, "--experts", 2, "--chunks", 3]),
-                                           ("aep", ["--attention", 2, "--experts", 2, "--policy", "rmf"])])
+                                           ("aep", ["--attention", 2, "--experts", 2, "--policy", "rmf"]),
+                                           ("hybrid", ["--attention", 3, "--tp", 2, "--rank-link", "5:200", "--rail-bytes", 20000, "--rail-links", "20:5"])])
 def test_every_schedule_ends_every_request(tmp_path, schedule, more):
     args = ["--schedule", schedule, *more, "--requests", 100, "--link", "20:10", "--jitter", "0.2", "--routing", "exp:0.5:permuted"]
     got = deployment(tmp_path, *args, "--seed", 3)
@@ -171,7 +172,9 @@ def test_estimates_are_marked(tmp_path):
 
 
 @pytest.mark.parametrize("args,text", [
-    (["--link", "fast"], "--link"), (["--duplex", "simplex"], "--duplex"), (["--die", "9@1"], "--die"), (["--die", "1"], "--die"),
+    (["--link", "fast"], "--link"), (["--ports", "wide"], "--ports: 'wide' is not fifo or shared"), (["--rail-links", "20:5"], "--rail-links is of schedule hybrid"),
+    (["--schedule", "hybrid", "--attention", "2", "--tp", "4", "--rank-link", "5:200", "--rail-links", "20:5,20:5"], "one link, or 3"),
+    (["--duplex", "simplex"], "--duplex"), (["--die", "9@1"], "--die"), (["--die", "1"], "--die"),
     (["--routing", "zipf:x"], "zipf"), (["--routing", "no-such-file"], "no-such-file"), (["--profile", "none.json"], "none.json"),
 ])
 def test_bad_options_are_refused(tmp_path, args, text):

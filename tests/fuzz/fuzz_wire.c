@@ -147,9 +147,9 @@ static void rails(const sl_wire_header *h, sl_span in, uint32_t n) {
         SL_ASSERT(memcmp(again, in.data, in.len) == 0);
     }
     if (h->kind == SL_MSG_STRIPED && sl_rails_striped_decode(in, n, &s, &err) == SL_OK) {
-        SL_ASSERT(sl_rails_cut(s.bytes, n, 1) == in.len - SL_RAILS_STRIPED_HEAD);
+        SL_ASSERT(sl_stripe_begin(s.bytes, n, 1) == in.len - SL_STRIPED_HEAD);
         sl_rails_striped_encode(&s, again);
-        SL_ASSERT(memcmp(again, in.data, SL_RAILS_STRIPED_HEAD) == 0);
+        SL_ASSERT(memcmp(again, in.data, SL_STRIPED_HEAD) == 0);
     }
 }
 

@@ -320,14 +320,14 @@ static void refused(uint16_t kind, const uint8_t *bytes, size_t len, const char 
 }
 
 static void striped(const sl_rails_striped *p, size_t first, const char *why) {
-    uint8_t bytes[SL_RAILS_STRIPED_HEAD + 1000] = {0};
+    uint8_t bytes[SL_STRIPED_HEAD + 1000] = {0};
     sl_rails_striped_encode(p, bytes);
-    refused(SL_MSG_STRIPED, bytes, SL_RAILS_STRIPED_HEAD + first, why);
+    refused(SL_MSG_STRIPED, bytes, SL_STRIPED_HEAD + first, why);
 }
 
 static void words_that_are_not_so(void **state) {
     (void)state;
-    const size_t first = sl_rails_cut(1000, 2, 1);
+    const size_t first = sl_stripe_begin(1000, 2, 1);
     uint8_t bytes[SL_RAILS_GREETING_HEAD + 7 * SL_RAILS_ADDRESS] = {0};
     sl_rails_greeting g = {.n = 2, .key = 7};
     striped(&(sl_rails_striped){SL_MSG_DISPATCH, 1000, 2}, first, "1 expected");
@@ -394,7 +394,7 @@ static void words_there_and_back(void **state) {
         assert_memory_equal(&g, &got, sizeof g);
         for (size_t total = 0; total < 5000; total += 37)
             for (uint32_t i = 0; i < n; i++)
-                assert_true(sl_rails_cut(total, n, i) <= sl_rails_cut(total, n, i + 1));
+                assert_true(sl_stripe_begin(total, n, i) <= sl_stripe_begin(total, n, i + 1));
     }
 }
 

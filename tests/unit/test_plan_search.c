@@ -321,7 +321,7 @@ static void aep_is_tried(void **state) {
     double bound = result.top[SL_LAYOUT_AEP][0].tokens_per_s;
     assert_true(result.top[SL_LAYOUT_AEP][0].bound);
     assert_true(sl_search_winner(&result)->layout.kind != SL_LAYOUT_AEP);
-    p.try_aep = sl_sim_try;
+    p.trial = sl_sim_try;
     run(&p, 4);
     assert_true(result.n_top[SL_LAYOUT_AEP] > 0);
     for (uint32_t i = 0; i < result.n_top[SL_LAYOUT_AEP]; i++) {
@@ -333,6 +333,45 @@ static void aep_is_tried(void **state) {
         assert_true(fabs(c->tpot_us / r.step_us - 1) < 1e-12 && c->tpot_us <= w.slo_tpot_us);
         assert_true(!c->bound && c->tokens_per_s < 1.15 * bound);
     }
+}
+
+/* Gangs on nodes are predicted as they run: by a law that is nearly right, and by a trial. */
+static void hybrid_is_tried(void **state) {
+    (void)state;
+    sl_workload w = lengths(400, 100);
+    w.slo_tpot_us = 200e3;
+    sl_search_problem p = problem("qwen3-30b-a3b", "cpu-4x10g", &w);
+    sl_node_group *g = &cluster.group[0];
+    g->devices_per_node = 4;
+    g->intra = (sl_link_tier){.bandwidth = 40e9, .latency_us = 3};
+    p.decode_only = true;
+    p.kinds = 1u << SL_LAYOUT_HYBRID;
+    run(&p, 8);
+    static sl_candidate law[8];
+    const uint32_t n = result.n_top[SL_LAYOUT_HYBRID];
+    memcpy(law, result.top[SL_LAYOUT_HYBRID], n * sizeof *law);
+    p.trial = sl_sim_try;
+    run(&p, 8);
+    uint32_t tried = 0;
+    for (uint32_t i = 0; i < result.n_top[SL_LAYOUT_HYBRID]; i++) {
+        const sl_candidate *c = &result.top[SL_LAYOUT_HYBRID][i];
+        if (c->tried_us <= 0) continue; /* nothing travels, or it is too large to be tried */
+        sl_search_trial t = trial_of(&p, &c->layout, c->rows);
+        sl_search_tried r;
+        sl_err err;
+        assert_int_equal(t.ranks, c->layout.tp_a);
+        assert_int_equal(sl_sim_try(&t, &r, &err), SL_OK);
+        assert_true(fabs(c->tpot_us / r.step_us - 1) < 1e-12 && c->tpot_us <= w.slo_tpot_us);
+        for (uint32_t j = 0; j < n; j++) {
+            if (memcmp(&law[j].layout, &c->layout, sizeof c->layout) != 0) continue;
+            const double by_law = law[j].tokens_per_s, by_trial = c->tokens_per_s;
+            printf("%u x %u, %u rows: %.1f tok/s by law, %.1f tried\n", c->layout.n_a,
+                   c->layout.tp_a, c->rows, by_law, by_trial);
+            assert_true(fabs(by_trial / by_law - 1) < 0.15);
+            tried++;
+        }
+    }
+    assert_true(tried >= 2);
 }
 
 /* A measured device cut over several: a link that costs nothing halves what is cut, and one that
@@ -387,6 +426,7 @@ int main(void) {
         cmocka_unit_test(measured_costs_are_cut),
         cmocka_unit_test(a_short_trial_tells_what_a_long_one_does),
         cmocka_unit_test(aep_is_tried),
+        cmocka_unit_test(hybrid_is_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

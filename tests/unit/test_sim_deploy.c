@@ -205,6 +205,106 @@ static void pipelines_take_their_law(void **state) {
     }
 }
 
+/* Long messages of rows go over all ranks' ports, short ones over the first. In a block each node
+ * sends its rows, and those that came to it, to every other one; where ports are shared all of them
+ * are there at the end of the last. */
+static void hybrid_takes_its_law(void **state) {
+    (void)state;
+    static const sl_link_cost slow[3] = {{.alpha_us = 300, .byte_us = 0.1},
+                                         {.alpha_us = 300, .byte_us = 0.1},
+                                         {.alpha_us = 300, .byte_us = 0.1}};
+    static const struct {
+        uint32_t nodes, ranks, least;
+        const sl_link_cost *rails;
+        double byte_us; /* of the port that ends last */
+        uint32_t stripes;
+    } rows[] = {{2, 1, 1, NULL, 0.05, 1},        {2, 2, 1, NULL, 0.05, 2},
+                {2, 4, 1, NULL, 0.05, 4},        {2, 4, 1, slow, 0.1, 4},
+                {2, 4, 1u << 27, NULL, 0.05, 1}, {3, 2, 1, NULL, 0.05, 2}};
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        static scene x;
+        const uint32_t nodes = rows[i].nodes;
+        model_of(&x.m, 8, 0, 6, 6);
+        x.c = (sl_costs){
+            .stage =
+                {[SL_COST_ATTENTION] = {.fixed_us = 10000}, [SL_COST_EXPERT] = {.fixed_us = 1000}},
+            .link = {.alpha_us = 300, .byte_us = 0.05}};
+        scene_init(&x, nodes, 0, SL_SCHED_HYBRID);
+        x.p.attention_tp = rows[i].ranks;
+        x.p.rail_bytes = rows[i].least;
+        x.s.rail_link = rows[i].rails;
+        x.s.shared_ports = true;
+        x.s.row_bytes = 8192;
+        lengths(&x, 1, 1, 200, 300);
+        closed(&x, 24 * nodes);
+        x.s.warmup_us = 1e7;
+        x.s.measure_us = 2e7;
+        sl_sim_result r = run(&x);
+        const double layer = 24 * nodes * 1e6 / r.tokens_per_s / 8;
+        const double bytes = 24 * 8192.0 * (nodes - 1) / rows[i].stripes;
+        const double law = 10000 + 6000.0 / nodes + 2 * (300 + bytes * rows[i].byte_us);
+        printf("hybrid %u x %u, messages from %u bytes on in stripes: a layer takes %.1f us, law "
+               "%.1f\n",
+               nodes, rows[i].ranks, rows[i].least, layer, law);
+        assert_true(fabs(layer / law - 1) < 0.02);
+        assert_true(r.worker[0].out > 0.1 && r.worker[0].out <= 1);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
+/* What worker `from` has sent to `to`, or got from it: sizes in the order of the trace. */
+static size_t messages_of(const sl_trace *t, sl_trace_kind kind, uint32_t peer, uint32_t *bytes,
+                          size_t room) {
+    size_t n = 0;
+    for (uint64_t i = 0; i < sl_trace_count(t) && n < room; i++) {
+        const sl_trace_event *e = sl_trace_at(t, i);
+        if (e->kind == kind && e->peer == peer) bytes[n++] = e->bytes;
+    }
+    return n;
+}
+
+/* A short message goes over the first port alone, and may not overtake a long one whose last stripe
+ * comes by a slow one. */
+static void what_is_behind_stripes_waits(void **state) {
+    (void)state;
+    static const sl_link_cost slow = {.alpha_us = 5000, .byte_us = 0.5};
+    for (int shared = 0; shared < 2; shared++) {
+        static scene x;
+        enum { ROOM = 4096 };
+        static uint32_t sent[ROOM], got[ROOM];
+        model_of(&x.m, 4, 0, 8, 2);
+        x.c = (sl_costs){.stage = {[SL_COST_ATTENTION] = {.fixed_us = 100, .row_us = 10},
+                                   [SL_COST_EXPERT] = {.fixed_us = 50}},
+                         .link = {.alpha_us = 10, .byte_us = 0.001}};
+        scene_init(&x, 3, 0, SL_SCHED_HYBRID);
+        x.p.attention_tp = 2;
+        x.p.rail_bytes = 1500;
+        x.s.rail_link = &slow;
+        x.s.shared_ports = shared;
+        x.s.jitter = 0.3;
+        x.s.trace_events = 100000;
+        lengths(&x, 1, 20, 5, 20);
+        closed(&x, 12);
+        x.load.n_requests = 40;
+        sl_sim_result r = run(&x);
+        uint32_t longer = 0, shorter = 0;
+        for (uint32_t from = 0; from < 3; from++) {
+            for (uint32_t to = 0; to < 3; to++) {
+                if (from == to) continue;
+                const size_t n = messages_of(r.trace[from], SL_TRACE_SEND, to, sent, ROOM);
+                const size_t m = messages_of(r.trace[to], SL_TRACE_RECV, from, got, ROOM);
+                assert_true(m > 50 && m <= n && n < ROOM);
+                assert_memory_equal(sent, got, m * sizeof *got);
+                for (size_t i = 0; i < m; i++) *(got[i] >= 1600 ? &longer : &shorter) += 1;
+            }
+        }
+        assert_true(longer > 50 && shorter > 50);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
 static void pipelines_that_are_not_simulated_are_refused(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -379,6 +479,9 @@ static void draw_scene(scene *x, uint64_t *rng) {
     x->s.seed = sl_rng_next(rng);
     x->s.jitter = 0.1 * upto(rng, 0, 5);
     x->s.message_us = upto(rng, 0, 5);
+    x->s.shared_ports = upto(rng, 0, 1);
+    x->p.attention_tp = schedule == SL_SCHED_HYBRID ? 1u << upto(rng, 0, 2) : 1;
+    x->p.rail_bytes = 1u << upto(rng, 0, 14);
     if (upto(rng, 0, 1)) skew(x, 0.5, true, 3);
 }
 
@@ -552,6 +655,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(schedules_take_their_laws),
         cmocka_unit_test(pipelines_take_their_law),
         cmocka_unit_test(pipelines_that_are_not_simulated_are_refused),
+        cmocka_unit_test(hybrid_takes_its_law),
+        cmocka_unit_test(what_is_behind_stripes_waits),
         cmocka_unit_test(findep_cuts_by_the_costs_of_its_plan),
         cmocka_unit_test(nobody_runs_ahead_of_the_coordinator),
         cmocka_unit_test(amoe_table),

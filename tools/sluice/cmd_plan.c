@@ -208,7 +208,7 @@ int cmd_plan(const sl_options *o) {
                            .decode_only = o->decode_only,
                            .runnable = o->runnable,
                            .as_published = o->as_published,
-                           .try_aep = sl_sim_try};
+                           .trial = sl_sim_try};
     sl_search_result *r = sl_alloc(1, sizeof *r);
     sl_cluster *cluster = sl_alloc(1, sizeof *cluster);
     sl_status st = r && cluster ? SL_OK : sl_fail(&err, SL_ERR_NOMEM, "search");

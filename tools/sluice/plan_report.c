@@ -81,13 +81,14 @@ static uint32_t sort_rows(const sl_search_result *r, const sl_candidate **rows) 
 
 static void print_notes(const sl_search_problem *p, const sl_candidate *const *rows, uint32_t n,
                         FILE *out) {
-    bool planned = false, bound = false, estimated = false, tried = false;
+    bool planned = false, bound = false, estimated = false, aep = false, hybrid = false;
     bool derived = false;
     for (uint32_t i = 0; i < n; i++) {
         planned = planned || sl_layout_not_run(p, &rows[i]->layout);
         bound = bound || rows[i]->bound;
         derived = derived || rows[i]->derived;
-        tried = tried || rows[i]->tried_us > 0;
+        aep = aep || (rows[i]->tried_us > 0 && rows[i]->layout.kind == SL_LAYOUT_AEP);
+        hybrid = hybrid || (rows[i]->tried_us > 0 && rows[i]->layout.kind == SL_LAYOUT_HYBRID);
         estimated = estimated || rows[i]->estimated;
     }
     if (estimated)
@@ -100,8 +101,11 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)
         fprintf(out, "~ optimistic, as there is no law for it: sluice simulate tells more.\n");
-    if (tried)
+    if (aep)
         fprintf(out, "aep has no law: its steps are simulated, as far as they are small enough.\n");
+    if (hybrid)
+        fprintf(out,
+                "hybrid is simulated as it runs, where it is small enough; else by its law.\n");
 }
 
 static void print_front(const sl_search_problem *p, const sl_search_result *r, FILE *out) {

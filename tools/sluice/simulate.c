@@ -120,6 +120,43 @@ static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) 
     return SL_OK;
 }
 
+/* Rails are connections, to each node one. */
+static sl_status read_ports(const sl_options *o, sl_simulation *x, sl_err *err) {
+    const bool shared = strcmp(o->ports, "shared") == 0;
+    if (o->ports[0] && !shared && strcmp(o->ports, "fifo") != 0)
+        return sl_fail(err, SL_ERR_ARG, "--ports: '%.20s' is not fifo or shared", o->ports);
+    x->setup.shared_ports = shared || (!o->ports[0] && x->plan.schedule == SL_SCHED_HYBRID);
+    return SL_OK;
+}
+
+/* Ports of the ranks that have one of their own. Left out they are like the first's. */
+static sl_status read_rails(const sl_options *o, sl_simulation *x, sl_err *err) {
+    const uint32_t rails = sl_plan_rails(&x->plan);
+    const char *at = o->rail_links;
+    uint32_t n = 0;
+    if (!*at) return SL_OK;
+    if (rails == 1)
+        return sl_fail(err, SL_ERR_ARG, "--rail-links is of schedule hybrid, this is %s",
+                       sl_schedule_name(x->plan.schedule));
+    for (; at; n++) {
+        const size_t length = strcspn(at, ",");
+        const char *end = at[length] ? at + length : NULL;
+        char one[64];
+        if (n == rails - 1 || length >= sizeof one) break;
+        snprintf(one, sizeof one, "%.*s", (int)length, at);
+        sl_status st = sl_link_parse("--rail-links", "", one, &x->rail_link[n], err);
+        if (st != SL_OK) return st;
+        x->rail_link[n].half_duplex = x->attention.link.half_duplex;
+        at = end ? end + 1 : NULL;
+    }
+    if (at || (n != 1 && n != rails - 1))
+        return sl_fail(err, SL_ERR_ARG, "--rail-links '%.60s': one link, or %u, of ranks 1 to %u",
+                       o->rail_links, rails - 1, rails - 1);
+    for (; n < rails - 1; n++) x->rail_link[n] = x->rail_link[0];
+    x->setup.rail_link = x->rail_link;
+    return SL_OK;
+}
+
 /* The link between a worker's ranks: said, the emulated device's, or what was measured within a
  * machine. */
 static sl_status rank_link(const sl_options *o, const sl_simulation *x, sl_link_cost *out,
@@ -178,7 +215,9 @@ static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has
         st = sl_fail(err, SL_ERR_ARG, "no costs: --profile, --device or a model with known shape");
     }
     if (st == SL_OK) st = apply_ranks(o, shape, has_shape, x, err);
-    return st == SL_OK ? apply_link(o, x, err) : st;
+    if (st == SL_OK) st = apply_link(o, x, err);
+    if (st == SL_OK) st = read_ports(o, x, err);
+    return st == SL_OK ? read_rails(o, x, err) : st;
 }
 
 /* A plan is the best for the costs that it was made with. */
@@ -286,10 +325,6 @@ sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *x, sl_err *e
     bool has_shape;
     sl_status st = read_model(o->arg[0], &x->model, &shape, &has_shape, err);
     if (st == SL_OK) st = sl_deploy_plan(o, &x->model, &x->plan, err);
-    if (st == SL_OK && x->plan.schedule == SL_SCHED_HYBRID)
-        st = sl_fail(err, SL_ERR_UNSUPPORTED,
-                     "schedule hybrid is not simulated: what it adds to ep is links of their own "
-                     "for ranks");
     if (st == SL_OK) st = read_costs(o, &shape, has_shape, x, err);
     if (st == SL_OK) compare_origin(o, x);
     if (st == SL_OK) st = read_load(o, x, err);

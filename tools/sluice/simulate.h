@@ -4,6 +4,7 @@
 
 #include "base/options.h"
 #include "sim/deployment.h"
+#include "spec/gang.h"
 
 #define SL_SIMULATE_MAX_DEATHS 64u
 
@@ -12,6 +13,7 @@ typedef struct sl_simulation {
     sl_plan plan;
     sl_costs attention, expert;
     sl_workload load;
+    sl_link_cost rail_link[SL_MAX_RANKS]; /* of ranks 1 and up */
     double *popularity;
     sl_sim_death death[SL_SIMULATE_MAX_DEATHS];
     char source[128];                /* where the costs are from */
