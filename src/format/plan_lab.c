@@ -10,6 +10,7 @@
 
 #define MAX_COST_US 1e9
 #define MAX_SCALE   1e6
+#define MAX_PERIOD  65536u
 
 static const char emulated[] = "emulated:";
 
@@ -95,17 +96,22 @@ static json_t *link_json(const sl_link_cost *l) {
 }
 
 sl_status sl_device_from_json(sl_json v, sl_device_spec *out, sl_err *err) {
-    const char *keys[SL_COST_COUNT + 5] = {"time_scale", "crash_id", "grouped", "rank_link",
-                                           "comment"};
+    const char *keys[SL_COST_COUNT + 7] = {"time_scale", "crash_id", "grouped", "rank_link",
+                                           "comment",    "repeats",  "strays"};
     uint64_t crash_id = 0;
     sl_device_spec d = {.kind = SL_DEVICE_EMULATED, .time_scale = 1};
-    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 5] = sl_cost_name((sl_cost_kind)i);
+    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 7] = sl_cost_name((sl_cost_kind)i);
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
         st = sl_json_f64(v, "time_scale", SL_JSON_OPTIONAL, 1e-6, MAX_SCALE, &d.time_scale, err);
     if (st == SL_OK)
         st = sl_json_u64(v, "crash_id", SL_JSON_OPTIONAL, 0, UINT32_MAX, &crash_id, err);
     d.crash_id = (uint32_t)crash_id;
+    if (st == SL_OK)
+        st = sl_json_u32(v, "repeats", SL_JSON_OPTIONAL, 1, MAX_PERIOD, &d.text_period, err);
+    if (st == SL_OK) st = sl_json_f64(v, "strays", SL_JSON_OPTIONAL, 0, 1, &d.text_strays, err);
+    if (st == SL_OK && d.text_strays > 0 && !d.text_period)
+        st = sl_json_fail(v, "strays", err, SL_ERR_ARG, "from a text that repeats (repeats)");
     for (size_t i = 0; st == SL_OK && i < SL_COST_COUNT; i++)
         st = read_cost(v, sl_cost_name((sl_cost_kind)i), &d.cost[i], err);
     if (st == SL_OK) st = sl_json_bool(v, "grouped", SL_JSON_OPTIONAL, &d.grouped, err);
@@ -157,6 +163,8 @@ json_t *sl_device_json(const sl_device_spec *d) {
         json_pack("{s:f, s:I}", "time_scale", d->time_scale, "crash_id", (json_int_t)d->crash_id);
     for (size_t i = 0; v && i < SL_COST_COUNT; i++)
         json_object_set_new(v, sl_cost_name((sl_cost_kind)i), stage_json(&d->cost[i]));
+    if (v && d->text_period) json_object_set_new(v, "repeats", json_integer(d->text_period));
+    if (v && d->text_strays > 0) json_object_set_new(v, "strays", json_real(d->text_strays));
     if (v && d->grouped) json_object_set_new(v, "grouped", json_true());
     if (v && (d->rank_link.alpha_us > 0 || d->rank_link.byte_us > 0))
         json_object_set_new(v, "rank_link", link_json(&d->rank_link));

@@ -155,6 +155,20 @@ static sl_status read_slo(sl_yaml root, sl_workload *w, sl_err *err) {
     return st;
 }
 
+static sl_status read_guesses(sl_yaml root, sl_workload *w, sl_err *err) {
+    static const char *const keys[] = {"right", "found"};
+    sl_yaml v = {0};
+    sl_status st = sl_yaml_child(root, "guesses", SL_JSON_OPTIONAL, SL_YAML_MAP, &v, err);
+    if (st != SL_OK || !v.doc) return st;
+    w->guess_found = 1;
+    st = sl_yaml_only(v, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_yaml_f64(v, "right", SL_JSON_REQUIRED, SL_UNIT_NONE, 1e-6, 1, &w->guess_right, err);
+    if (st == SL_OK)
+        st = sl_yaml_f64(v, "found", SL_JSON_OPTIONAL, SL_UNIT_NONE, 0, 1, &w->guess_found, err);
+    return st;
+}
+
 static sl_status read_routing(sl_yaml root, sl_route_skew *s, sl_err *err) {
     static const char *const keys[] = {"exp", "permuted", "seed"};
     sl_yaml v = {0};
@@ -227,8 +241,8 @@ static void name_after(const char *path, sl_workload *w) {
 }
 
 sl_status sl_workload_parse(const char *file, sl_span text, sl_workload *out, sl_err *err) {
-    static const char *const keys[] = {"name",     "input", "output",  "arrival",
-                                       "requests", "slo",   "routing", "trace"};
+    static const char *const keys[] = {"name", "input",   "output", "arrival", "requests",
+                                       "slo",  "routing", "trace",  "guesses"};
     sl_yaml_doc *doc = NULL;
     sl_workload w = {0};
     const char *name = NULL;
@@ -248,6 +262,7 @@ sl_status sl_workload_parse(const char *file, sl_span text, sl_workload *out, sl
                          &w.n_requests, err);
     if (st == SL_OK) st = read_slo(root, &w, err);
     if (st == SL_OK) st = read_routing(root, &w.skew, err);
+    if (st == SL_OK) st = read_guesses(root, &w, err);
     if (st == SL_OK)
         *out = w;
     else

@@ -5,6 +5,7 @@
  *   arrival: {poisson: 12.5}       # requests/s; or {closed: 256}, {closed: full}, {trace: 2.0}
  *   requests: 5000
  *   slo: {ttft: 2s, tpot: 150ms, quantile: 0.9}
+ *   guesses: {right: 0.9, found: 0.6} # speculation: how often the next one is right, and there
  *   routing: {exp: 0.6, permuted: true, seed: 7} # popularity of experts; left out: uniform
  *   trace: requests.jsonl                        # lengths and times; beside the file
  *

@@ -10,11 +10,16 @@
 #define TIME_SHARE  0.2  /* of a measurement in the averages */
 #define FIRST_PRICE 0.3  /* of a row, before one was measured */
 
+void sl_draft_begin(sl_draft *d) {
+    *d = (sl_draft){0};
+    for (uint32_t i = 0; i < SL_DRAFT_KINDS; i++) d->chance[i] = FIRST;
+}
+
 sl_status sl_draft_open(sl_draft *d, uint32_t tokens, sl_err *err) {
     uint32_t bits = 8;
     while (bits < MOST_BITS && (1u << bits) / 2 < tokens) bits++;
-    *d = (sl_draft){.mask = (1u << bits) - 1};
-    for (uint32_t i = 0; i < SL_DRAFT_KINDS; i++) d->chance[i] = FIRST;
+    sl_draft_begin(d);
+    d->mask = (1u << bits) - 1;
     d->behind = sl_alloc((size_t)d->mask + 1, sizeof *d->behind);
     return d->behind ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "guesses of %u tokens", tokens);
 }

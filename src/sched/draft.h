@@ -38,6 +38,9 @@ typedef struct sl_draft {
     double chance[SL_DRAFT_KINDS];
 } sl_draft;
 
+/* Chances before anything is known; nothing else of *d is there (the simulator's requests have no
+ * text). */
+void sl_draft_begin(sl_draft *d);
 /* For a request of at most `tokens` tokens. SL_ERR_NOMEM. */
 sl_status sl_draft_open(sl_draft *d, uint32_t tokens, sl_err *err) SL_MUST_CHECK;
 void sl_draft_close(sl_draft *d); /* zeroed is fine */

@@ -340,8 +340,10 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
         s->plan->max_num_batched_tokens / s->plan->lanes < 1)
         return sl_fail(err, SL_ERR_ARG, "plan of %u lanes, %u chunks, %u rows a step",
                        s->plan->lanes, s->plan->chunks, s->plan->max_num_batched_tokens);
-    if (s->plan->speculate)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "speculate %s: guesses are not simulated",
+    if (s->plan->speculate && !(s->load->guess_right > 0))
+        return sl_fail(err, SL_ERR_ARG,
+                       "speculate %s: how many guesses are right has to be said: --acceptance, or "
+                       "guesses of the workload",
                        sl_speculate_names[s->plan->speculate]);
     if (s->plan->kv_replicas)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -401,6 +403,7 @@ static sl_status create(sim *s) {
     s->sigma = o->jitter > 0 ? sqrt(log(1 + o->jitter * o->jitter)) : 0;
     s->rng = o->seed * 2 + 1;
     s->lengths_rng = o->seed + 0x5eed;
+    s->guess_rng = o->seed + 0x9e55;
     s->serving = true;
     s->free_msg = s->free_entry = SIM_NONE;
     s->workers = sl_alloc_arrays(

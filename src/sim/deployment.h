@@ -60,7 +60,7 @@ typedef struct sl_sim_setup {
     const sl_sim_death *death;
     uint32_t n_deaths;
     double notice_us;
-    const sl_workload *load;
+    const sl_workload *load; /* with guess_right, where the plan guesses */
     uint32_t max_open; /* requests in the system; further ones are refused; 0: no limit */
     double warmup_us, measure_us; /* measure_us 0: until all requests have ended */
     /* Instead of times: what is measured begins after warmup_tokens and lasts so many more; 0: no.
@@ -102,6 +102,7 @@ typedef struct sl_sim_result {
     uint64_t events, messages;
     double message_bytes;
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost; /* of MoE blocks */
+    uint64_t guesses, guesses_right; /* rows of guesses that were run, in the whole run; right */
     uint32_t n_workers;
     sl_sim_worker_stats *worker; /* owned */
     sl_trace **trace;            /* [n_workers], owned; NULL: none was asked for */

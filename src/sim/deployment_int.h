@@ -122,6 +122,8 @@ typedef struct sim_lane {
     sl_life *life;     /* [max_slots], of sim_attn.slots */
     uint32_t *request; /* [max_slots] whose life it is */
     sl_step step;
+    sl_draft *draft;                /* [max_slots] with guesses; else NULL, as... */
+    uint32_t *first_pos;            /* ...[max_slots + 1] where parts of the step begin */
     uint32_t n_drawn;               /* tokens of the running step */
     double keys, began_at, sent_at; /* of the running step */
     uint32_t layer;
@@ -248,7 +250,7 @@ typedef struct sim {
     double scale, sigma;
     uint32_t n_busy;           /* workers that compute... */
     double busy_area, busy_at; /* ...and their times in all, up to busy_at */
-    uint64_t rng, lengths_rng;
+    uint64_t rng, lengths_rng, guess_rng;
     sl_status status;
     sl_err *err;
 
@@ -385,6 +387,15 @@ void sim_attn_give_way(sim *s, sim_worker *w, sl_life *life);
 bool sim_attn_end_head(sim *s, sim_worker *w, sim_lane *l);
 /* Keys that so many rows from position `done` on attend to, the mean over blocks. */
 double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
+/* The lane's step is formed, and its rows are not in the cache yet. */
+void sim_guess_begin_step(sim_lane *l);
+/* A request comes to that slot. */
+void sim_guess_begin(sim_lane *l, uint32_t slot);
+/* What may be said next by the request of a part, whose step ends. */
+void sim_guess(sim *s, sim_lane *l, const sl_step_part *part);
+/* Whether row `row` of the step, of that part, draws a token; and if it does, whether the guess was
+ * right. */
+bool sim_guess_draws(sim *s, sim_lane *l, uint32_t part, uint32_t row);
 /* Every request here is lost. */
 void sim_attn_lose(sim *s, sim_worker *w);
 double sim_attn_depth(const sim *s, const sim_worker *w);

@@ -92,6 +92,8 @@ static void on_submit(sim *s, sim_worker *w, uint32_t request) {
     SL_ASSERT(life);
     s->req[request].life = life;
     *request_of(w, life) = request;
+    sim_guess_begin(&w->attn->lane[sl_slots_lane(&w->attn->slots, life)],
+                    sl_slots_index(&w->attn->slots, life));
     sim_attn_wake(s, w, life);
 }
 
@@ -150,6 +152,7 @@ static void begin_step(sim *s, sim_lane *l) {
     sl_step_form(&l->step, (uint64_t)sim_now(s));
     l->began_at = sim_now(s);
     l->keys = 0;
+    sim_guess_begin_step(l);
     for (size_t i = 0; i < l->step.n_parts; i++)
         l->keys += sim_attn_keys(s, l->life[l->step.part[i].slot].done, l->step.part[i].rows);
 }
@@ -160,6 +163,7 @@ static void draw(sim *s, sim_worker *w, sim_lane *l, const sl_head_piece *piece)
         uint32_t part = w->attn->head.part[i];
         sl_life *life = &l->life[l->step.part[part].slot];
         if (!sl_step_is_open(&l->step, part)) continue;
+        if (!sim_guess_draws(s, l, part, w->attn->head.row[i])) continue;
         bool last = sl_life_append(life);
         tell(s, w, last ? SIM_TOLD_LAST : SIM_TOLD_TOKEN, life);
         if (last) release(s, w, life);
@@ -171,8 +175,13 @@ static void end_step(sim *s, sim_worker *w, sim_lane *l) {
     sl_step *step = &l->step;
     uint32_t tokens = l->n_drawn, rows = step->rows;
     l->n_drawn = 0;
-    for (size_t i = 0; i < step->n_parts; i++)
-        if (sl_step_ends(step, i)) give_way(s, w, &l->life[step->part[i].slot]);
+    s->result.guesses += step->guesses;
+    for (size_t i = 0; i < step->n_parts; i++) {
+        if (sl_step_ends(step, i))
+            give_way(s, w, &l->life[step->part[i].slot]);
+        else if (sl_step_is_open(step, i))
+            sim_guess(s, l, &step->part[i]);
+    }
     sl_step_end(step, (uint64_t)sim_now(s));
     sim_note_span(s, w,
                   (sl_trace_event){.kind = SL_TRACE_STEP,
@@ -251,7 +260,7 @@ static void start_head(sim *s, sim_worker *w, sim_lane *l) {
     sl_head_piece piece;
     if (!h->open) sl_head_open(h, &l->step);
     if (!sl_head_next(h, &piece) || piece.kind != SL_HEAD_COLUMNS) return;
-    double all = l->step.samples, pieces = all * sl_head_column_pieces(h);
+    double all = l->step.samples + l->step.guesses, pieces = all * sl_head_column_pieces(h);
     double us = sl_stage_cost_us(&s->s->attention->stage[SL_COST_HEAD], all, 0) * h->rows / pieces;
     sim_kernel_add(s, w, SL_TRACE_HEAD, &(sl_stage_cost){.fixed_us = us}, h->rows, 0);
 }
@@ -388,8 +397,14 @@ static sl_status create_lane(sim *s, sim_worker *w, sim_lane *l) {
     l->life = sl_slots_of(&w->attn->slots, lane);
     l->request = sl_alloc(s->max_slots, sizeof *l->request);
     if (!l->request) return sim_oom(s, "a lane");
+    if (s->p->speculate) {
+        l->draft = sl_alloc(s->max_slots, sizeof *l->draft);
+        l->first_pos = sl_alloc(s->max_slots + 1u, sizeof *l->first_pos);
+        if (!l->draft || !l->first_pos) return sim_oom(s, "guesses");
+    }
     sl_status st = sl_step_create(&w->attn->slots, &s->cut, lane, s->max_rows,
                                   s->p->prefill_stretch, &l->step, s->err);
+    l->step.price.speculate = s->p->speculate;
     if (st != SL_OK || s->aep) return st;
     return sl_member_init(&l->member, w->id, 0,
                           s->err); /* sets grow: most lanes may never have one */
@@ -429,6 +444,8 @@ void sim_attn_free(sim *s, sim_worker *w) {
         sl_member_free(&lane->member);
         sim_set_drop(lane->next);
         sl_free(lane->request);
+        sl_free(lane->draft);
+        sl_free(lane->first_pos);
         sl_step_free(&lane->step);
     }
     sl_free(a->lane);

@@ -58,13 +58,14 @@ static void start_head(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
     sim_lane *l = &w->attn->lane[0];
     sl_parts_head(&f->parts, (uint64_t)sim_now(s), &l->step);
+    sim_guess_begin_step(l);
     l->began_at = sim_now(s);
     for (uint32_t i = 0; i < f->parts.n_batch; i++)
         l->began_at = SL_MIN(l->began_at, f->part[f->parts.batch[i]].began_at);
     sl_head_open(&w->attn->head, &l->step);
     if (l->step.samples)
-        sim_kernel_add(s, w, SL_TRACE_HEAD, &s->s->attention->stage[SL_COST_HEAD], l->step.samples,
-                       0);
+        sim_kernel_add(s, w, SL_TRACE_HEAD, &s->s->attention->stage[SL_COST_HEAD],
+                       l->step.samples + l->step.guesses, 0);
 }
 
 static void start_shared(sim *s, sim_worker *w) {
@@ -242,8 +243,10 @@ sl_status sim_flow_create(sim *s, sim_worker *w) {
     if (!f) return sim_oom(s, "parts");
     w->attn->flow = f;
     f->part = sl_alloc(s->max_slots, sizeof *f->part);
-    return f->part ? sl_parts_create(&w->attn->slots, &shape, &f->parts, s->err)
-                   : sim_oom(s, "parts");
+    if (!f->part) return sim_oom(s, "parts");
+    sl_status st = sl_parts_create(&w->attn->slots, &shape, &f->parts, s->err);
+    f->parts.price.speculate = s->p->speculate;
+    return st;
 }
 
 void sim_flow_free(sim_attn *a) {

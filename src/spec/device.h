@@ -55,6 +55,10 @@ typedef struct sl_device_spec {
     sl_device_kind kind;
     double time_scale; /* EMULATED: every stage takes so many times its cost */
     uint32_t crash_id; /* EMULATED: a row with this token crashes the worker; 0: none */
+    /* EMULATED: what is said goes round after so many tokens, and so large a share of them stray:
+     * what follows is another round. 0: ids go on. */
+    uint32_t text_period;
+    double text_strays;
     sl_stage_cost cost[SL_COST_COUNT];
     bool grouped;           /* EMULATED: as of sl_costs */
     sl_link_cost rank_link; /* EMULATED: between the ranks of a gang; all zero: not known */

@@ -305,6 +305,97 @@ static void what_is_behind_stripes_waits(void **state) {
     }
 }
 
+/* Of a request's guesses those before the first wrong one count: right + right^2 + ... tokens more
+ * a step, after the share of steps that have any. */
+static void guesses_take_their_law(void **state) {
+    (void)state;
+    static const struct {
+        sl_schedule schedule;
+        uint32_t requests;
+        double right, found;
+    } rows[] = {{SL_SCHED_DEP, 1, 1, 1},
+                {SL_SCHED_DEP, 1, 0.5, 1},
+                {SL_SCHED_EP, 4, 0.8, 0.5},
+                {SL_SCHED_AEP, 1, 0.8, 1}};
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        static scene x;
+        const bool together = rows[i].schedule == SL_SCHED_EP;
+        model_of(&x.m, 4, 0, 8, 2);
+        x.c = (sl_costs){
+            .stage = {
+                [SL_COST_ATTENTION] = {.fixed_us = 1000}, [SL_COST_EXPERT] = {.floor_us = 1}}};
+        scene_init(&x, 1, together ? 0 : 1, rows[i].schedule);
+        x.p.speculate = SL_SPECULATE_ALWAYS;
+        x.load.guess_right = rows[i].right;
+        x.load.guess_found = rows[i].found;
+        x.s.control_us = 0;
+        lengths(&x, 1, 1, 3000, 3000);
+        closed(&x, rows[i].requests);
+        x.load.n_requests = rows[i].requests;
+        sl_sim_result r = run(&x);
+        double more = 0;
+
+        for (uint32_t k = 1; k <= SL_DRAFT_MOST; k++) more += pow(rows[i].right, k) * rows[i].found;
+        const double steps = 3000.0 * rows[i].requests / r.tokens_per_s / 4020e-6;
+        const double each = 3000 / steps;
+        printf("schedule %d, %u requests, %.1f right, %.1f found: %.3f tokens a step, law %.3f\n",
+               rows[i].schedule, rows[i].requests, rows[i].right, rows[i].found, each, 1 + more);
+        if (rows[i].requests == 1)
+            assert_true(fabs(each / (1 + more) - 1) < 0.05);
+        else /* who is first in the table has most of them */
+            assert_true(each > 1.1 && each < 1 + more);
+        assert_true(r.guesses > 0 && r.guesses_right <= r.guesses);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
+/* What a row of a guess costs decides: where it costs as much as a token none is run for long,
+ * where it costs next to nothing nearly all are. */
+static void only_guesses_that_pay_are_run(void **state) {
+    (void)state;
+    double rate[2][2];
+    for (int dear = 0; dear < 2; dear++) {
+        for (int guesses = 0; guesses < 2; guesses++) {
+            static scene x;
+            model_of(&x.m, 4, 0, 8, 2);
+            x.c = (sl_costs){.stage = {[SL_COST_ATTENTION] = {.fixed_us = dear ? 1 : 1000,
+                                                              .row_us = dear ? 1000 : 1}}};
+            scene_init(&x, 1, 1, SL_SCHED_DEP);
+            x.p.speculate = guesses ? SL_SPECULATE_LOOKUP : SL_SPECULATE_OFF;
+            x.load.guess_right = 0.7;
+            x.load.guess_found = 1;
+            lengths(&x, 1, 1, 2000, 2000);
+            closed(&x, 1);
+            x.load.n_requests = 1;
+            x.s.control_us = 0;
+            sl_sim_result r = run(&x);
+            rate[dear][guesses] = r.tokens_per_s;
+            sl_sim_result_free(&r);
+            scene_free(&x);
+        }
+    }
+    printf("guesses that cost nothing: %.2f times the tokens, dear ones %.3f\n",
+           rate[0][1] / rate[0][0], rate[1][1] / rate[1][0]);
+    assert_true(rate[0][1] > 2 * rate[0][0]);
+    assert_true(rate[1][1] > 0.98 * rate[1][0]);
+}
+
+static void guesses_of_nobody_knows_what_are_refused(void **state) {
+    (void)state;
+    static scene x;
+    sl_sim_result r;
+    sl_err err;
+    model_of(&x.m, 4, 0, 8, 2);
+    scene_init(&x, 1, 1, SL_SCHED_DEP);
+    x.p.speculate = SL_SPECULATE_LOOKUP;
+    lengths(&x, 1, 1, 2, 3);
+    closed(&x, 4);
+    assert_int_equal(sl_sim_run(&x.s, &r, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "how many guesses are right has to be said"));
+    scene_free(&x);
+}
+
 static void pipelines_that_are_not_simulated_are_refused(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -480,6 +571,9 @@ static void draw_scene(scene *x, uint64_t *rng) {
     x->s.jitter = 0.1 * upto(rng, 0, 5);
     x->s.message_us = upto(rng, 0, 5);
     x->s.shared_ports = upto(rng, 0, 1);
+    x->p.speculate = (sl_speculate)upto(rng, 0, SL_SPECULATE_COUNT - 1);
+    x->load.guess_right = 0.25 * upto(rng, 1, 4);
+    x->load.guess_found = 0.5 * upto(rng, 0, 2);
     x->p.attention_tp = schedule == SL_SCHED_HYBRID ? 1u << upto(rng, 0, 2) : 1;
     x->p.rail_bytes = 1u << upto(rng, 0, 14);
     if (upto(rng, 0, 1)) skew(x, 0.5, true, 3);
@@ -657,6 +751,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(pipelines_that_are_not_simulated_are_refused),
         cmocka_unit_test(hybrid_takes_its_law),
         cmocka_unit_test(what_is_behind_stripes_waits),
+        cmocka_unit_test(guesses_take_their_law),
+        cmocka_unit_test(only_guesses_that_pay_are_run),
+        cmocka_unit_test(guesses_of_nobody_knows_what_are_refused),
         cmocka_unit_test(findep_cuts_by_the_costs_of_its_plan),
         cmocka_unit_test(nobody_runs_ahead_of_the_coordinator),
         cmocka_unit_test(amoe_table),

@@ -89,7 +89,11 @@ static void print_json(const sl_simulation *x, const sl_sim_result *r) {
                i ? "," : "", i, roles[w->roles & 3], w->busy, w->out, w->in, w->depth_mean,
                w->depth_max, w->tasks, w->rows);
     }
-    printf("],\"rows\":{\"created\":%" PRIu64 ",\"merged\":%" PRIu64 ",\"cancelled\":%" PRIu64
+    printf("]");
+    if (x->plan.speculate)
+        printf(",\"guesses\":{\"run\":%" PRIu64 ",\"right\":%" PRIu64 "}", r->guesses,
+               r->guesses_right);
+    printf(",\"rows\":{\"created\":%" PRIu64 ",\"merged\":%" PRIu64 ",\"cancelled\":%" PRIu64
            ",\"lost\":%" PRIu64 "},\"messages\":%" PRIu64
            ",\"message_bytes\":%.0f,\"events\":%" PRIu64 "}\n",
            r->rows_created, r->rows_merged, r->rows_cancelled, r->rows_lost, r->messages,
@@ -113,6 +117,9 @@ static void print_table(const sl_simulation *x, const sl_sim_result *r) {
     printf("%-18s %" PRIu64 " submitted, %" PRIu64 " finished, %" PRIu64 " failed, %" PRIu64
            " refused, %" PRIu64 " preempted\n",
            "requests", r->submitted, r->finished, r->failed, r->refused, r->preempted);
+    if (x->plan.speculate)
+        printf("%-18s %" PRIu64 " run, %" PRIu64 " right\n", "guesses", r->guesses,
+               r->guesses_right);
     if (r->too_long)
         printf("%-18s %" PRIu64 " of the refused need more than the context of %u\n", "",
                r->too_long, x->plan.context);

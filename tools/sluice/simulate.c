@@ -286,6 +286,26 @@ static sl_status read_popularity(const sl_options *o, sl_simulation *x, sl_err *
 
 /* ---- the load ---- */
 
+/* RIGHT[:FOUND] */
+static sl_status read_acceptance(const sl_options *o, sl_simulation *x, sl_err *err) {
+    double right = 0, found = 1;
+    char rest;
+    if (!o->acceptance[0]) return SL_OK;
+    if (!x->plan.speculate)
+        return sl_fail(err, SL_ERR_ARG, "--acceptance is of --speculate lookup or always");
+    const int n = sscanf(o->acceptance, "%lf:%lf%c", &right, &found, &rest);
+    const bool whole = n == 2 || (n == 1 && !strchr(o->acceptance, ':') &&
+                                  strspn(o->acceptance, "0123456789.e-+") == strlen(o->acceptance));
+    if (!whole || !(right > 0 && right <= 1) || !(found >= 0 && found <= 1))
+        return sl_fail(err, SL_ERR_ARG,
+                       "--acceptance: '%.40s' is not RIGHT or RIGHT:FOUND, RIGHT above 0, both at "
+                       "most 1",
+                       o->acceptance);
+    x->load.guess_right = right;
+    x->load.guess_found = found;
+    return SL_OK;
+}
+
 static sl_status read_load(const sl_options *o, sl_simulation *x, sl_err *err) {
     x->load = (sl_workload){.input = {.low = 512, .high = 512},
                             .output = {.low = 128, .high = 128},
@@ -298,6 +318,8 @@ static sl_status read_load(const sl_options *o, sl_simulation *x, sl_err *err) {
                            "%s: arrival: {closed: full} is for sluice plan; give a number",
                            o->workload);
     }
+    sl_status st = read_acceptance(o, x, err);
+    if (st != SL_OK) return st;
     if (o->requests) x->load.n_requests = o->requests;
     if (!x->load.n_requests && !x->load.n_trace && o->measure <= 0) x->load.n_requests = 256;
     return SL_OK;

@@ -315,7 +315,9 @@ sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out, sl_err
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
     a->max_rows = sl_lane_max_rows(&w->plan);
-    a->guesses = w->plan.speculate && w->device->resumes;
+    /* An emulated device's rows leave nothing behind. */
+    a->guesses =
+        w->plan.speculate && (w->device->resumes || sl_device_is_modelled(&w->plan.device));
     a->barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
     a->ops = a->barriers ? &sl_attn_lanes : &sl_attn_parts;
     const sl_hedge_opts hedge = SL_HEDGE_OPTS;

@@ -3,6 +3,7 @@
  * are drawn and add nothing; what travels is really packed, and what came back merged. */
 #include "stage/emulated/emulated.h"
 
+#include "base/rng.h"
 #include "model/skew.h"
 #include "spec/rank_cost.h"
 #include "stage/stage_int.h"
@@ -97,13 +98,29 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
     return a;
 }
 
-/* logits[vocab]: 1 at the id that follows, 0 elsewhere. The next id is a bijection of the last one:
- * requests that differ stay different. */
-static void next_id(const float *x, uint32_t vocab, float *logits) {
+/* Of texts that repeat: the token behind `id` at `pos`. A round is `period` tokens, a step apart;
+ * who strays goes on in the round that lies half of the vocabulary away. A function of the row. */
+static uint64_t in_text(const sl_device_spec *d, uint64_t id, uint32_t pos, uint32_t vocab,
+                        uint32_t step) {
+    uint64_t seed = id << 32 | pos;
+    const bool ends = (pos + 1) % d->text_period == 0;
+    const uint64_t back = (uint64_t)step * (d->text_period - 1) % vocab;
+    const uint64_t next = ends ? id + vocab - back : id + step;
+    const bool strays = (double)(sl_rng_next(&seed) >> 11) * 0x1p-53 < d->text_strays;
+    return next + (strays ? vocab / 2 : 0);
+}
+
+/* logits[vocab]: 1 at the id that follows, 0 elsewhere. The next id is a bijection of the last one,
+ * of texts at each position: requests that differ stay different. */
+static void next_id(const emulated *e, const float *x, uint32_t pos, float *logits) {
+    const uint32_t vocab = e->spec.vocab;
     uint32_t step = vocab / 3 + 1;
     while (common_divisor(vocab, step) != 1) step++;
     memset(logits, 0, vocab * sizeof *logits);
-    logits[((uint64_t)x[0] + step) % vocab] = 1;
+    const uint64_t id = (uint64_t)x[0];
+    const uint64_t next =
+        e->costs.text_period ? in_text(&e->costs, id, pos, vocab, step) : id + step;
+    logits[next % vocab] = 1;
 }
 
 /* All of it with the last columns. */
@@ -113,7 +130,7 @@ static void head(emulated *e, const sl_stage_call *c) {
     const float *x = sl_mem_ptr(c->rows.x);
     if (h->n == 0 || h->first + h->count < vocab) return;
     for (uint32_t i = 0; i < h->n; i++)
-        next_id(x + h->row[i] * d, e->spec.vocab, h->logits + i * vocab);
+        next_id(e, x + h->row[i] * d, c->rows.pos[h->row[i]], h->logits + i * vocab);
     sl_emulated_run(&e->clock, SL_COST_HEAD, h->n, 0);
 }
 
