@@ -69,9 +69,9 @@ def draw(rng, i):
     device = {"attention": {"fixed": rng.uniform(1000, 4000), "row": rng.uniform(20, 120)}, "router": {"fixed": rng.uniform(0, 300)},
               "expert": {"fixed": rng.uniform(0, 200), "floor": rng.uniform(200, 1500), "row": rng.uniform(10, 60)}, "head": {"fixed": rng.uniform(500, 2000), "row": rng.uniform(0, 50)},
               "repeats": rng.choice([12, 20, 32]), "strays": rng.choice([0, 0.02, 0.06])}
-    config = {"model": str(HERE / "lab" / "models" / "predict"), "attention": attention, "device": device, "time_scale": 2, "transport": "shm",
+    config = {"model": str(HERE / "lab" / "models" / "predict"), "attention": attention, "device": device, "time_scale": 4, "transport": "shm",
               "plan": {"schedule": schedule, "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 256, "context": 1024, "kv_pages": 4096}},
-              "load": {"loop": "closed", "concurrency": rng.choice([1, 2, 8]), "warmup_s": 15, "measure_s": 20, "prompt": [1, 8], "output": [80, 160], "seed": rng.randrange(1000)}}
+              "load": {"loop": "closed", "concurrency": rng.choice([1, 2, 8]), "warmup_s": 10, "measure_s": 20, "prompt": [1, 8], "output": [80, 160], "seed": rng.randrange(1000)}}
     if experts:
         config["experts"] = experts
     if schedule == "pingpong":

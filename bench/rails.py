@@ -95,8 +95,8 @@ def deployment(schedule, nodes, ranks, a, folder):
             p.wait(30)
 
 
-def ask(rows, tokens, marks):
-    body = {"prompt": [3 + k % 100 for k in range(rows)], "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True, "cache": False}
+def ask(rows, tokens, marks, first=3):
+    body = {"prompt": [first + k % 100 for k in range(rows)], "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True, "cache": False}
     request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     mine = []
     with urllib.request.urlopen(request, timeout=300) as answer:
@@ -106,7 +106,8 @@ def ask(rows, tokens, marks):
     marks.append(mine)
 
 
-def client(rows, batch, tokens):
+def client(rows, batch, tokens, differ):
+    """differ: requests say different things, and so have different experts."""
     until = time.monotonic() + 60
     while True:
         try:
@@ -122,7 +123,7 @@ def client(rows, batch, tokens):
         ask(rows, 1, marks)
         prompts.append(marks[0][0] - began)
     marks = []
-    threads = [threading.Thread(target=ask, args=(1, tokens, marks)) for _ in range(batch)]
+    threads = [threading.Thread(target=ask, args=(1, tokens, marks, 3 + differ * 7 * i)) for i in range(batch)]
     for t in threads:
         t.start()
     for t in threads:
@@ -134,7 +135,7 @@ def client(rows, batch, tokens):
 
 def measure(schedule, nodes, ranks, a, folder):
     with deployment(schedule, nodes, ranks, a, folder):
-        done = inside(0, "python3", __file__, "--client", "--rows", a.rows, "--batch", a.batch * nodes, "--tokens", a.tokens, stdout=subprocess.PIPE)
+        done = inside(0, "python3", __file__, "--client", "--rows", a.rows, "--batch", a.batch * nodes, "--tokens", a.tokens, *(["--differ"] if a.predict else []), stdout=subprocess.PIPE)
         out, _ = done.communicate(timeout=400)
         return json.loads(out)
 
@@ -191,6 +192,7 @@ def main():
     p.add_argument("--wire", default="f32")
     p.add_argument("--model", help="folder with a config.json; left out: eight blocks of Qwen3-30B-A3B's sizes")
     p.add_argument("--client", action="store_true")
+    p.add_argument("--differ", action="store_true")
     p.add_argument("--predict", action="store_true")
     p.add_argument("--shapes", nargs="+", default=["2x2", "2x4", "4x2"])
     p.add_argument("--schedules", nargs="+", default=["hybrid", "ep"])
@@ -199,7 +201,7 @@ def main():
     p.add_argument("--json")
     a = p.parse_args()
     if a.client:
-        client(a.rows, a.batch, a.tokens)
+        client(a.rows, a.batch, a.tokens, a.differ)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -1,6 +1,7 @@
-/* MegaScale-Infer's model of a disaggregated deployment, and the search over it. */
+/* MegaScale-Infer's model of a disaggregated deployment, under the search of apart.h. */
 #include "plan/megascale.h"
 
+#include "plan/apart.h"
 #include "plan/fill.h"
 #include "plan/pingpong.h"
 
@@ -122,24 +123,30 @@ uint64_t sl_megascale_memory_batch(const sl_megascale_model *m, const sl_megasca
     return rows >= 1 ? (uint64_t)rows : 0;
 }
 
+typedef struct filling {
+    const sl_megascale_model *m;
+    const sl_megascale_device *devices;
+    const sl_megascale_options *o;
+    sl_megascale_plan *p;
+} filling;
+
+static bool keeps_slo(void *ctx, uint64_t batch) {
+    const filling *f = ctx;
+    f->p->micro = batch;
+    sl_megascale_evaluate(f->m, f->devices, f->o, f->p);
+    return f->p->tpot_us <= f->o->slo_us;
+}
+
 bool sl_megascale_fill_batch(const sl_megascale_model *m, const sl_megascale_device *devices,
                              const sl_megascale_options *o, sl_megascale_plan *p) {
-    uint64_t low = 1, high = sl_megascale_memory_batch(m, devices, o, p), most = high;
+    filling f = {m, devices, o, p};
+    const uint64_t most = sl_megascale_memory_batch(m, devices, o, p);
     p->micro = 1;
-    if (high == 0) return false;
+    const uint64_t batch = sl_apart_batch(most, keeps_slo, &f);
+    if (batch == 0) return false;
+    p->micro = batch;
     sl_megascale_evaluate(m, devices, o, p);
-    if (p->tpot_us > o->slo_us) return false;
-    while (low < high) { /* time does not fall with the batch */
-        p->micro = low + (high - low + 1) / 2;
-        sl_megascale_evaluate(m, devices, o, p);
-        if (p->tpot_us <= o->slo_us)
-            low = p->micro;
-        else
-            high = p->micro - 1;
-    }
-    p->micro = low;
-    sl_megascale_evaluate(m, devices, o, p);
-    p->memory_bound = low == most;
+    p->memory_bound = batch == most;
     return true;
 }
 
@@ -147,14 +154,8 @@ static uint32_t devices_of(const sl_megascale_model *m, const sl_megascale_plan 
     return p->tp_a * p->nodes + p->tp_e * m->experts;
 }
 
-static bool better(const sl_megascale_model *m, const sl_megascale_plan *a,
-                   const sl_megascale_plan *b) {
-    double gap = a->per_cost - b->per_cost;
-    if (fabs(gap) > 1e-12 * b->per_cost) return gap > 0;
-    uint32_t na = devices_of(m, a), nb = devices_of(m, b);
-    if (na != nb) return na < nb;
-    if (a->lanes != b->lanes) return a->lanes < b->lanes;
-    return a->tp_a != b->tp_a ? a->tp_a < b->tp_a : a->tp_e < b->tp_e;
+static sl_apart_rank rank_of(const sl_megascale_model *m, const sl_megascale_plan *p) {
+    return (sl_apart_rank){p->per_cost, devices_of(m, p), p->lanes, p->tp_a, p->tp_e};
 }
 
 /* Their balance of the slopes of T_a and T_e: right for large batches only. */
@@ -179,31 +180,48 @@ static void note_short(search *s, double bytes) {
     if (s->short_bytes == 0 || bytes < s->short_bytes) s->short_bytes = bytes;
 }
 
-static void try_lanes(search *s, sl_megascale_plan p) {
-    for (p.lanes = s->o->as_published ? PUBLISHED_LANES : 1; p.lanes <= s->o->lanes_max;
-         p.lanes++) {
-        if (sl_megascale_fill_batch(s->m, s->devices, s->o, &p)) {
-            if (better(s->m, &p, &s->best)) s->best = p;
-        } else if (p.tpot_us > 0 && (s->fastest.tpot_us == 0 || p.tpot_us < s->fastest.tpot_us)) {
-            s->fastest = p;
-        }
-    }
+static sl_megascale_plan plan_of(const sl_apart *x) {
+    return (sl_megascale_plan){.attn_device = x->attn,
+                               .expert_device = x->expert,
+                               .tp_a = x->tp_a,
+                               .tp_e = x->tp_e,
+                               .nodes = x->n_a,
+                               .lanes = x->m};
 }
 
-static void try_degrees(search *s, sl_megascale_plan p) {
-    const sl_megascale_device *a = &s->devices[p.attn_device], *e = &s->devices[p.expert_device];
-    double need_a = sl_megascale_attn_bytes(s->m, s->o), room_a = p.tp_a * a->memory_bytes;
-    double need_e = sl_megascale_expert_bytes(s->m, s->o), room_e = p.tp_e * e->memory_bytes;
-    if (need_a >= room_a || need_e >= room_e) {
-        note_short(s, fmax((need_a - room_a) / p.tp_a, (need_e - room_e) / p.tp_e));
-        return;
+/* A node an expert. */
+static uint32_t next_experts(void *ctx, const sl_apart *x) {
+    const search *s = ctx;
+    return x->n_e == 0 ? s->m->experts : 0;
+}
+
+static uint32_t next_nodes(void *ctx, const sl_apart *x) {
+    const search *s = ctx;
+    if (!s->o->as_published) return x->n_a < s->o->nodes_max ? x->n_a + 1 : 0;
+    sl_megascale_plan p = plan_of(x);
+    p.nodes = 1;
+    return x->n_a == 0 ? published_nodes(s->m, s->devices, s->o, &p) : 0;
+}
+
+static bool fits(void *ctx, const sl_apart *x) {
+    search *s = ctx;
+    const sl_megascale_device *a = &s->devices[x->attn], *e = &s->devices[x->expert];
+    double need_a = sl_megascale_attn_bytes(s->m, s->o), room_a = x->tp_a * a->memory_bytes;
+    double need_e = sl_megascale_expert_bytes(s->m, s->o), room_e = x->tp_e * e->memory_bytes;
+    if (need_a < room_a && need_e < room_e) return true;
+    note_short(s, fmax((need_a - room_a) / x->tp_a, (need_e - room_e) / x->tp_e));
+    return false;
+}
+
+static void simulate(void *ctx, const sl_apart *x) {
+    search *s = ctx;
+    sl_megascale_plan p = plan_of(x);
+    if (sl_megascale_fill_batch(s->m, s->devices, s->o, &p)) {
+        const sl_apart_rank mine = rank_of(s->m, &p), best = rank_of(s->m, &s->best);
+        if (s->best.batch == 0 || sl_apart_better(&mine, &best)) s->best = p;
+    } else if (p.tpot_us > 0 && (s->fastest.tpot_us == 0 || p.tpot_us < s->fastest.tpot_us)) {
+        s->fastest = p;
     }
-    uint32_t first = 1, last = s->o->nodes_max;
-    if (s->o->as_published) {
-        p.nodes = 1;
-        first = last = published_nodes(s->m, s->devices, s->o, &p);
-    }
-    for (p.nodes = first; p.nodes <= last; p.nodes++) try_lanes(s, p);
 }
 
 sl_status sl_megascale_search(const sl_megascale_model *m, const sl_megascale_device *devices,
@@ -214,14 +232,15 @@ sl_status sl_megascale_search(const sl_megascale_model *m, const sl_megascale_de
         return sl_fail(err, SL_ERR_ARG,
                        "search over %u devices, %u experts, top %u, group %g, SLO %g us", n,
                        m->experts, m->top_k, m->group, o->slo_us);
-    for (uint32_t pair = 0; pair < n * n; pair++) {
-        for (uint32_t tp = 0; tp < 16; tp++) {
-            sl_megascale_plan p = {.attn_device = pair / n, .expert_device = pair % n};
-            p.tp_a = 1u << tp % 4;
-            p.tp_e = 1u << tp / 4;
-            try_degrees(&s, p);
-        }
-    }
+    sl_apart_search(&(sl_apart_space){.ctx = &s,
+                                      .n_kinds = n,
+                                      .tp_max = 8,
+                                      .m_min = o->as_published ? PUBLISHED_LANES : 1,
+                                      .m_max = o->lanes_max,
+                                      .next_experts = next_experts,
+                                      .next_attention = next_nodes,
+                                      .fits = fits,
+                                      .simulate = simulate});
     if (s.best.batch == 0) {
         if (s.fastest.tpot_us > 0)
             return sl_fail(err, SL_ERR_INFEASIBLE,

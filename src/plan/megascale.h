@@ -1,12 +1,12 @@
-/* Deployment search of MegaScale-Infer (4.2, Algorithm 1), repaired: memory in bytes, three
- * matrices an expert, two bytes a value on the wire, utilisation of links by the message of a pair,
- * the exact pipeline law (pingpong.h), 95th percentile of contexts for memory, any number of
+/* The model of time and memory of MegaScale-Infer (4.1, 4.2, Eq. 1 to 8), repaired, under its
+ * search (Algorithm 1, apart.h, which `sluice plan` calls with costs of its own): memory in bytes,
+ * three matrices an expert, two bytes a value on the wire, utilisation of links by the message of a
+ * pair, the exact pipeline law (pingpong.h), 95th percentile of contexts for memory, any number of
  * attention nodes instead of a balance of slopes, all pairs of device types (4.3). The published
  * forms are evaluated instead when `as_published` is set.
  *
  * An instance is n_a attention nodes of tp_a devices and one expert node of tp_e devices an expert
- * (its weights of all layers). Decoding only. The search over any model and cluster, with measured
- * costs, is search.h; this one keeps the paper's model of time.
+ * (its weights of all layers). Decoding only.
  * Pure. Thread: any. */
 #ifndef SL_PLAN_MEGASCALE_H
 #define SL_PLAN_MEGASCALE_H

@@ -1,6 +1,7 @@
 /* The search over deployments: candidates, their figures, the best and the front. */
 #include "plan/search.h"
 
+#include "plan/apart.h"
 #include "plan/mixserve.h"
 #include "plan/search_int.h"
 
@@ -11,6 +12,7 @@
 #define TRIAL_WORK   3000000u /* of all trials of aep together: well below a second */
 #define HYBRID_WORK  1500000u /* the same of hybrid, whose law is nearly right */
 #define ONE_TRIAL    2300000u
+#define MOST_LANES   4u /* of ping-pong (N_m) */
 #define SHRINKS      3u /* trials with smaller batches, where one does not keep the objectives */
 
 typedef struct search {
@@ -35,15 +37,17 @@ static uint32_t sum_lanes(const sl_layout *l) {
     return l->lanes * l->stages;
 }
 
-/* Better first; ties: fewer devices, then fewer lanes and chunks, then smaller degrees. */
+static sl_apart_rank rank_of(const sl_candidate *c) {
+    return (sl_apart_rank){.value = c->per_cost,
+                           .devices = c->devices,
+                           .batches = sum_lanes(&c->layout) * c->layout.chunks,
+                           .tp_a = c->layout.tp_a,
+                           .tp_e = c->layout.tp_e};
+}
+
 static bool better(const sl_candidate *a, const sl_candidate *b) {
-    double gap = a->per_cost - b->per_cost;
-    if (fabs(gap) > 1e-9 * fabs(b->per_cost)) return gap > 0;
-    if (a->devices != b->devices) return a->devices < b->devices;
-    const sl_layout *x = &a->layout, *y = &b->layout;
-    if (sum_lanes(x) * x->chunks != sum_lanes(y) * y->chunks)
-        return sum_lanes(x) * x->chunks < sum_lanes(y) * y->chunks;
-    return x->tp_a != y->tp_a ? x->tp_a < y->tp_a : x->tp_e < y->tp_e;
+    const sl_apart_rank x = rank_of(a), y = rank_of(b);
+    return sl_apart_better(&x, &y);
 }
 
 static void keep_top(search *f, const sl_candidate *c) {
@@ -173,32 +177,42 @@ static void fewest_rows(search *f, sl_candidate *c) {
     if (low < most) c->binding = SL_BINDING_GAIN;
 }
 
+/* A deployment whose batch is looked for, and what kept the last one from being larger. */
+typedef struct batches {
+    search *f;
+    sl_candidate *c;
+    sl_binding binding;
+} batches;
+
+static bool keeps_batch(void *ctx, uint64_t rows) {
+    batches *b = ctx;
+    sl_binding why;
+    b->c->rows = (uint32_t)rows;
+    if (keeps(b->f, b->c, &why)) {
+        note(b->f, b->c, false);
+        return true;
+    }
+    b->binding = why;
+    return false;
+}
+
 /* The largest batch of a layout that keeps everything. */
 static void try_batches(search *f, const sl_layout *l) {
     sl_candidate c = {.layout = *l, .copies = copies_of(f, l)};
-    sl_binding why, binding;
+    sl_binding binding;
     if (c.copies == 0) return;
-    uint32_t low = 1, high = most_rows(f, &c, &binding);
-    if (high == 0) return;
+    const uint32_t most = most_rows(f, &c, &binding);
+    if (most == 0) return;
     f->state.layouts++;
     price(f, &c);
-    c.rows = 1;
-    if (!keeps(f, &c, &why)) {
+    batches b = {.f = f, .c = &c, .binding = binding};
+    const uint64_t rows = sl_apart_batch(most, keeps_batch, &b);
+    if (rows == 0) {
         note_slow(f, &c);
         return;
     }
-    note(f, &c, false);
-    while (low < high) {
-        c.rows = low + (high - low + 1) / 2;
-        if (keeps(f, &c, &why)) {
-            low = c.rows;
-            note(f, &c, false);
-        } else {
-            high = c.rows - 1;
-            binding = why;
-        }
-    }
-    c.rows = low;
+    binding = b.binding;
+    c.rows = (uint32_t)rows;
     sl_search_evaluate(&f->state, &c);
     c.binding = binding;
     if (f->p->workload->slo_tpot_us <= 0 && binding != SL_BINDING_CLIENTS) fewest_rows(f, &c);
@@ -280,39 +294,60 @@ static void try_colocated(search *f, uint32_t group, uint32_t devices) {
     }
 }
 
-static void try_apart(search *f, sl_layout l) {
-    l.kind = SL_LAYOUT_DEP;
-    l.lanes = 1;
-    try_layout(f, &l);
-    l.kind = SL_LAYOUT_PINGPONG;
-    for (l.lanes = 2; l.lanes <= 4; l.lanes++) try_layout(f, &l);
-    l.kind = SL_LAYOUT_AEP;
-    l.lanes = 4; /* batches fall into fragments, about as many as lanes would be */
-    try_layout(f, &l);
+/* ---- attention and experts apart: what Algorithm 1 asks (apart.h) ---- */
+
+static sl_layout layout_of(const search *f, const sl_apart *p) {
+    return (sl_layout){.attn_group = p->attn,
+                       .expert_group = p->expert,
+                       .n_a = p->n_a,
+                       .n_e = p->n_e,
+                       .tp_a = p->tp_a,
+                       .tp_e = p->tp_e,
+                       .stages = 1,
+                       .lanes = p->m,
+                       .chunks = 1,
+                       .spare = f->p->workload->skew.on};
 }
 
-/* Workers of two groups, or of one, in every proportion. */
-static void try_pair(search *f, uint32_t a, uint32_t e) {
-    const sl_shape *m = f->p->shape;
-    sl_layout l = {.attn_group = a,
-                   .expert_group = e,
-                   .stages = 1,
-                   .chunks = 1,
-                   .spare = f->p->workload->skew.on};
-    uint64_t all_a = devices_of(f, a), all_e = devices_of(f, e);
-    for (l.n_e = 1; l.n_e <= m->n_experts; l.n_e++) {
-        if (m->n_experts % l.n_e != 0 && l.n_e != all_e - 1) continue;
-        for (l.tp_e = 1; l.tp_e <= most_tp(f, e); l.tp_e *= 2) {
-            uint64_t taken = (uint64_t)l.n_e * l.tp_e;
-            if (taken > all_e || !tp_divides(f, 1, l.tp_e)) continue;
-            uint64_t left = a == e ? all_a - taken : all_a;
-            for (l.tp_a = 1; l.tp_a <= most_tp(f, a); l.tp_a *= 2) {
-                if (!tp_divides(f, l.tp_a, 1)) continue;
-                uint64_t most = SL_MIN(left / l.tp_a, 4096u);
-                for (l.n_a = 1; l.n_a <= most; l.n_a = next_size(l.n_a)) try_apart(f, l);
-            }
-        }
-    }
+/* Divisors of the experts, and all devices but one. */
+static uint32_t next_experts(void *ctx, const sl_apart *p) {
+    const search *f = ctx;
+    const uint32_t E = f->p->shape->n_experts;
+    const uint64_t all = devices_of(f, p->expert);
+    for (uint32_t n = p->n_e + 1; n <= E; n++)
+        if (E % n == 0 || n == all - 1) return n <= all ? n : 0;
+    return 0;
+}
+
+static uint32_t next_attention(void *ctx, const sl_apart *p) {
+    const search *f = ctx;
+    const uint64_t taken = p->attn == p->expert ? (uint64_t)p->n_e * p->tp_e : 0;
+    const uint64_t most = SL_MIN((devices_of(f, p->attn) - taken) / p->tp_a, 4096u);
+    const uint32_t n = next_size(p->n_a);
+    return n <= most ? n : 0;
+}
+
+static bool fits(void *ctx, const sl_apart *p) {
+    search *f = ctx;
+    if (p->tp_e > most_tp(f, p->expert) || p->tp_a > most_tp(f, p->attn)) return false;
+    if ((uint64_t)p->n_e * p->tp_e > devices_of(f, p->expert)) return false;
+    if (!tp_divides(f, p->tp_a, p->tp_e)) return false;
+    sl_candidate c = {.layout = layout_of(f, p)};
+    c.layout.kind = SL_LAYOUT_DEP;
+    c.layout.lanes = 1;
+    if (f->p->runnable && sl_layout_not_run(f->p, &c.layout)) return false;
+    return sl_search_memory_rows(&f->state, &c) > 0;
+}
+
+/* One micro-batch is `dep`, more are ping-pong. What has no barrier has the same proportions: its
+ * batches fall into fragments, about as many as most lanes would be. */
+static void simulate(void *ctx, const sl_apart *p) {
+    search *f = ctx;
+    sl_layout l = layout_of(f, p);
+    l.kind = p->m == 1 ? SL_LAYOUT_DEP : SL_LAYOUT_PINGPONG;
+    try_layout(f, &l);
+    l.kind = SL_LAYOUT_AEP;
+    if (p->m == MOST_LANES) try_layout(f, &l);
 }
 
 /* FinDEP on the proportions that suit ping-pong best: chunks change little else. */
@@ -344,6 +379,11 @@ static void report(const search *f, uint64_t done) {
     if (f->p->progress) f->p->progress(f->p->progress_ctx, done, pairs_of(f) + trials);
 }
 
+static void pair_done(void *ctx, uint32_t attn, uint32_t expert) {
+    const search *f = ctx;
+    report(f, attn * f->p->cluster->n_groups + expert + 1);
+}
+
 static void try_all(search *f) {
     const sl_cluster *k = f->p->cluster;
     for (uint32_t a = 0; a < k->n_groups; a++) {
@@ -352,11 +392,21 @@ static void try_all(search *f) {
         bool size = false;
         for (uint32_t n = 1; n <= all; n = next_size(n)) size = size || n == all;
         if (!size && all <= 1u << 14) try_colocated(f, a, (uint32_t)all);
-        for (uint32_t e = 0; e < k->n_groups; e++) {
-            try_pair(f, a, e);
-            report(f, a * k->n_groups + e + 1);
-        }
     }
+    const sl_apart_space apart = {.ctx = f,
+                                  .n_kinds = k->n_groups,
+                                  .tp_max = 1u << (SL_SEARCH_TPS - 1),
+                                  .m_min = 1,
+                                  .m_max = MOST_LANES,
+                                  .next_experts = next_experts,
+                                  .next_attention = next_attention,
+                                  .fits = fits,
+                                  .simulate = simulate,
+                                  .pair_done = pair_done};
+    bool wanted = false;
+    for (int kind = SL_LAYOUT_DEP; kind < SL_LAYOUT_COUNT; kind++)
+        wanted = wanted || is_wanted(f, (sl_layout_kind)kind);
+    if (wanted) sl_apart_search(&apart);
     try_chunks(f);
 }
 

@@ -147,6 +147,26 @@ def test_every_schedule_ends_every_request(tmp_path, schedule, more):
     assert got["tokens_per_s"] != deployment(tmp_path, *args, "--seed", 4)["tokens_per_s"]
 
 
+def test_guesses(tmp_path):
+    (tmp_path / "device.json").write_text(json.dumps({**DEVICE, "repeats": 12}))
+    load = "input: 4\noutput: 200\narrival: {closed: 1}\n"
+
+    def told(*args, more="", code=0):
+        (tmp_path / "load.yaml").write_text(load + more)
+        out, err = sluice(MODEL, "--device", f"emulated:{tmp_path}/device.json", "--workload", tmp_path / "load.yaml", "--ctx", 512, "--requests", 4, *args, "--json", code=code)
+        return json.loads(out) if code == 0 else err
+
+    plain, all_right = told(), told("--speculate", "lookup", "--acceptance", "1")
+    assert "guesses" not in plain and all_right["guesses"]["right"] > 0.9 * all_right["guesses"]["run"] > 0
+    assert all_right["tokens_per_s"] > 4 * plain["tokens_per_s"]
+    rarely = told("--speculate", "lookup", more="guesses: {right: 0.02}\n")
+    assert rarely["tokens_per_s"] > 0.97 * plain["tokens_per_s"] and rarely["guesses"]["run"] < 100
+    assert all_right["tokens_per_s"] > told("--speculate", "lookup", "--acceptance", "0.8:0.5")["tokens_per_s"] > plain["tokens_per_s"]
+    assert "how many guesses are right has to be said" in told("--speculate", "lookup", code=2)
+    assert "RIGHT or RIGHT:FOUND" in told("--speculate", "lookup", "--acceptance", "1.5", code=2)
+    assert "guesses" in told(more="guesses: {wrong: 1}\n", code=1)
+
+
 def test_traces_and_pictures(tmp_path):
     deployment(tmp_path, "--attention", 1, "--experts", 2, "--schedule", "pingpong", "--requests", 8, "--trace", tmp_path / "t.json", "--svg",
                tmp_path / "t.svg")
@@ -173,6 +193,7 @@ def test_estimates_are_marked(tmp_path):
 
 @pytest.mark.parametrize("args,text", [
     (["--link", "fast"], "--link"), (["--ports", "wide"], "--ports: 'wide' is not fifo or shared"), (["--rail-links", "20:5"], "--rail-links is of schedule hybrid"),
+    (["--speculate", "lookup"], "follow no text, unless it repeats"), (["--acceptance", "0.9"], "--acceptance is of --speculate"),
     (["--schedule", "hybrid", "--attention", "2", "--tp", "4", "--rank-link", "5:200", "--rail-links", "20:5,20:5"], "one link, or 3"),
     (["--duplex", "simplex"], "--duplex"), (["--die", "9@1"], "--die"), (["--die", "1"], "--die"),
     (["--routing", "zipf:x"], "zipf"), (["--routing", "no-such-file"], "no-such-file"), (["--profile", "none.json"], "none.json"),

@@ -5,6 +5,7 @@
 #include "format/plan_json.h"
 #include "model/skew.h"
 #include "sanitized.h"
+#include "sched/draft.h"
 #include "sim/deployment.h"
 #include "spec/limits.h"
 #include "trace/trace_file.h"
