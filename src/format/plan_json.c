@@ -677,9 +677,10 @@ sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *e
 /* What is drawn has to be what a model says. */
 static sl_status check_speculate(const sl_plan *p, sl_err *err) {
     if (!p->speculate || !sl_device_is_modelled(&p->device) || p->device.text_period) return SL_OK;
-    return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "plan: speculate %s: tokens of an emulated device follow no text, unless it repeats",
-                   sl_speculate_names[p->speculate]);
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "plan: speculate %s: tokens of an emulated device follow no text, unless it repeats",
+        sl_speculate_names[p->speculate]);
 }
 
 /* Copies need another worker to be at, and pages with something in them. */

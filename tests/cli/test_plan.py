@@ -112,6 +112,17 @@ def test_who_listens_hears_how_far_it_is(tmp_path):
     assert steps and steps == sorted(steps) and all(d <= t for d, t in steps)
 
 
+def test_a_load_that_can_be_guessed_is_planned_with_guesses(tmp_path):
+    out, load = tmp_path / "plan.json", tmp_path / "load.yaml"
+    lengths = "input: 64\noutput: 32\narrival: {closed: 4}\n"
+    for guesses, said in (("", None), ("guesses: {right: 0.9, found: 0.5}\n", "lookup")):
+        load.write_text(lengths + guesses)
+        plan("mixtral-8x7b", "--cluster", "h100-8", "--workload", load, "--runnable", "-o", out)
+        assert json.loads(out.read_text()).get("speculate") == said
+    told, _ = sluice("simulate", "mixtral-8x7b", "--plan", out, "--workload", load, "--requests", 8, "--json")
+    assert json.loads(told)["requests"]["finished"] == 8 and "guesses" in json.loads(told)
+
+
 def test_as_many_as_fit_is_no_load_to_simulate(tmp_path):
     load = tmp_path / "load.yaml"
     load.write_text("input: 64\noutput: 32\narrival: {closed: full}\n")

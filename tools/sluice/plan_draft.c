@@ -99,6 +99,8 @@ static void write_plan(const sl_search_problem *p, const sl_plan_draft *d, const
     if (d->tp_a > 1 || d->tp_e > 1)
         fprintf(out, "  \"tp\": {\"attention\": %u, \"expert\": %u},\n", d->tp_a, d->tp_e);
     if (d->stages > 1) fprintf(out, "  \"pp\": {\"degree\": %u},\n", d->stages);
+    if (p->workload->guess_right > 0) /* whether they pay is asked while it runs */
+        fprintf(out, "  \"speculate\": \"%s\",\n", sl_speculate_names[SL_SPECULATE_LOOKUP]);
     write_limits(p, d, context, out);
     fprintf(out, "  \"deployment\": {");
     write_origin(p, d, machine, out);
