@@ -34,6 +34,13 @@ SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPT
 
 FUZZ = sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
 CLIENTS = sorted(p.stem.removeprefix("test_") for p in (ROOT / "tests" / "clients").glob("test_*.py"))
+# Tests of which `make test` takes a sample, with SLUICE_WHOLE all of it: unit programs, the fabric between processes, files of pytest.
+FABRIC = ["test_net_shm_procs", "test_net_tcp"]
+ENGINES = ["test_engine_ledger", "test_engine_replay", "test_pipeline"]
+WHOLE = ["test_kernel", "test_kernel_driver", "test_model_forward", "test_model_golden", "test_gang", "test_engine_memory", *ENGINES, *FABRIC]
+WHOLE_FILES = ["api", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py", "multi/test_stall.py",
+               "oracle/test_demo.py"]
+EMULATED = ["test_products", "test_fast", "test_fast_products"]  # of tests/cuda
 NUMERICS = list(json.loads((ROOT / "tests" / "scores" / "golden.json").read_text())["numerics"])
 
 
@@ -43,6 +50,14 @@ def simulate(build, model, first, seeds, *options):
 
 def law(build, transport, seed, one_in):
     return [f"{build}/tests/test_law", transport, f"{build}/sluice", GOLDEN, str(seed), str(one_in)]
+
+
+def whole(build, program, *arguments):
+    return ["env", "SLUICE_WHOLE=1", f"{build}/tests/{program}", *arguments]
+
+
+def emulated(build, name):
+    return whole(build, name.replace("test_", "cuda_"), f"{build}/tests/libsluice-fake-cuda.so")
 
 
 # part -> (what it holds, minutes, units); a unit is a name and a command.
@@ -65,17 +80,44 @@ PARTS = {
                     ("law loop, seed 2, one in 4", [*law("build", "loop", 2, 4), "deferred"])]),
     "law": ("every schedule of every deployment, three transports; draws of a second seed and of ucx", 25,
             [(f"{t}, seed 1", law("build", t, 1, 1)) for t in ("loop", "shm", "tcp")]
+            + [("experts that move, loop", ["build/tests/test_adapt", "loop", "build/sluice", SIM, "1"])]
+            + [("emulated GPUs, seed 1, one in 1200", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
+                                                       *law("build", "loop", 1, 1200), "cuda"])]
             + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]
             + [("ucx, seed 1, one in 5", law("build", "ucx", 1, 5))]),
-    "asan": ("simulation and law under ASan and UBSan", 15,
-             [(f"sim, seeds {a}-{a + 49}", simulate("build-dev", SIM, a, 50)) for a in range(51, 200, 50)]
+    "asan": ("simulation and law under ASan and UBSan", 20,
+             [(f"sim, seeds {a}-{a + 49}", simulate("build-dev", SIM, a, 50)) for a in range(1, 200, 50)]
              + [("sim, shared, seeds 1-75", simulate("build-dev", SHARED, 1, 75)),
-                ("sim, seeds 1-60, twice", simulate("build-dev", SIM, 1, 60, "--twice"))]
+                ("sim, seeds 1-60, twice", simulate("build-dev", SIM, 1, 60, "--twice")),
+                ("sim, seeds 1-12, deferred", simulate("build-dev", SIM, 1, 12, "--deferred")),
+                ("sim, seeds 1-12, with state", simulate("build-dev", SIM, 1, 12, "--stateful")),
+                ("engine and simulator, decisions of seeds 1-60", ["build-dev/tests/test_decide", SHARED, "1", "60"])]
              + [(f"law {t}, seed 2", law("build-dev", t, 2, n)) for t, n in (("loop", 40), ("shm", 60), ("tcp", 60))]
-             + [("rows that are not finite, loop", ["build-dev/tests/test_broken", "loop", "build-dev/sluice"])]),
-    "tsan": ("law under TSan", 12,
+             + [("law loop, seed 1, one in 640, deferred", [*law("build-dev", "loop", 1, 640), "deferred"]),
+                ("law of 72 workers", [*law("build-dev", "loop", 1, 1), "many"])]
+             + [(f"{what}, {t}", [f"build-dev/tests/{program}", t, "build-dev/sluice", *more, n])
+                for program, what, more, rows in (("test_replan", "other plans", [SIM], (("loop", "4"), ("shm", "4"), ("tcp", "4"))),
+                                                  ("test_adapt", "experts that move", [SIM], (("loop", "5"), ("shm", "5"))),
+                                                  ("test_broken", "rows that are not finite", [], (("loop", "1"), ("shm", "8"), ("tcp", "8"))))
+                for t, n in rows]),
+    "tsan": ("law under TSan", 15,
              [(f"law {t}, seed 2", law("build-tsan", t, 2, n)) for t, n in (("loop", 80), ("shm", 160), ("tcp", 160))]
-             + [("rows that are not finite, loop", ["build-tsan/tests/test_broken", "loop", "build-tsan/sluice"])]),
+             + [("law loop, seed 1, one in 640, deferred", [*law("build-tsan", "loop", 1, 640), "deferred"])]
+             + [(f"{what}, {t}", [f"build-tsan/tests/{program}", t, "build-tsan/sluice", *more, n])
+                for program, what, more, rows in (("test_replan", "other plans", [SIM], (("loop", "4"), ("shm", "4"), ("tcp", "4"))),
+                                                  ("test_adapt", "experts that move", [SIM], (("loop", "5"), ("shm", "5"))),
+                                                  ("test_broken", "rows that are not finite", [], (("loop", "1"), ("shm", "8"), ("tcp", "8"))))
+                for t, n in rows]),
+    "whole": ("tests of which `make test` takes a sample: kernels by every number of threads, models, gangs, pipelines, memory that is out, "
+              "the fabric, deployments and servers of pytest", 15,
+              [(name, whole("build", name)) for name in WHOLE] + [(f"cuda, {name}", emulated("build", name)) for name in EMULATED]
+              + [(file, ["env", "SLUICE_WHOLE=1", ".venv/bin/python", "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"tests/{file}"])
+                 for file in WHOLE_FILES]),
+    "whole-asan": ("the same programs under ASan and UBSan, and what looks at every place to cut", 15,
+                   [(name, whole("build-dev", name)) for name in (*WHOLE, "test_answer", "test_segments", "test_net_rails")]
+                   + [(f"cuda, {name}", emulated("build-dev", name)) for name in EMULATED]),
+    "whole-tsan": ("those of them that have threads, under TSan", 6,
+                   [(name, whole("build-tsan", name)) for name in (*ENGINES, *FABRIC, "test_net_rails")]),
     "chaos": ("faults against real processes, 300 drawn schedules (tests/chaos/run.py)", 15,
               [(f"seeds {a}-{a + 29}", ["tests/chaos/run.py", "30", "--first", str(a), "-j", "1"]) for a in range(1, 300, 30)]),
     "chaos-asan": ("the same under ASan and UBSan, 40 schedules", 20,
@@ -89,11 +131,11 @@ PARTS = {
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
     "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 6,
                 [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
-    "races": ("CUDA's kernels of products on an emulator that watches every load and store", 2,
+    "races": ("CUDA's kernels of products and attention on an emulator that watches every load and store", 2,
               [(name, ["ctest", "--test-dir", "build", "-C", "Long", "--output-on-failure", "-R", f"^cuda.races.{name}$", "--no-tests=error"])
-               for name in ("fast", "products", "fast_products")]),
-    "many": ("a thousand real workers in one deployment, tokens as of one worker alone", 1,
-             [("1,000 workers", ["build/tests/test_engine_many", "all"])]),
+               for name in ("fast", "products", "fast_products", "attention")]),
+    "many": ("a thousand real workers in one deployment, tokens as of one worker alone; every schedule of the law on 72", 2,
+             [("1,000 workers", ["build/tests/test_engine_many", "all"]), ("law, 72 workers", [*law("build", "loop", 1, 1), "many"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
                [("all", [".venv/bin/python", "tests/multi/test_stall.py"]),
                 ("links that begin slowly", ["env", "SLUICE_MENDS_AFTER=14", ".venv/bin/python", "-m", "pytest", "-q", "-n0",
@@ -125,7 +167,8 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
           "clients": ("release", "build", "sluice"),
-          "races": ("release", "build", "all"), "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
+          "races": ("release", "build", "all"), "many": ("release", "build", "all"), "whole": ("release", "build", "all"),
+          "whole-asan": ("dev", "build-dev", "all"), "whole-tsan": ("tsan", "build-tsan", "all"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
           "launchers": ("release", "build", "sluice")}
 
 

@@ -11,7 +11,7 @@ for tool in "$gcc" qemu-aarch64; do
 done
 [ -e /usr/lib/aarch64-linux-gnu/libcmocka.so ] || { echo "skipped: no cmocka for arm64"; exit 0; }
 mkdir -p "$out"
-flags="-g -std=gnu11 -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno \
+flags="-g1 -std=gnu11 -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno \
 -D_GNU_SOURCE -Isrc -Itests/unit"
 # The sources of the library sl_kernel, but for the choice that CMake tells its revision, and of what it needs.
 sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/quant/*.c src/spec/kv_type.c) \

@@ -23,7 +23,7 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 JOBS = str(os.cpu_count())
-TESTS_AT_ONCE = str(os.cpu_count() + 1)  # many wait for timers and children
+TESTS_AT_ONCE = str(os.cpu_count() + 2)  # many wait for timers and children
 SLOWEST = 12  # files that are named with what they took
 PYTHON = ROOT / ".venv" / "bin" / "python"
 # UCX's memory hooks and gcc's sanitizers do not go together.
@@ -40,7 +40,7 @@ READS = [
     (r"^counts\.", ["tests/counts"]),
     (r"^multi\.", ["tests/golden"]),
     (r"^python\.", ["build/sluice", "build/tests/jinja_driver", "build/tests/grammar_driver", "tests/api", "tests/cli", "tests/multi",
-                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/state.py", "tests/localhub.py", "tests/relay.py", "tests/served.py", "tests/launched.py", "tests/workers.py", "tests/ended.py", "tests/wheel", "packaging/python", "tests/golden", "tools/py", "bench", "docs/grafana",
+                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/state.py", "tests/localhub.py", "tests/relay.py", "tests/sample.py", "tests/served.py", "tests/launched.py", "tests/workers.py", "tests/ended.py", "tests/wheel", "packaging/python", "tests/golden", "tools/py", "bench", "docs/grafana",
                     "tests/requirements.txt", "models/smollm2-moe"]),
     (r"^python\.tests/cli/test_docs", ["README.md", "docs", "examples", "tests/run_docs.py"]),
     (r"^python\.tests/cli/test_version", ["packaging", "VERSION", ".gitattributes", "CMakeLists.txt"]),

@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 NO_OPTIONS = [":!src/base/config.def", ":!src/base/*_options.def", ":!src/base/variables.def", ":!src/base/options.*"]
 SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
 LAW = ["tests/multi/*.c", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
+WHOLE = [*LAW, "tests/*.h", "tests/*.py", "tests/unit", "tests/cuda", "tests/multi", "tests/api", "tests/oracle/test_demo.py"]
 CHAOS = ["tests/chaos/*.py", "tests/soak/crowd.py", "tests/relay.py", "tests/workers.py", "tests/golden"]
 ALL = [".", ":!docs/lab"]
 
@@ -21,7 +22,8 @@ ALL = [".", ":!docs/lab"]
 REACHES = {
     "sim": (["engine", "sim"], SIM), "deferred": (["engine"], SIM + LAW), "sim-far": (["engine"], SIM), "law": (["engine"], LAW),
     "asan": (["engine"], SIM + LAW), "tsan": (["engine"], LAW), "chaos": (["engine"], CHAOS), "chaos-asan": (["engine"], CHAOS),
-    "chaos-tsan": (["engine"], CHAOS), "many": (["engine"], ["tests/unit", "tests/golden"]),
+    "chaos-tsan": (["engine"], CHAOS), "many": (["engine"], LAW + ["tests/unit", "tests/golden"]),
+    "whole": (["engine", "serve"], WHOLE), "whole-asan": (["engine", "serve"], WHOLE), "whole-tsan": (["engine"], WHOLE),
     "scores": (["engine", "serve"], ["tests/scores", "tests/golden", "tests/served.py", "tests/workers.py"]),
     "clients": (["engine", "serve"], ["tests/clients", "tests/environment.py", "tests/api/saying.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden"]),
     "stalls": (["engine"], ["tests/multi/test_stall.py", "tests/multi/test_relay.py", "tests/relay.py", "tests/served.py", "tests/workers.py", "tests/golden"]),

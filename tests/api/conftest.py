@@ -6,11 +6,16 @@ import pathlib
 import re
 import shlex
 import subprocess
+import sys
 import time
+import zlib
 
 import httpx
 import openai
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import sample  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice"))
@@ -87,9 +92,25 @@ def start(tmp_path_factory, fixture, args, **options):
     return Server(fixture, args, tmp_path_factory.mktemp("serve") / "log.txt", **options)
 
 
-@pytest.fixture(scope="session", params=[("qwen3moe-tiny", []),
-                                         ("mixtral-tiny", ["--attention", "1", "--experts", "2"])],
-                ids=["one process", "1+2 workers"])
+SERVERS = {"one process": ("qwen3moe-tiny", []), "1+2 workers": ("mixtral-tiny", ["--attention", "1", "--experts", "2"])}
+
+
+def pytest_collection_modifyitems(config, items):
+    """Of a sample each test has one of the servers, half of the tests this one and half that one; a test that is named has both."""
+    if sample.WHOLE or any("::" in arg for arg in config.args):
+        return
+
+    def taken(item):
+        which = getattr(item, "callspec", None) and item.callspec.params.get("server")
+        if which not in SERVERS.values():
+            return True
+        case = item.nodeid.replace("one process", "").replace("1+2 workers", "")
+        return which == list(SERVERS.values())[zlib.crc32(case.encode()) % len(SERVERS)]
+
+    items[:] = [item for item in items if taken(item)]
+
+
+@pytest.fixture(scope="session", params=SERVERS.values(), ids=SERVERS)
 def server(request, tmp_path_factory):
     running = start(tmp_path_factory, *request.param)
     yield running

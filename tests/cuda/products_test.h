@@ -4,6 +4,7 @@
 
 #include "kernel/ops.h"
 #include "stage/cuda/exec_products.h"
+#include "sanitized.h"
 #include "unit/kernel_int8_test.h"
 
 #define F8     SL_F8_E4M3

@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from test_kill import FIXTURE, SLUICE, Server, assert_books_balance, ended, metric, nobody_is_left, wait_until  # noqa: E402, F401
+import sample  # noqa: E402
 
 TOKENS = 120
 DEADLINE_S = 60
@@ -124,7 +125,7 @@ def nothing_was_lost(admin, n_workers):
 DEPLOYMENTS = [("shm", "dep", 2, 2), ("tcp", "aep", 2, 2), ("tcp", "ep", 3, 0), ("shm", "findep", 2, 3)]
 
 
-@pytest.mark.parametrize(("transport", "schedule", "attention", "experts"), DEPLOYMENTS)
+@pytest.mark.parametrize(("transport", "schedule", "attention", "experts"), sample.of(DEPLOYMENTS, 1, 3))
 def test_drain_and_join(tmp_path, transport, schedule, attention, experts):
     """The first worker of each role, which are the sequencer and one that the others dial, and the last one."""
     n = attention + experts
@@ -184,7 +185,7 @@ def test_what_is_refused(tmp_path):
     server.stop()
 
 
-@pytest.mark.parametrize(("schedule", "attention", "experts"), [("dep", 2, 2), ("aep", 2, 2), ("ep", 3, 0)])
+@pytest.mark.parametrize(("schedule", "attention", "experts"), sample.of([("dep", 2, 2), ("aep", 2, 2), ("ep", 3, 0)], 0, 2))
 def test_what_has_no_memory_is_refused(tmp_path, schedule, attention, experts):
     """Experts and KV go to nobody who has no room for them, unless their worker is lost: that is made good, and the log says it."""
     last, shape = attention + experts - 1, ["--attention", attention, *(["--experts", experts, "--max-experts", experts + 1] if experts else [])]
@@ -253,7 +254,7 @@ GROWTH = [("shm", "dep", 1, 1, 2, 3), ("tcp", "aep", 1, 2, 2, 3), ("tcp", "ep", 
           ("ucx", "findep", 1, 2, 2, 3)]
 
 
-@pytest.mark.parametrize(("transport", "schedule", "attention", "experts", "most_attention", "most_experts"), GROWTH)
+@pytest.mark.parametrize(("transport", "schedule", "attention", "experts", "most_attention", "most_experts"), sample.of(GROWTH, 0, 2, 4))
 def test_growth(tmp_path, transport, schedule, attention, experts, most_attention, most_experts):
     """Workers come for whom the first plan had a free place and nothing to do: they get experts and requests."""
     if transport == "ucx" and b"ucp_init" not in SLUICE.read_bytes():

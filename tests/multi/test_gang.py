@@ -14,6 +14,7 @@ import pytest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parent)]
 import ended  # noqa: E402, F401
+import sample  # noqa: E402
 from test_kill import assert_books_balance, metric, nobody_is_left, server, start_streams, wait_until, went_on  # noqa: E402, F401
 from workers import children  # noqa: E402
 
@@ -31,10 +32,13 @@ def is_there(pid):
         return False
 
 
-@pytest.mark.parametrize("worker", [0, 2])
-@pytest.mark.parametrize("server", [(*GANGS, "--attention", "1", "--experts", "2", "--tp", "2", "--attention-tp", "4"),
-                                    (*GANGS, "--attention", "3", "--tp", "2", "--transport", "tcp"),
-                                    (*GANGS, "--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1")], indirect=True)
+KILLED = [(*GANGS, "--attention", "1", "--experts", "2", "--tp", "2", "--attention-tp", "4"),
+          (*GANGS, "--attention", "3", "--tp", "2", "--transport", "tcp"),
+          (*GANGS, "--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1")]
+
+
+@pytest.mark.parametrize("server, worker", sample.of([(options, worker) for options in KILLED for worker in (0, 2)], 0, 1, 2, 5),
+                         indirect=["server"])
 def test_rank_killed(server, worker):
     """Of the attention worker, of one of experts, of one that is both: no request is lost."""
     n = len(server.workers())
@@ -80,15 +84,17 @@ def test_rank_stopped_for_a_while(server):
 PIPES = ("--exact", "--pp", "2", "--threads", "2")
 
 
-@pytest.mark.parametrize("worker", [0, 1])
-@pytest.mark.parametrize("server", [(*PIPES, "--attention", "1"), (*PIPES, "--attention", "2", "--tp", "2", "--kv-replicas", "1"),
-                                    (*PIPES, "--attention", "1", "--experts", "2", "--schedule", "aep")], indirect=True)
+PIPELINES = [((*PIPES, "--attention", "1"), 0), ((*PIPES, "--attention", "2", "--tp", "2", "--kv-replicas", "1"), 0),
+             ((*PIPES, "--attention", "2", "--tp", "2", "--kv-replicas", "1"), 1),
+             ((*PIPES, "--attention", "1", "--experts", "2", "--schedule", "aep"), 0),
+             ((*PIPES, "--attention", "1", "--experts", "2", "--schedule", "aep"), 1)]
+
+
+@pytest.mark.parametrize("server, worker", sample.of(PIPELINES, 0, 2, 4), indirect=["server"])
 def test_a_pipeline_is_killed(server, worker):
     """Its threads end with it; another process is the same pipeline again."""
     n = len(server.workers())
     streams = start_streams(server, 5)
-    if worker >= n:
-        pytest.skip("there is one worker")
     os.kill(server.worker_pid(worker), signal.SIGKILL)
     went_on(server, streams)
     assert metric(server, "workers_lost_total") == 1

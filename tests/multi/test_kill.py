@@ -18,6 +18,7 @@ import pytest
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parents[1] / "soak")]
 import crowd  # noqa: E402
 import ended  # noqa: E402
+import sample  # noqa: E402
 import served  # noqa: E402
 from served import ROOT, SLUICE  # noqa: E402, F401
 
@@ -151,8 +152,8 @@ def server(request):
 DEPLOYMENTS = [("--attention", "2", "--experts", "2"), ("--attention", "1", "--experts", "1", "--transport", "tcp"), ("--attention", "3")]
 
 
-@pytest.mark.parametrize("role", ["first", "last"])
-@pytest.mark.parametrize("server", [("--exact", *d) for d in DEPLOYMENTS], indirect=True)
+@pytest.mark.parametrize("server, role", sample.of([(("--exact", *d), role) for d in DEPLOYMENTS for role in ("first", "last")], 0, 1, 3, 4),
+                         indirect=["server"])
 def test_worker_killed(server, role):
     """Of attention or of experts, one of two or the only one; one that does both."""
     n = len(server.workers())
@@ -170,7 +171,7 @@ KEEPING = [("--attention", "1", "--experts", "1"), ("--attention", "1", "--exper
 LONG = [(7 * i + 3) % 1000 for i in range(400)]
 
 
-@pytest.mark.parametrize("server", [("--exact", *d) for d in KEEPING], indirect=True)
+@pytest.mark.parametrize("server", sample.of([("--exact", *d) for d in KEEPING], 0, 1), indirect=True)
 def test_kv_survives_its_worker(server):
     """Who comes in the place of a killed attention worker goes on with its KV: few rows of a long prompt are computed again."""
     asked = {"prompt": LONG, "max_tokens": 112, "logprobs": 3}
@@ -197,7 +198,7 @@ REPLICATED = {"dep": (1, 2), "pingpong": (2, 3), "findep": (1, 3), "eps": (3, 0)
 MOST_KILLS = 8  # until one of them strikes while rows are away
 
 
-@pytest.mark.parametrize("schedule", REPLICATED)
+@pytest.mark.parametrize("schedule", sample.of(REPLICATED, 1, 3, 5))
 def test_replicas_stand_in(schedule):
     """Every expert lives on two workers: whoever of them is killed, the sequencer too, no step is done again."""
     attention, experts = REPLICATED[schedule]
@@ -310,8 +311,9 @@ def poison():
     return next(i for i in range(100, VOCABULARY) if i not in said)
 
 
-@pytest.mark.parametrize("after", [0, 6])
-@pytest.mark.parametrize("shape", [("--attention", "2", "--experts", "2"), ("--attention", "3"), ("--attention", "1", "--experts", "1")])
+@pytest.mark.parametrize("shape, after", sample.of([(shape, after) for shape in [("--attention", "2", "--experts", "2"), ("--attention", "3"),
+                                                                                  ("--attention", "1", "--experts", "1")]
+                                                     for after in (0, 6)], 1, 2, 5))
 def test_a_request_that_crashes_workers_ends_alone(tmp_path, shape, after):
     """Of nine streams one crashes whoever computes it, from its prompt on or when it has said some tokens."""
     device = tmp_path / "device.json"

@@ -499,7 +499,7 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
 
 /* A deployment's first schedule is drawn more often than its others. */
 static uint32_t first_in(void) {
-    return SL_MAX(2u, one_in / 20);
+    return SL_MAX(2u, one_in / 4);
 }
 
 /* So that fixtures differ in what is drawn. */

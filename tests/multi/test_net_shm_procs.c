@@ -7,7 +7,7 @@ NET_CASES("shm")
 
 /* ---- deaths in the middle of heavy sending ---- */
 
-#define KILLS 50
+#define KILLS ((int)(50 / take_one_in(SL_SLOW_BUILD ? 5 : 2)))
 
 typedef struct crowd {
     sl_conn *bystander;
@@ -83,7 +83,7 @@ static void many_kills(void **state) {
 
 /* ---- queues longer than a ring ---- */
 
-#define FLOOD 20000
+#define FLOOD ((int)(20000 / take_one_in(SL_SLOW_BUILD ? 5 : 1)))
 
 static void on_flood(peer *p, sl_conn *c, const sl_wire_header *h, const sl_buf *payload) {
     (void)c;
@@ -101,7 +101,7 @@ static void flood(void **state) {
     start(&p, "shm", KEY);
     sl_conn *c = call(&p, far.address);
     until(&p, &p.opened, 1, 10);
-    for (uint64_t i = 0; i < FLOOD; i++) send_filled(&p, c, i, 1 + i % 3000);
+    for (int i = 0; i < FLOOD; i++) send_filled(&p, c, i, 1 + i % 3000);
     until(&p, &p.messages, FLOOD, 60);
     assert_int_equal(p.downs, 0);
     sl_net_free(p.net);
@@ -125,7 +125,7 @@ static void reconnect(void **state) {
     child far = spawn("shm", KEY, "echo");
     start(&p, "shm", KEY);
     int before = open_descriptors();
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0, n = 100 / (int)take_one_in(4); i < n; i++) {
         sl_conn *c = call(&p, far.address);
         until(&p, &p.opened, i + 1, 10);
         send_filled(&p, c, 0, 100000);

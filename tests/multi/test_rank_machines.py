@@ -18,6 +18,7 @@ import pytest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parent)]
 import launched  # noqa: E402
+import sample  # noqa: E402
 from served import SLUICE  # noqa: E402
 from test_kill import FIXTURE, Server, assert_books_balance, metric, start_streams, wait_until, went_on  # noqa: E402
 from workers import children  # noqa: E402
@@ -68,12 +69,15 @@ def serve(secret, *options):
     return Server("--exact", "--secret-file", str(secret), *options)
 
 
-@pytest.mark.parametrize("options, sizes", [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),
-                                            (("--attention", "2", "--tp", "2", "--transport", "tcp"), (1, 1)),
-                                            (("--attention", "1", "--experts", "1", "--attention-tp", "4", "--expert-tp", "1"), (3, 0)),
-                                            (("--attention", "1", "--pp", "3"), (2,)),
-                                            (("--attention", "2", "--pp", "2", "--kv-replicas", "1"), (1, 1)),
-                                            (("--attention", "1", "--experts", "1", "--pp", "2", "--schedule", "aep"), (1, 1))])
+KILLED = [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),
+          (("--attention", "2", "--tp", "2", "--transport", "tcp"), (1, 1)),
+          (("--attention", "1", "--experts", "1", "--attention-tp", "4", "--expert-tp", "1"), (3, 0)),
+          (("--attention", "1", "--pp", "3"), (2,)),
+          (("--attention", "2", "--pp", "2", "--kv-replicas", "1"), (1, 1)),
+          (("--attention", "1", "--experts", "1", "--pp", "2", "--schedule", "aep"), (1, 1))]
+
+
+@pytest.mark.parametrize("options, sizes", sample.of(KILLED, 1, 2, 5))
 def test_a_rank_is_killed(secret, ranks, options, sizes):
     """Streams go on with the same tokens, and the worker comes back with a rank that waited anew."""
     made = ranks(sum(sizes))

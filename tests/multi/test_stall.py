@@ -20,6 +20,7 @@ import time
 import pytest
 
 from test_kill import SLUICE, TOKENS, Server, assert_books_balance, ended, metric, nobody_is_left, of_all_workers, wait_until  # noqa: F401
+import sample  # test_kill knows where
 
 STREAMS = 6
 COORDINATOR = None
@@ -101,7 +102,7 @@ def test_workers_stand_still():
 HEDGED = {"dep": (SEQUENCER, EXPERT), "pingpong": (EXPERT,), "findep": (SEQUENCER,), "aep": (EXPERT,)}
 
 
-@pytest.mark.parametrize("schedule", HEDGED)
+@pytest.mark.parametrize("schedule", sample.of(HEDGED, 0, -1))
 def test_replicas_stand_in(schedule):
     """Streams end while an expert worker stands still, the sequencer too: others do what it owes."""
     server = Server(*LOCAL, "--exact", "--schedule", schedule, "--placement", "replicas:2", "--silence-limit", "120")

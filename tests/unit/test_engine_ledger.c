@@ -15,6 +15,7 @@
 #include "format/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
+#include "sanitized.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -164,8 +165,9 @@ static void check_books(sl_engine *e, const sl_engine_stats *s) {
 
 static void books_after_cancels(void **state) {
     (void)state;
-    enum { N = 200 };
-    static outcome o[N];
+    enum { MOST = 200 };
+    static outcome o[MOST];
+    const uint32_t asked = SL_SLOW_BUILD ? MOST / take_one_in(3) : MOST;
     static const struct { uint32_t attention, experts; } shapes[] = {{0, 0}, {2, 2}};
     for (size_t shape = 0; shape < SL_LEN(shapes); shape++) {
         sl_model_spec m;
@@ -173,7 +175,7 @@ static void books_after_cancels(void **state) {
         uint64_t random = 77 + shape;
         memset(o, 0, sizeof o);
         uint64_t prompts = 0;
-        for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t i = 0; i < asked; i++) {
             uint32_t prompt[60], n = 1 + (uint32_t)sl_rng_below(&random, 60);
             for (uint32_t j = 0; j < n; j++) prompt[j] = (uint32_t)sl_rng_below(&random, m.vocab);
             prompts += n;
@@ -190,20 +192,20 @@ static void books_after_cancels(void **state) {
         }
         sl_engine_cancel(e, 1ull << 50); /* nobody */
         uint64_t tokens = 0;
-        for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t i = 0; i < asked; i++) {
             await_end(&o[i]);
             tokens += o[i].n;
             assert_true(o[i].finish == SL_FINISH_STOP || o[i].finish == SL_FINISH_LENGTH);
         }
         sl_engine_stats s = quiet_stats(e);
         check_books(e, &s);
-        assert_int_equal(s.finished_stop + s.finished_length + s.finished_cancelled, N);
+        assert_int_equal(s.finished_stop + s.finished_length + s.finished_cancelled, asked);
         assert_int_equal(s.finished_error, 0);
         assert_true(s.finished_cancelled > 10 && s.finished_length > 10);
         assert_true(s.prompt_tokens <= prompts && s.generated_tokens >= tokens);
         assert_int_equal(s.pages_total, 40 * SL_MAX(shapes[shape].attention, 1u));
         sl_engine_free(e);
-        for (uint32_t i = 0; i < N; i++) assert_int_equal(o[i].events_after_end, 0);
+        for (uint32_t i = 0; i < asked; i++) assert_int_equal(o[i].events_after_end, 0);
     }
 }
 
@@ -433,7 +435,8 @@ static void cannot_start(void **state) {
     o.isa = "none such";
     assert_true(sl_engine_create(&o, &e, &err) != SL_OK);
     assert_non_null(strstr(err.msg, "none such"));
-    for (uint32_t i = 0; i < 100; i++) { /* its workers may still be about to join */
+    for (uint32_t i = 0; i < 100 / take_one_in(SL_SLOW_BUILD ? 8 : 2);
+         i++) { /* its workers may still be about to join */
         o.delay_seed = i + 1;
         o.delay_us = i * 37 % 3000;
         assert_true(sl_engine_create(&o, &e, &err) != SL_OK);

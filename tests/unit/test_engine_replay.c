@@ -39,8 +39,11 @@ typedef struct span {
 
 #define NONE UINT32_MAX
 
-/* Slow builds run a part: what decides is the same, and threads are what they look at. */
-static const int every = SL_SLOW_BUILD == 0 ? 1 : SL_SLOW_BUILD == 1 ? 3 : SL_POLICY_COUNT;
+/* A sample is a part of the policies: what decides is the same, and threads are what slow builds
+ * look at. */
+static int every(void) {
+    return (int)take_one_in(SL_SLOW_BUILD ? SL_POLICY_COUNT : 3);
+}
 
 typedef struct record {
     span *span;
@@ -485,7 +488,7 @@ static void rounds_and_turns(void **state) {
                 {SL_SCHED_FINDEP, 2, 2, SL_CHUNK_EXPERTS, SL_ORDER_AASS, 2, 1}};
     sl_model_spec m;
     read_spec(FIXTURE, &m);
-    for (size_t i = 0; i < SL_LEN(rows); i += SL_SLOW_BUILD == 2 ? 2 : 1) {
+    for (size_t i = 0; i < SL_LEN(rows); i += take_one_in(SL_SLOW_BUILD ? 3 : 2)) {
         sl_plan plan = {0};
         sl_err err = {0};
         uint32_t turns = 0, tasks = 0, n = rows[i].attention + rows[i].experts;
@@ -553,7 +556,7 @@ static void policies(void **state) {
     (void)state;
     sl_model_spec m;
     read_spec(TOP_1, &m);
-    for (int policy = 0; policy < SL_POLICY_COUNT; policy += every) {
+    for (int policy = 0; policy < SL_POLICY_COUNT; policy += every()) {
         sl_plan plan = {0};
         sl_err err = {0};
         uint32_t choices = 0;

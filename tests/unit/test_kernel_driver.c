@@ -2,6 +2,7 @@
  * bits. */
 #include "kernel_test.h"
 #include "kernel/ops.h"
+#include "sanitized.h"
 #include "quant/kv_rows.h"
 
 static sl_pool *pool_of(uint32_t threads) {
@@ -11,7 +12,8 @@ static sl_pool *pool_of(uint32_t threads) {
     return p;
 }
 
-/* Loops over every runnable table (ref included) and 0 (no pool) to 3 threads. */
+/* Loops over every runnable table (ref included) and 0 (no pool) to 3 threads: with each table one
+ * of these numbers, which the next loop has with another one, or all of them. */
 #define EACH_EXEC(ex)                                                                              \
     for (size_t ee_i = 0; sl_kernels_at(ee_i / EXEC_POOLS, NULL); ee_i++)                          \
         for (sl_exec ex = exec_of(ee_i); ex.k; sl_pool_free(ex.pool), ex.k = NULL)
@@ -19,10 +21,13 @@ static sl_pool *pool_of(uint32_t threads) {
 enum { EXEC_POOLS = 4 };
 
 static sl_exec exec_of(size_t i) {
+    static size_t turn;
     bool supported = false;
     const sl_kernels *k = sl_kernels_at(i / EXEC_POOLS, &supported);
     uint32_t threads = (uint32_t)(i % EXEC_POOLS);
-    if (!supported) return (sl_exec){0};
+    turn += i == 0;
+    if (!supported || (turn + i / EXEC_POOLS + threads) % take_one_in(EXEC_POOLS) != 0)
+        return (sl_exec){0};
     return (sl_exec){.k = k, .pool = threads ? pool_of(threads) : NULL};
 }
 

@@ -94,6 +94,7 @@ static void check_whole(model_run *r, const golden_case *c, const char *folder, 
 
 static void check_case(model_run *r, const golden_case *c, const char *folder) {
     static const uint32_t chunks[] = {13, 1};
+    static uint32_t turn;
     size_t bytes = (size_t)c->n_all * r->s->vocab * sizeof(float);
     float *whole = malloc(bytes), *cut = malloc(bytes);
     if (r->s->kv_lora) {
@@ -103,6 +104,7 @@ static void check_case(model_run *r, const golden_case *c, const char *folder) {
     }
     check_whole(r, c, folder, whole);
     for (size_t i = 0; i < (SL_SLOW_BUILD ? 1 : SL_LEN(chunks)); i++) {
+        if (turn++ % take_one_in(7)) continue; /* no number of tables divides it */
         model_seq seq = model_seq_make(r->s, c->n_all);
         model_run_prefill(r, &seq, c->ids, 0, c->n_all, chunks[i], cut);
         model_seq_free(&seq);
@@ -185,6 +187,7 @@ static void goldens_are_reproduced(void **state) {
     for (size_t f = 0; f < SL_LEN(fixtures); f++) {
         golden g = golden_open(fixtures[f]);
         for (size_t i = 0; i < sl_json_count(g.cases); i++) {
+            if (SL_SLOW_BUILD && (f + i) % take_one_in(3)) continue;
             golden_case *c = case_open(&g, i);
             check_cases(g.m, c, fixtures[f]);
             case_close(c);
