@@ -30,6 +30,8 @@ uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
         return m->vocab;
     case SL_DIM_MODEL:
         return m->d_model;
+    case SL_DIM_MODEL_TWICE:
+        return 2 * (uint64_t)m->d_model;
     case SL_DIM_Q:
         return (uint64_t)m->n_heads * sl_query_dim(m);
     case SL_DIM_KV:
@@ -143,6 +145,7 @@ void sl_arch_count_params(const sl_arch *a, sl_model_spec *m) {
         if (!sl_arch_tensor_used(m, t)) continue;
         uint64_t one = sl_arch_dim_value(m, t->n) * sl_arch_dim_value(m, t->k);
         uint64_t all = 1, active = 1;
+        if (t->scope == SL_SCOPE_MTP) continue; /* like all of its block */
         if (t->scope == SL_SCOPE_BLOCK) all = active = m->n_layers;
         if (t->scope == SL_SCOPE_DENSE_BLOCK) all = active = n_dense;
         if (t->scope == SL_SCOPE_MOE_BLOCK) all = active = m->n_moe;

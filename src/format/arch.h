@@ -14,8 +14,9 @@ typedef enum sl_arch_dim {
     SL_DIM_NONE, /* second dimension of a vector */
     SL_DIM_VOCAB,
     SL_DIM_MODEL,
-    SL_DIM_Q,  /* n_heads * sl_query_dim */
-    SL_DIM_KV, /* n_kv_heads * head_dim */
+    SL_DIM_MODEL_TWICE, /* two rows of the stream, one behind the other */
+    SL_DIM_Q,           /* n_heads * sl_query_dim */
+    SL_DIM_KV,          /* n_kv_heads * head_dim */
     SL_DIM_HEAD,
     SL_DIM_Q_LORA,
     SL_DIM_KV_LORA,
@@ -46,6 +47,7 @@ typedef enum sl_arch_scope {
     SL_SCOPE_DENSE_BLOCK,
     SL_SCOPE_MOE_BLOCK,
     SL_SCOPE_EXPERT,
+    SL_SCOPE_MTP, /* of the block behind the last, beside what it has as a routed block */
 } sl_arch_scope;
 
 typedef enum sl_arch_role {
@@ -83,7 +85,12 @@ typedef enum sl_arch_role {
     SL_ROLE_SHARED_GATE, /* of its SwiGLU */
     SL_ROLE_SHARED_UP,
     SL_ROLE_SHARED_DOWN,
-    SL_ROLE_SHARED_SCALE, /* one row: its sigmoid weighs the shared expert, where there is one */
+    SL_ROLE_SHARED_SCALE,   /* one row: its sigmoid weighs the shared expert, where there is one */
+    SL_ROLE_MTP_TOKEN_NORM, /* of the block that predicts a further token (model/mtp.c): of the
+                             * embedding of the next token... */
+    SL_ROLE_MTP_STATE_NORM, /* ...and of what the model made of the last one, whose... */
+    SL_ROLE_MTP_IN,         /* ...product this is, of both */
+    SL_ROLE_MTP_NORM,       /* before the head */
     SL_ROLE_EXPERT_GATE,
     SL_ROLE_EXPERT_UP,
     SL_ROLE_EXPERT_DOWN,

@@ -27,6 +27,7 @@ static const sl_arch_tensor tensors_v2[] = {
 static const sl_arch_tensor tensors_v3[] = {
     PARTS,
     {SL_ROLE_ROUTER_BIAS, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.gate.e_score_correction_bias", SL_DIM_EXPERTS, SL_DIM_NONE},
+    MTP,
 };
 /* clang-format on */
 

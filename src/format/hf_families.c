@@ -50,6 +50,7 @@ static const sl_arch_tensor glm4[] = {
     MLP_DENSE,
     MLP_SHARED,
     MLP_EXPERTS,
+    MTP,
 };
 
 /* clang-format on */

@@ -41,6 +41,12 @@
     {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
     {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
     {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}
+/* Of the first block behind the last (num_nextn_predict_layers). */
+#define MTP                                                                                                 \
+    {SL_ROLE_MTP_TOKEN_NORM, SL_SCOPE_MTP, ATTN, BLOCK "enorm.weight",            SL_DIM_MODEL, SL_DIM_NONE},        \
+    {SL_ROLE_MTP_STATE_NORM, SL_SCOPE_MTP, ATTN, BLOCK "hnorm.weight",            SL_DIM_MODEL, SL_DIM_NONE},        \
+    {SL_ROLE_MTP_IN,         SL_SCOPE_MTP, ATTN, BLOCK "eh_proj.weight",          SL_DIM_MODEL, SL_DIM_MODEL_TWICE}, \
+    {SL_ROLE_MTP_NORM,       SL_SCOPE_MTP, ATTN, BLOCK "shared_head.norm.weight", SL_DIM_MODEL, SL_DIM_NONE}
 #define QKV_BIAS                                                                                   \
     {SL_ROLE_Q_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.q_proj.bias", SL_DIM_Q,  SL_DIM_NONE}, \
     {SL_ROLE_K_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.k_proj.bias", SL_DIM_KV, SL_DIM_NONE}, \

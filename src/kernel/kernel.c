@@ -566,7 +566,7 @@ static void attn_walk_add(attn_walk *w, const sl_attn_args *a, uint32_t r, uint3
                          .sum = a->sink ? 1.0f : 0.0f};
     memset(u->o, 0, v_dim * sizeof(float));
     w->pos[w->n] = pos;
-    w->low[w->n] = sl_sight_first(a->m, a->layer, pos);
+    w->low[w->n] = sl_attn_low(a, r);
     w->n++;
 }
 
@@ -653,7 +653,7 @@ static void attention(const sl_exec *ex, const sl_attn_args *a) {
     const sl_model_spec *m = a->m;
     uint64_t work = 0;
     for (uint32_t r = 0; r < a->n_rows; r++) {
-        uint64_t seen = a->pos[r] - sl_sight_first(m, a->layer, a->pos[r]) + 1u;
+        uint64_t seen = a->pos[r] - sl_attn_low(a, r) + 1u;
         work += seen * m->n_heads * m->head_dim * 2;
     }
     c.block = attn_rows_per_item(ex, a);

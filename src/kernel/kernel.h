@@ -207,7 +207,14 @@ typedef struct sl_attn_args {
     /* A rank's heads (spec/gang.h): query heads of a kv head, and how many of the first one's are
      * not here; 0, 0: n_heads / n_kv_heads, all. */
     uint32_t group, skip;
+    const uint32_t *low; /* [n_rows] first position that a row sees; NULL: sl_sight_first. The
+                          * host's alone */
 } sl_attn_args;
+
+/* First position that row r sees. */
+static inline uint32_t sl_attn_low(const sl_attn_args *a, uint32_t r) {
+    return a->low ? a->low[r] : sl_sight_first(a->m, a->layer, a->pos[r]);
+}
 
 /* n rows of a tile of a KV page from row `first` on, of the model's kv_type, as f32 [n][head_dim].
  */

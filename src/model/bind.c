@@ -26,6 +26,8 @@ static bool block_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t 
     case SL_SCOPE_MOE_BLOCK:
     case SL_SCOPE_EXPERT:
         return m->ffn[layer] == SL_FFN_MOE;
+    case SL_SCOPE_MTP:
+        return layer == sl_mtp_block(m);
     }
     return false;
 }
@@ -47,7 +49,7 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
         sl_site site = {.t = &m->arch->tensor[i]};
         if (!sl_arch_tensor_used(spec, site.t)) continue;
         uint32_t copies = site.t->scope == SL_SCOPE_EXPERT ? spec->n_experts : 1;
-        for (site.layer = 0; site.layer < spec->n_layers; site.layer++) {
+        for (site.layer = 0; site.layer < sl_model_blocks(m); site.layer++) {
             if (!block_has(spec, site.t, site.layer)) continue;
             for (site.expert = 0; site.expert < copies; site.expert++) {
                 sl_status st = visit(m, &site, fn, ctx, err);
@@ -244,12 +246,14 @@ static size_t expert_of(const sl_model *m, const sl_site *site) {
 
 static bool is_held(const sl_model *m, const sl_stages *s, const sl_site *site) {
     if (site->t->scope == SL_SCOPE_MODEL) return !s->inner;
+    if (site->layer == sl_mtp_block(&m->stored)) return m->mtp;
     return sl_extent_has(m->held, site->layer);
 }
 
 static bool hosts(const sl_model *m, const sl_stages *s, const sl_site *site) {
     if (!is_held(m, s, site)) return false;
-    if (site->t->stage != SL_STAGE_EXPERT) return s->attention;
+    if (site->t->stage != SL_STAGE_EXPERT || site->layer == sl_mtp_block(&m->stored))
+        return s->attention;
     return s->experts && (!s->hosted || s->hosted[expert_of(m, site)]);
 }
 

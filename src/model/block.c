@@ -211,6 +211,7 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
         .pos = rows->pos,
         .kv = rows->kv,
         .pages = rows->pages,
+        .low = rows->low,
         .scale = score_scale(s),
         .sink = m->tables.sinks ? m->tables.sinks + (size_t)layer * s->n_heads : NULL,
         .group = sl_rank_group(m),
@@ -239,7 +240,8 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
                               .id = rows->id ? rows->id + at : NULL,
                               .pos = rows->pos + at,
                               .kv = rows->kv,
-                              .pages = rows->pages + at};
+                              .pages = rows->pages + at,
+                              .low = rows->low ? rows->low + at : NULL};
         attend(m, ex, layer, &part, x + (size_t)at * m->spec.d_model, scratch);
     }
 }
@@ -315,7 +317,8 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
                     const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch) {
     uint32_t n_rows = rows->n;
     if (n_rows == 0) return;
-    if (m->skew) draw_rows(m, layer, rows, expert, gate);
+    const bool drawn = m->skew && layer < m->stored.n_layers;
+    if (drawn) draw_rows(m, layer, rows, expert, gate);
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_ROUTER].data != NULL);
@@ -331,7 +334,7 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     if (w->mat[SL_ROLE_LOGIT_BIAS].data)
         sl_bias_add(ex, logit, &w->mat[SL_ROLE_LOGIT_BIAS], n_rows);
     scratch->used = level;
-    if (m->skew) return;
+    if (drawn) return;
     sl_route(ex, &(sl_route_args){.m = &m->spec,
                                   .router = m->arch->router,
                                   .n_rows = n_rows,

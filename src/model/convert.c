@@ -144,6 +144,7 @@ static sl_status add_rope_factors(converting *c) {
 static bool in_block(const sl_model_spec *s, sl_arch_scope scope, uint32_t layer) {
     if (scope == SL_SCOPE_MODEL) return layer == 0;
     if (scope == SL_SCOPE_BLOCK) return true;
+    if (scope == SL_SCOPE_MTP) return false;
     return (s->ffn[layer] == SL_FFN_DENSE) == (scope == SL_SCOPE_DENSE_BLOCK);
 }
 

@@ -137,6 +137,7 @@ static void absorbed(const sl_model *m, const sl_exec *ex, uint32_t layer, const
                                .pos = rows->pos + first,
                                .kv = rows->kv,
                                .pages = rows->pages + first,
+                               .low = rows->low ? rows->low + first : NULL,
                                .scale = score_scale(s),
                                .o = sum,
                                .o_stride = s->n_heads * lora};
@@ -250,24 +251,29 @@ static sl_status split_head(sl_model *m, const sl_mat *kv_b, uint32_t h, sl_mla_
     return SL_OK;
 }
 
+static sl_status bind_block(sl_model *m, uint32_t layer, sl_err *err) {
+    const sl_model_spec *s = &m->spec;
+    sl_mat *mats = sl_model_own(m, 2 * (size_t)s->n_heads * sizeof *mats);
+    if (!mats) return sl_fail(err, SL_ERR_NOMEM, "%s: %u heads", m->folder, s->n_heads);
+    m->mla[layer] = (sl_mla_weights){.absorb = mats, .value = mats + s->n_heads};
+    sl_status st = sl_model_goes_on(m, err);
+    for (uint32_t h = 0; st == SL_OK && h < s->n_heads; h++)
+        if (s->kv_parts)
+            take_head(m, m->block[layer].mat, h, &m->mla[layer]);
+        else
+            st = split_head(m, &m->block[layer].mat[SL_ROLE_KV_B], h, &m->mla[layer], err);
+    return st;
+}
+
 sl_status sl_mla_bind(sl_model *m, sl_err *err) {
     const sl_model_spec *s = &m->spec;
     sl_status st = SL_OK;
     sl_arch_role any = s->kv_parts ? SL_ROLE_K_B : SL_ROLE_KV_B;
     const sl_extent held = m->held;
     if (!s->kv_lora || !m->block[held.first].mat[any].data) return SL_OK;
-    m->mla = sl_alloc(s->n_layers, sizeof *m->mla);
+    m->mla = sl_alloc(sl_model_blocks(m), sizeof *m->mla);
     if (!m->mla) return sl_fail(err, SL_ERR_NOMEM, "%s: %u latents", m->folder, s->n_layers);
-    for (uint32_t l = held.first; l < held.first + held.n; l++) {
-        sl_mat *mats = sl_model_own(m, 2 * (size_t)s->n_heads * sizeof *mats);
-        if (!mats) return sl_fail(err, SL_ERR_NOMEM, "%s: %u heads", m->folder, s->n_heads);
-        m->mla[l] = (sl_mla_weights){.absorb = mats, .value = mats + s->n_heads};
-        if (st == SL_OK) st = sl_model_goes_on(m, err);
-        for (uint32_t h = 0; st == SL_OK && h < s->n_heads; h++)
-            if (s->kv_parts)
-                take_head(m, m->block[l].mat, h, &m->mla[l]);
-            else
-                st = split_head(m, &m->block[l].mat[SL_ROLE_KV_B], h, &m->mla[l], err);
-    }
-    return st;
+    for (uint32_t l = held.first; st == SL_OK && l < held.first + held.n; l++)
+        st = bind_block(m, l, err);
+    return st == SL_OK && m->mtp ? bind_block(m, sl_mtp_block(s), err) : st;
 }

@@ -144,8 +144,8 @@ static void fill_rope(sl_model *m) {
 
 static sl_status make_tables(sl_model *m, sl_err *err) {
     const sl_model_spec *spec = &m->spec;
-    m->block = sl_alloc(spec->n_layers, sizeof *m->block);
-    m->expert = sl_alloc((size_t)spec->n_moe * spec->n_experts, sizeof *m->expert);
+    m->block = sl_alloc(sl_model_blocks(m), sizeof *m->block);
+    m->expert = sl_alloc((size_t)sl_model_routed(m) * spec->n_experts, sizeof *m->expert);
     m->made.rope_freq = sl_alloc(spec->rope_dim / 2, sizeof *m->made.rope_freq);
     if (!m->block || !m->expert || !m->made.rope_freq)
         return sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
@@ -175,8 +175,8 @@ static sl_status widen_vectors(const sl_model *m, sl_arch_role role, const uint1
 /* Widened once, where attention is hosted: they meet every row. */
 static sl_status fill_vectors(sl_model *m, sl_err *err) {
     const sl_model_spec *s = &m->spec;
-    sl_status st = widen_vectors(m, SL_ROLE_ROUTER_BIAS, s->moe_layer, s->n_moe, s->n_experts,
-                                 &m->made.route_bias, err);
+    sl_status st = widen_vectors(m, SL_ROLE_ROUTER_BIAS, s->moe_layer, sl_model_routed(m),
+                                 s->n_experts, &m->made.route_bias, err);
     return st == SL_OK
                ? widen_vectors(m, SL_ROLE_SINKS, NULL, s->n_layers, s->n_heads, &m->made.sinks, err)
                : st;
@@ -232,6 +232,7 @@ sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const
     sl_status st = load(folder, !stages->random, &m, err);
     if (st == SL_OK) m->stop = stop;
     if (st == SL_OK) m->spec.kv_type = m->stored.kv_type = stages->kv_type;
+    if (st == SL_OK && stages->mtp && stages->attention) st = sl_mtp_take(m, err);
     if (st == SL_OK && !stages->random) st = take_rank(m, stages, err);
     if (st == SL_OK) st = make_tables(m, err);
     if (st == SL_OK) st = bind(m, stages, err);

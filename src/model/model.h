@@ -31,6 +31,8 @@ typedef struct sl_stages {
     bool inner;            /* no embedding, no final norm, no head: another rank has them */
     bool segmented;        /* sums over what gangs share are taken in segments (spec/gang.h) */
     sl_kv_type kv_type;    /* of the KV pages: the spec's from here on */
+    bool mtp;              /* with attention: also the block that predicts a further token, all its
+                            * experts, as block sl_mtp_block. Not for ranks */
     bool random;           /* bf16 weights drawn at random, of a config.json that has none */
 } sl_stages;
 
@@ -182,6 +184,7 @@ typedef struct sl_rows {
     const uint32_t *pos;
     sl_kv_pool kv;
     const uint32_t *const *pages;
+    const uint32_t *low; /* first position that each row sees; NULL: as its block has it */
 } sl_rows;
 
 /* What ex->expand_rows is for results that may depend on the chunk: the least number of rows of one
@@ -253,5 +256,20 @@ void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, co
                         uint32_t n, float *h);
 void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
                         uint32_t first, uint32_t count, float *logits, sl_arena *scratch);
+
+/* ---- the block that predicts a further token, where it is bound (model/mtp.c) ----
+ *
+ * Its rows go through sl_block_attention, sl_block_route, sl_block_shared and sl_block_experts as
+ * those of block sl_mtp_block, between these two. */
+
+/* Scratch of sl_mtp_enter for up to max_rows rows. */
+size_t sl_mtp_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows);
+/* y[i], [n][d_model]: what the block makes its way from of token id[i], the next one of a row, and
+ * x[row[i]], what the last block left of that row; with `again` what this block did. y is not x. */
+void sl_mtp_enter(const sl_model *m, const sl_exec *ex, const uint32_t *id, const float *x,
+                  const uint32_t *row, uint32_t n, bool again, float *y, sl_arena *scratch);
+/* h[i] for sl_model_head_part, of rows x[row[i]] that the block has left. */
+void sl_mtp_head_rows(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
+                      uint32_t n, float *h);
 
 #endif

@@ -42,7 +42,7 @@ typedef struct sl_copies {
 typedef struct sl_tables {
     double *rope_freq; /* [rope_dim / 2] */
     float *ones;       /* [head_dim], NULL unless spec.qk_unit */
-    float *route_bias; /* [n_moe][n_experts], NULL: the router has none */
+    float *route_bias; /* [sl_model_routed][n_experts], NULL: the router has none */
     float *sinks;      /* [n_layers][n_heads], NULL: there are none */
 } sl_tables;
 
@@ -90,6 +90,7 @@ struct sl_model {
     sl_model_spec stored; /* of the checkpoint */
     sl_rank rank;
     sl_extent held;      /* blocks that something is bound of */
+    bool mtp;            /* and the block behind the last */
     const sl_gang *gang; /* NULL: there is none */
     bool segmented;
     sl_blocks blocks;
@@ -99,9 +100,9 @@ struct sl_model {
     char *folder;
     sl_checkpoint *ckpt;
     sl_weights whole;          /* of the model */
-    sl_weights *block;         /* [n_layers] */
-    sl_expert_weights *expert; /* [n_moe][n_experts] */
-    sl_mla_weights *mla;       /* [n_layers], NULL without kv_lora or attention */
+    sl_weights *block;         /* [sl_model_blocks] */
+    sl_expert_weights *expert; /* [sl_model_routed][n_experts] */
+    sl_mla_weights *mla;       /* [sl_model_blocks], NULL without kv_lora or attention */
     sl_tables tables;          /* as they are used: the home's, where there is one */
     sl_tables made;            /* owned */
     sl_home home;              /* put NULL: weights are used where they are mapped */
@@ -113,6 +114,14 @@ struct sl_model {
     sl_copies copies;        /* matrices that are not used where they are mapped */
     const atomic_bool *stop; /* while it is opened: sl_model_open_until's */
 };
+
+/* Blocks, and routed ones among them, with the one behind the last where it is bound. */
+static inline uint32_t sl_model_blocks(const sl_model *m) {
+    return m->stored.n_layers + m->mtp;
+}
+static inline uint32_t sl_model_routed(const sl_model *m) {
+    return m->stored.n_moe + m->mtp;
+}
 
 /* SL_ERR_AGAIN: nobody wants the model to be opened any more. */
 static inline sl_status sl_model_goes_on(const sl_model *m, sl_err *err) {
@@ -171,6 +180,10 @@ void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat);
 void sl_rank_cut_head(const sl_model *m, sl_mat *mat);
 /* Whether norms of queries and keys are of the values of all ranks. */
 bool sl_rank_gathers(const sl_model *m);
+
+/* The block that predicts a further token counts from now on (model/mtp.c): before tables are made
+ * and tensors bound. SL_ERR_UNSUPPORTED: the model has none. */
+sl_status sl_mtp_take(sl_model *m, sl_err *err) SL_MUST_CHECK;
 
 /* The error for a tensor that no file has. */
 sl_status sl_model_missing(const sl_model *m, const char *name, sl_err *err) SL_MUST_CHECK;

@@ -166,8 +166,8 @@ static size_t weights_bytes(const sl_weights *w, bool embed) {
 /* What touch_weights and the experts' pieces will come to. */
 static uint64_t bytes_to_touch(const sl_model *m) {
     uint64_t bytes = weights_bytes(&m->whole, !m->embed.open);
-    for (uint32_t l = 0; l < m->spec.n_layers; l++) bytes += weights_bytes(&m->block[l], true);
-    for (size_t i = 0; i < (size_t)m->spec.n_moe * m->spec.n_experts; i++)
+    for (uint32_t l = 0; l < sl_model_blocks(m); l++) bytes += weights_bytes(&m->block[l], true);
+    for (size_t i = 0; i < (size_t)sl_model_routed(m) * m->spec.n_experts; i++)
         bytes += expert_bytes(&m->expert[i]);
     return bytes;
 }
@@ -185,14 +185,14 @@ void sl_model_touch_within(sl_model *m, sl_pool *pool, const sl_touching *how, u
     touch_ctx c = {.page = (size_t)sysconf(_SC_PAGESIZE), .stop = how->stop, .reading = &r};
     if (m->embed.open && room && read_ns) ask_for_embed(m);
     touch_weights(&m->whole, !m->embed.open, pool, &c);
-    for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], true, pool, &c);
+    for (uint32_t l = 0; l < sl_model_blocks(m); l++) touch_weights(&m->block[l], true, pool, &c);
     c.expert = m->expert;
-    sl_pool_run(pool, (size_t)m->spec.n_moe * m->spec.n_experts, 1, touch_items, &c);
+    sl_pool_run(pool, (size_t)sl_model_routed(m) * m->spec.n_experts, 1, touch_items, &c);
 }
 
 void sl_model_touch(sl_model *m, sl_pool *pool, const sl_touching *how) {
     long page = sysconf(_SC_PAGESIZE);
-    size_t n_experts = (size_t)m->spec.n_moe * m->spec.n_experts, bytes = 0;
+    size_t n_experts = (size_t)sl_model_routed(m) * m->spec.n_experts, bytes = 0;
     for (size_t i = 0; i < n_experts; i++) {
         bytes += expert_bytes(&m->expert[i]);
         m->expert[i].touched = sl_expert_pieces(&m->expert[i]);

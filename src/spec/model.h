@@ -144,7 +144,8 @@ typedef struct sl_model_spec {
     float clip_qkv;    /* queries, keys and values are kept within +-this; 0: they are not */
     float route_scale; /* of a router that scales its weights at the end */
     float glu_limit;   /* of experts whose SwiGLU is clamped (docs/numbers.md); 0: none is */
-    uint32_t n_mtp;    /* blocks after the last that predict further tokens: stored, never read */
+    uint32_t n_mtp;    /* blocks after the last that predict further tokens; only guesses
+                        * (sched/draft.h)    ever use one, the first */
     bool kv_parts;     /* MLA: W_UK, transposed, and W_UV are tensors of their own */
     bool fp8;          /* matrices may be F8_E4M3 with scales of blocks */
     bool qk_norm;      /* RMSNorm of queries and keys; the architecture says over what */
@@ -175,6 +176,12 @@ typedef struct sl_model_spec {
 /* Values of one query of a head, before it meets the cache. */
 static inline uint32_t sl_query_dim(const sl_model_spec *m) {
     return m->kv_lora ? m->nope_dim + m->rope_dim : m->head_dim;
+}
+
+/* Number of the block that guesses use, of a model that has one: computations take it for a routed
+ * block behind the last, which no block count has in it. */
+static inline uint32_t sl_mtp_block(const sl_model_spec *m) {
+    return m->n_layers;
 }
 
 /* Fills n_moe, moe_index and moe_layer from ffn. */

@@ -53,6 +53,8 @@ typedef enum sl_stage_op {
                     * that has `inside` and hosts all its experts: nothing leaves the device. What
                     * travels nowhere is not rounded for the wire. rows.h, expert and gate are
                     * its to write */
+    SL_OP_MTP      /* the whole block that predicts a further token, of a device that has `mtp`:
+                    * `mtp` */
 } sl_stage_op;
 
 /* Rows of a step, those of one request in ascending position. id, pos, pages, state, done, expert
@@ -127,19 +129,32 @@ typedef struct sl_stage_head {
     const uint32_t *row; /* [n] of rows.x */
     sl_mem h;            /* [n][d_model], kept from the first piece to the last */
     float *logits;       /* host memory, [n][vocab] */
+    bool mtp;            /* the rows are what MTP made */
 } sl_stage_head;
+
+/* Row i of `out` becomes what the block that predicts a further token makes of row row[i] of rows.x
+ * and of token rows.id[i], which is behind position rows.pos[i] (model/mtp.c). Its KV is beside
+ * that of rows.pages; it sees what of it was computed, up to a gap, and is for guesses: what is
+ * missing or other than it was is no error. */
+typedef struct sl_stage_mtp {
+    const uint32_t *row; /* [rows.n] of rows.x */
+    uint32_t *low;       /* [rows.n] the device's to write */
+    sl_mem out;          /* [rows.n][d_model], not rows.x */
+    bool again;          /* rows.x is what MTP made, not what the last block left */
+} sl_stage_mtp;
 
 typedef struct sl_stage_call {
     sl_stage_op op;
     uint32_t queue; /* below SL_STAGE_QUEUES */
     uint32_t layer; /* block of the model */
-    sl_rowset rows; /* of EMBED to SHARED, MERGE and HEAD */
+    sl_rowset rows; /* of EMBED to SHARED, MERGE, HEAD, INSIDE and MTP */
     union {
         sl_stage_pack pack;
         sl_stage_move move;
         sl_stage_experts experts;
         sl_stage_merge merge;
         sl_stage_head head;
+        sl_stage_mtp mtp;
     };
 } sl_stage_call;
 
@@ -188,6 +203,7 @@ struct sl_device {
     bool inside;   /* it takes SL_OP_INSIDE, */
     bool inside_exact; /* with the bits of rows that travel in f32, and leaves its ids and gates in
                         * rows.expert and rows.gate, as ROUTE does */
+    bool mtp;          /* it takes SL_OP_MTP */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
     char note[256];   /* what whoever opened it should say; "": nothing */

@@ -55,6 +55,11 @@ bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c);
 void sl_stage_run_inside(const sl_stage_model *s, const sl_stage_call *c);
 size_t sl_stage_inside_bytes(const sl_model_spec *m, uint32_t max_rows);
 
+/* MTP, in the host's memory, with mtp.low filled in and kv that of its block; the scratch that it
+ * takes, of any number of rows (mtp.c). */
+void sl_stage_run_mtp(const sl_stage_model *s, const sl_stage_call *c);
+size_t sl_stage_mtp_bytes(const sl_model_spec *m);
+
 /* Kernels by name; SL_ERR_UNSUPPORTED names those that cannot run here. */
 sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) SL_MUST_CHECK;
 

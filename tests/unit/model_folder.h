@@ -262,7 +262,7 @@ static inline void folder_make(char dir[64], const char *config, sl_dtype dtype,
         folder_append(&w.shard[i].header, &w.shard[i].header_len, "{", 1);
     for (size_t i = 0; i < a->n_tensors; i++) {
         const sl_arch_tensor *t = &a->tensor[i];
-        if (!sl_arch_tensor_used(&m, t)) continue;
+        if (!sl_arch_tensor_used(&m, t) || t->scope == SL_SCOPE_MTP) continue;
         for (uint32_t l = 0; l < (t->scope == SL_SCOPE_MODEL ? 1 : m.n_layers); l++) {
             bool moe = m.ffn[l] == SL_FFN_MOE;
             if (t->scope == SL_SCOPE_DENSE_BLOCK && moe) continue;

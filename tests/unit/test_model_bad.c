@@ -252,6 +252,27 @@ static void blocks_after_the_last_may_be_there(void **state) {
     }
 }
 
+/* Many files leave it out, though config.json counts it. */
+static void the_block_that_guesses_has_to_be_there(void **state) {
+    (void)state;
+    static const sl_stages guesses = {.attention = true, .mtp = true};
+    static const struct {
+        const char *config, *text;
+        sl_status code;
+    } cases[] = {{folder_glm4, "tensor \"model.layers.3.input_layernorm.weight\"", SL_ERR_FORMAT},
+                 {folder_qwen, "no block that predicts a further token", SL_ERR_UNSUPPORTED}};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        char dir[64];
+        sl_model *m = NULL;
+        sl_err err = {0};
+        folder_make(dir, cases[i].config, SL_F32, 1, 1);
+        if (sl_model_open(dir, &guesses, &m, &err) != cases[i].code ||
+            !strstr(err.msg, cases[i].text) || !strstr(err.msg, dir))
+            fail_msg("%d %s", err.code, err.msg);
+        folder_remove(dir);
+    }
+}
+
 static void tensors_nobody_would_use_are_refused(void **state) {
     (void)state;
     char dir[64];
@@ -608,6 +629,7 @@ int main(void) {
         cmocka_unit_test(damaged_tensors_of_other_families_are_refused),
         cmocka_unit_test(only_tensors_of_images_may_be_beside_the_language_model),
         cmocka_unit_test(blocks_after_the_last_may_be_there),
+        cmocka_unit_test(the_block_that_guesses_has_to_be_there),
         cmocka_unit_test(tensors_nobody_would_use_are_refused),
         cmocka_unit_test(tensors_off_their_alignment_are_refused),
         cmocka_unit_test(damaged_scales_are_refused),

@@ -39,14 +39,15 @@ USUAL = {
 }
 POST = {"post_attention_layernorm.weight": "post_attention_norm.weight"}
 FFN = {"post_attention_layernorm.weight": "ffn_norm.weight"}
+NEXTN = {  # of a block behind the last
+    "eh_proj.weight": "nextn.eh_proj.weight", "enorm.weight": "nextn.enorm.weight",
+    "hnorm.weight": "nextn.hnorm.weight", "shared_head.norm.weight": "nextn.shared_head_norm.weight",
+}  # fmt: skip
 OWN = {
     "olmoe": FFN,
-    "glm4moe": POST | {
-        "eh_proj.weight": "nextn.eh_proj.weight", "enorm.weight": "nextn.enorm.weight",
-        "hnorm.weight": "nextn.hnorm.weight", "shared_head.norm.weight": "nextn.shared_head_norm.weight",
-    },
+    "glm4moe": POST | NEXTN,
     "gpt-oss": POST | {"self_attn.sinks": "attn_sinks.weight", "mlp.router": "ffn_gate_inp"},
-    "deepseek2": FFN | {
+    "deepseek2": FFN | NEXTN | {
         "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
         "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
         "self_attn.kv_b_proj": "attn_kv_b",

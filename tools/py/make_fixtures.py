@@ -5,6 +5,7 @@
   python make_fixtures.py --only mixtral-tiny   one of them
   python make_fixtures.py --goldens-only        goldens again, from the stored weights
   python make_fixtures.py --cache-only          only cache.npy again, from the stored weights
+  python make_fixtures.py --mtp-only            the blocks behind the last again, for the stored weights
   python make_fixtures.py --extract-corpus      tests/golden/corpus.txt from its Debian package
 
 Needs the packages of requirements-oracle.txt. CPU, one thread; about four minutes a fixture.
@@ -15,7 +16,7 @@ import pathlib
 
 import torch
 
-from fixlib import corpus, golden, hard_text, models, tokenizer_build, train
+from fixlib import corpus, golden, hard_text, models, mtp, tokenizer_build, train
 from tokenizers import Tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
@@ -33,7 +34,13 @@ def make_model(fixture, verses, folder):
     torch.manual_seed(fixture.seed)
     model = train.train(models.create(fixture), fixture, tok, verses)
     size = models.store(model, fixture, folder)
+    if has_mtp(fixture):
+        mtp.add(fixture, folder, tok, verses)
     print(f"{fixture.name}: {size} bytes of weights")
+
+
+def has_mtp(fixture):
+    return "num_nextn_predict_layers" in fixture.stored_config
 
 
 def main():
@@ -44,6 +51,7 @@ def main():
     parser.add_argument("--only", choices=sorted({**known, **variants}), action="append")
     parser.add_argument("--goldens-only", action="store_true")
     parser.add_argument("--cache-only", action="store_true")
+    parser.add_argument("--mtp-only", action="store_true")
     parser.add_argument("--extract-corpus", action="store_true")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT, help="default: tests/golden")
     args = parser.parse_args()
@@ -63,11 +71,19 @@ def main():
             golden.write_variant(variants[name], tok, verses, digest, args.out)
             continue
         fixture = known[name]
+        if args.mtp_only:
+            if has_mtp(fixture):
+                mtp.add(fixture, folder, Tokenizer.from_file(str(folder / "tokenizer.json")), verses)
+                mtp.golden(folder)
+                golden.note_files(folder)
+            continue
         if not args.goldens_only:
             make_model(fixture, verses, folder)
         tok = Tokenizer.from_file(str(folder / "tokenizer.json"))
         hard_text.write(tok, verses, folder)
         golden.write(fixture, tok, verses, digest, folder)
+        if has_mtp(fixture):
+            mtp.golden(folder)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include "base/memfd.h"
 #include "base/quiet.h"
+#include "stage/cpu/mtp_pages.h"
 
 #include <string.h>
 
@@ -24,6 +25,7 @@ typedef struct cpu {
     const sl_gang *gang; /* NULL: alone */
     sl_rank rank;
     sl_extent blocks; /* that pages have room for */
+    sl_mtp_pages mtp; /* of the block that predicts a further token */
 } cpu;
 
 /* Rows that a rank does for all, where a row needs no sum over ranks. */
@@ -46,7 +48,9 @@ static sl_rowset own_rows(const cpu *d, const sl_rowset *r) {
 static void head(cpu *d, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
     const bool own = d->rank.index == 0 || d->gang->apart;
-    if (h->first == 0 && own)
+    if (h->first == 0 && h->mtp)
+        sl_mtp_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n, sl_mem_ptr(h->h));
+    else if (h->first == 0 && own)
         sl_model_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n,
                            sl_mem_ptr(h->h));
     if (h->first == 0 && d->gang) d->gang->meet(d->gang->ctx);
@@ -86,11 +90,25 @@ static void run_model(cpu *d, const sl_stage_call *c) {
         rows_only(d, c);
 }
 
+/* Guesses: the bits that they are made of are nobody's. */
+static void run_mtp(cpu *d, const sl_stage_call *c) {
+    sl_exec exec = d->exec;
+    exec.expand_rows = 0; /* that form sees everything */
+    const sl_stage_model s = {
+        .model = d->model, .exec = &exec, .scratch = &d->scratch, .kv = d->mtp.kv};
+    sl_mtp_pages_write(&d->mtp, c->rows.pos, c->rows.pages, c->rows.n, c->mtp.low);
+    sl_stage_run_mtp(&s, c);
+}
+
 static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     cpu *d = (cpu *)base;
     if (c->op == SL_OP_ATTEND && base->kept && d->kv_large != SIZE_MAX) enlarge(d, &c->rows);
+    if (c->op == SL_OP_ATTEND && base->mtp && c->layer == 0)
+        sl_mtp_pages_forget(&d->mtp, c->rows.pos, c->rows.pages, c->rows.n);
     if (c->op == SL_OP_HEAD)
         head(d, c);
+    else if (c->op == SL_OP_MTP)
+        run_mtp(d, c);
     else
         run_model(d, c);
     sl_device_ran(base, c->queue);
@@ -101,6 +119,7 @@ static void cpu_close(sl_device *base) {
     sl_pool_free(d->pool);
     sl_model_free(d->model);
     sl_arena_free(&d->scratch);
+    sl_mtp_pages_close(&d->mtp);
     if (base->kept)
         sl_memfd_unmap(d->pages, d->kv_pages * d->kv.page);
     else
@@ -150,7 +169,8 @@ static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
         pairs = sl_experts_scratch_bytes(m, max_pairs) + sl_rank_pairs_bytes(d->model, max_pairs) +
                 2 * ((size_t)max_pairs * sizeof(void *) + 64);
     if (d->base.inside) both = rows + pairs + sl_stage_inside_bytes(m, d->max_rows);
-    size_t cap = SL_MAX(SL_MAX(SL_MAX(rows, pairs), adding), both);
+    const size_t mtp = d->base.mtp ? sl_stage_mtp_bytes(m) : 0;
+    size_t cap = SL_MAX(SL_MAX(SL_MAX(rows, pairs), adding), SL_MAX(both, mtp));
     if (cap <= d->scratch.cap) return SL_OK;
     sl_arena bigger;
     sl_status st = sl_arena_create(cap, &bigger, err);
@@ -181,7 +201,9 @@ static void cpu_read_page(sl_device *base, uint32_t page, uint32_t first, uint32
 
 static void cpu_write_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
                            const void *from) {
-    memcpy(blocks_of((cpu *)base, page, first, n), from, n * sl_kv_block_bytes(base->spec));
+    cpu *d = (cpu *)base;
+    if (base->mtp) sl_mtp_pages_drop(&d->mtp, page);
+    memcpy(blocks_of(d, page, first, n), from, n * sl_kv_block_bytes(base->spec));
 }
 
 /* ---- of a rank, for its gang ---- */
@@ -285,6 +307,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         d->base.spec = sl_model_stored_of(d->model);
         d->blocks = o->hosts.blocks.n ? o->hosts.blocks : (sl_extent){0, d->base.spec->n_layers};
         d->base.inside = o->inside;
+        d->base.mtp = o->hosts.mtp && o->hosts.attention;
         if (o->gang) sl_model_join(d->model, o->gang);
         d->exec.pool = d->pool;
         d->exec.activations = o->activations;
@@ -297,6 +320,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);
+    if (st == SL_OK && d->base.mtp) st = sl_mtp_pages_open(d->base.spec, o->kv_pages, &d->mtp, err);
     if (st == SL_OK)
         *out = &d->base;
     else

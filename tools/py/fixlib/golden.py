@@ -295,6 +295,15 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def note_files(folder):
+    """The digests again of the weights as they are, in a golden.json that is there."""
+    path = folder / "golden.json"
+    doc = json.loads(path.read_text(encoding="utf-8"))
+    doc["provenance"]["files_sha256"] = {p.name: sha256(p) for p in sorted(folder.glob("*.safetensors"))}
+    text = json.dumps(doc, ensure_ascii=False, indent=1)
+    path.write_text(compact(text) + "\n", encoding="utf-8")
+
+
 def write(fixture, tok, verses, corpus_sha256, folder):
     model = models.load(folder)
     stop_ids = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]

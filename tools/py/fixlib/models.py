@@ -852,25 +852,8 @@ def llama4_names(config, sparse):
     return names
 
 
-def add_mtp(config, path):
-    """Noise as the layer that predicts a second token: names and shapes of published ones."""
-    tensors = safetensors.torch.load_file(path)
-    last, width = config.num_hidden_layers, config.hidden_size
-    for name in [x for x in tensors if x.startswith(f"model.layers.{last - 1}.")]:
-        tensors[name.replace(f".{last - 1}.", f".{last}.", 1)] = torch.randn_like(tensors[name])
-    for name, shape in (
-        ("eh_proj", (width, 2 * width)),
-        ("enorm", (width,)),
-        ("hnorm", (width,)),
-        ("shared_head.norm", (width,)),
-    ):
-        tensors[f"model.layers.{last}.{name}.weight"] = torch.randn(shape).to(torch.bfloat16)
-    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
-
-
-def to_fp8(path):
-    """Projections as published: F8_E4M3, a scale per block of 128 x 128 values."""
-    tensors = safetensors.torch.load_file(path)
+def to_fp8(tensors):
+    """Projections as published: F8_E4M3, a scale per block of 128 x 128 values, in place."""
     for name, value in list(tensors.items()):
         if value.dim() != 2 or "_proj" not in name or "eh_proj" in name:
             continue
@@ -883,7 +866,6 @@ def to_fp8(path):
                 scale[i, j] = part.abs().max() / torch.finfo(torch.float8_e4m3fn).max
         tensors[name] = (value / blocks_of(scale, value.shape)).to(torch.float8_e4m3fn)
         tensors[name + "_scale_inv"] = scale
-    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
 def write_config(fixture, folder):
@@ -942,10 +924,10 @@ def store(model, fixture, folder):
     for old in folder.glob("*.safetensors*"):
         old.unlink()
     model.save_pretrained(folder, max_shard_size=fixture.shard_bytes)
-    if fixture.stored_config.get("num_nextn_predict_layers"):
-        add_mtp(config, folder / "model.safetensors")
     if fixture.fp8:
-        to_fp8(folder / "model.safetensors")
+        tensors = safetensors.torch.load_file(folder / "model.safetensors")
+        to_fp8(tensors)
+        safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     write_config(fixture, folder)
     end = qwen_special(fixture.tokens)[0] if fixture.kind != "smollm" else 0
     generation = {
