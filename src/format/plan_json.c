@@ -2,6 +2,7 @@
 #include "format/plan_json.h"
 
 #include "base/mem.h"
+#include "format/arch.h"
 #include "format/placement.h"
 #include "format/plan_gpu.h"
 #include "format/plan_ranks.h"
@@ -674,9 +675,40 @@ sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *e
                    (unsigned long long)rows, m->top_k, UINT32_MAX);
 }
 
+/* The block that guesses is bound whole, on one CPU. */
+static sl_status check_mtp(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
+    const sl_arch *arch = sl_arch_find(m->arch);
+    const char *name = sl_speculate_names[p->speculate];
+    if (!sl_speculates_by_mtp(p->speculate)) return SL_OK;
+    if (m->n_mtp == 0 || !arch || !sl_arch_tensor_of(arch, SL_ROLE_MTP_IN))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: speculate %s: the model has no block that predicts a further token "
+                       "(num_nextn_predict_layers of config.json, nextn_predict_layers of GGUF)",
+                       name);
+    if (sl_plan_has_gangs(p) || sl_plan_pipeline(p) > 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: speculate %s: ranks (--tp, --pp) do not have the block that guesses",
+                       name);
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        const sl_device_spec device = sl_plan_device_of(p, i);
+        if (p->worker[i].roles & SL_ROLE_ATTENTION && !sl_device_is_cpu(&device))
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "plan: speculate %s: worker %u has attention on a GPU, which does not "
+                           "have the block that guesses",
+                           name, i);
+    }
+    return SL_OK;
+}
+
 /* What is drawn has to be what a model says. */
-static sl_status check_speculate(const sl_plan *p, sl_err *err) {
-    if (!p->speculate || !sl_device_is_modelled(&p->device) || p->device.text_period) return SL_OK;
+static sl_status check_speculate(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
+    if (!p->speculate) return SL_OK;
+    if (!sl_device_is_modelled(&p->device)) return check_mtp(p, m, err);
+    if (sl_speculates_by_mtp(p->speculate))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: speculate %s: an emulated device has no block that guesses",
+                       sl_speculate_names[p->speculate]);
+    if (p->device.text_period) return SL_OK;
     return sl_fail(
         err, SL_ERR_UNSUPPORTED,
         "plan: speculate %s: tokens of an emulated device follow no text, unless it repeats",
@@ -711,7 +743,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (st == SL_OK) st = sl_ranks_check(p, err);
     if (st == SL_OK) st = sl_gpus_check(p, err);
     if (st == SL_OK) st = check_schedule(p, err);
-    if (st == SL_OK) st = check_speculate(p, err);
+    if (st == SL_OK) st = check_speculate(p, m, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st == SL_OK) st = check_kv_type(p, err);
     if (st != SL_OK) return st;

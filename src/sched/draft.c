@@ -1,4 +1,4 @@
-/* Tokens that followed the same ones before, and whether to run them. */
+/* Tokens that followed the same ones before, and whether to run them, or those of the block. */
 #include "sched/draft.h"
 
 #include "base/mem.h"
@@ -70,11 +70,31 @@ static void blend(double *average, double value) {
     *average = *average > 0 ? *average + TIME_SHARE * (value - *average) : value;
 }
 
+/* Tokens that a guess has to be worth, whether or not one may run now. */
+static double cost_of(const sl_draft_price *p, uint32_t decoding) {
+    if (sl_speculates_always(p->speculate)) return 0;
+    if (p->row_us <= 0 || p->plain_us <= 0) return FIRST_PRICE * decoding;
+    return (p->row_us + p->made_us) * decoding / p->plain_us;
+}
+
+uint32_t sl_draft_ahead(sl_draft *d, const sl_draft_price *p, uint32_t decoding, uint32_t most) {
+    const double cost = cost_of(p, decoding);
+    if (d->kind != SL_DRAFT_MTP) d->chance[SL_DRAFT_MTP] = FIRST;
+    d->kind = SL_DRAFT_MTP;
+    if (cost > 1 || most == 0) return 0;
+    const uint32_t n = sl_draft_worth(sl_draft_chance(d), cost, most);
+    return n ? n : ++d->rests % SL_DRAFT_REST < SL_DRAFT_WAKE;
+}
+
 double sl_draft_price_of(const sl_draft_price *p, uint32_t decoding) {
-    if (p->speculate == SL_SPECULATE_ALWAYS) return 0;
+    if (sl_speculates_always(p->speculate)) return 0;
     if (p->speculate == SL_SPECULATE_OFF || p->plain_us <= 0 || p->since >= SL_DRAFT_PROBE)
         return 2;
-    return p->row_us > 0 ? p->row_us * decoding / p->plain_us : FIRST_PRICE * decoding;
+    return cost_of(p, decoding);
+}
+
+void sl_draft_price_made(sl_draft_price *p, uint32_t guesses, uint64_t us) {
+    if (guesses) blend(&p->made_us, SL_MAX((double)us, 1.0) / guesses);
 }
 
 uint32_t sl_draft_worth(double chance, double price, uint32_t most) {

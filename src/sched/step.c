@@ -97,6 +97,7 @@ static uint32_t pace(sl_step *s) {
 
 static void clear(sl_step *s) {
     s->n_parts = 0;
+    s->apart_us = 0;
     s->rows = s->decode_rows = s->samples = s->known = s->guesses = 0;
 }
 
@@ -175,7 +176,7 @@ static void leave(sl_step *s) {
 }
 
 void sl_step_end(sl_step *s, uint64_t now_us) {
-    const uint64_t us = now_us - s->began_us;
+    const uint64_t us = now_us - s->began_us - s->apart_us;
     const uint32_t prompts = s->rows - s->decode_rows - s->known - s->guesses;
     if (s->teaches) sl_pacer_learn(&s->pacer, s->decode_rows, prompts, us);
     if (s->decode_rows && s->known + prompts == 0) sl_draft_price_learn(&s->price, s->guesses, us);

@@ -39,6 +39,7 @@ typedef struct sl_step {
     bool burst;              /* first rows of prompts ride beside decoding requests */
     bool teaches;            /* the pacer learns how long it took */
     uint64_t began_us;
+    uint64_t apart_us; /* of its time: guesses of the block, which are for steps to come */
 } sl_step;
 
 /* max_rows > 0; stretch: of the pacer. Without guesses, as long as price.speculate says nothing

@@ -3,13 +3,26 @@
 #ifndef SL_SPEC_SPECULATE_H
 #define SL_SPEC_SPECULATE_H
 
+#include <stdbool.h>
+
 typedef enum sl_speculate {
     SL_SPECULATE_OFF,
     SL_SPECULATE_LOOKUP, /* what followed where the last tokens stood before, where it is worth it
                           */
     SL_SPECULATE_ALWAYS, /* the same, whatever it costs: for measurements and tests */
+    SL_SPECULATE_MTP,    /* what the checkpoint's own block predicts, where it is worth it */
+    SL_SPECULATE_MTP_ALWAYS,
     SL_SPECULATE_COUNT
 } sl_speculate;
+
+/* The block that predicts a further token guesses (model/mtp.c). */
+static inline bool sl_speculates_by_mtp(sl_speculate s) {
+    return s == SL_SPECULATE_MTP || s == SL_SPECULATE_MTP_ALWAYS;
+}
+/* Nobody asks what guesses cost. */
+static inline bool sl_speculates_always(sl_speculate s) {
+    return s == SL_SPECULATE_ALWAYS || s == SL_SPECULATE_MTP_ALWAYS;
+}
 
 /* By sl_speculate. */
 extern const char *const sl_speculate_names[SL_SPECULATE_COUNT];

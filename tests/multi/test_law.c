@@ -258,6 +258,15 @@ static void vary_devices(sl_plan *p, uint64_t *state) {
     p->worker[sl_rng_below(state, p->n_workers)].on_gpu = true;
 }
 
+/* Of a model that has a block of its own for them, that guesses in half of the cases: no ranks do.
+ */
+static bool vary_guesses(sl_plan *p, const sl_model_spec *m, uint64_t *state) {
+    const bool can = p->speculate && m->n_mtp && p->schedule != SL_SCHED_HYBRID;
+    if (!can || sl_rng_below(state, 2)) return false;
+    p->speculate = SL_SPECULATE_MTP_ALWAYS;
+    return true;
+}
+
 /* Each expert of each block at one or two of the expert workers, which are the last ones. */
 static sl_status vary_placement(sl_plan *p, const sl_model_spec *m, uint32_t first, uint64_t *state,
                                 sl_err *err) {
@@ -338,7 +347,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
-        if (!gpus) vary_ranks(&o.plan, m->n_layers, state);
+        if (!gpus && !vary_guesses(&o.plan, m, state)) vary_ranks(&o.plan, m->n_layers, state);
         if (gpus) vary_devices(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
@@ -352,7 +361,9 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         snprintf(schedule + used, n - used, ", tp %u and %u, pp %u, %s%s%s",
                  sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
                  sl_plan_pipeline(&o.plan), kinds[o.plan.rank_kind], segmented ? ", segments" : "",
-                 o.plan.speculate ? ", guesses" : "");
+                 !o.plan.speculate                        ? ""
+                 : sl_speculates_by_mtp(o.plan.speculate) ? ", guesses of its block"
+                                                          : ", guesses");
     for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
         used = strlen(schedule);
         snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",

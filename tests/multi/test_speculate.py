@@ -1,15 +1,18 @@
-"""Guesses of what is said next: the same tokens with and without them, on every schedule, sampled or not, under a shape, while workers are
-killed; and how many of them were right."""
+"""Guesses of what is said next, looked up or made by a checkpoint's own block: the same tokens with and without them, on every schedule,
+sampled or not, under a shape, while workers are killed; and how many of them were right."""
+import functools
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_kill import Server, Stream, join_all, nobody_is_left, of_all_workers, wait_until  # noqa: E402, F401
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
+import served  # noqa: E402
+from test_kill import ROOT, SLUICE, Server, Stream, join_all, nobody_is_left, of_all_workers, wait_until  # noqa: E402, F401
 
 CIRCLE = [3, 17, 41, 5, 9, 77, 101] * 6
 # Greedy answers of the fixture end in circles; these of other kinds stray from what they said.
@@ -18,17 +21,21 @@ REQUESTS = [{}, {"prompt": CIRCLE}, {"prompt": CIRCLE, "temperature": 0.8, "seed
 DEPLOYMENTS = [("ep", ["--transport", "loop"]), ("dep", ["--attention", "1", "--experts", "2"]), ("findep", ["--attention", "2", "--experts", "2"]),
                ("pingpong", ["--attention", "1", "--experts", "1"]), ("aep", ["--attention", "2", "--experts", "1"]), ("eps", ["--attention", "2"])]
 TOKENS = 240
+GOLDEN = ROOT / "tests" / "golden"
+# Checkpoints with a block that predicts a further token, a family each.
+MTP = [("glm4moe-tiny" if i % 2 else "deepseekv3-tiny", *d) for i, d in enumerate(DEPLOYMENTS)]
+MTP_TOKENS = 150
 
 
-def ask(server):
-    streams = [Stream(server, i, max_tokens=TOKENS) for i in range(len(REQUESTS))]
+def ask(server, tokens=TOKENS):
+    streams = [Stream(server, i, max_tokens=tokens) for i in range(len(REQUESTS))]
     for s, fields in zip(streams, REQUESTS, strict=True):
         s.fields.update(fields)
     return streams
 
 
-def answers(server, at_once=True):
-    streams = ask(server)
+def answers(server, at_once=True, tokens=TOKENS):
+    streams = ask(server, tokens)
     for s in streams:
         s.start()
         if not at_once:
@@ -48,14 +55,20 @@ def plain():
     return ids
 
 
+def told(server):
+    """(guesses, those that were right)"""
+    time.sleep(1)  # workers report twice a second
+    guesses, right = (of_all_workers(server, f"worker_guesses_{name}") for name in ("total", "right_total"))
+    print(f"{right:.0f} of {guesses:.0f} guesses were right")
+    return guesses, right
+
+
 @pytest.mark.parametrize("schedule, options", DEPLOYMENTS, ids=[d[0] for d in DEPLOYMENTS])
 def test_no_token_depends_on_guesses(plain, schedule, options):
     server = Server("--exact", "--schedule", schedule, "--speculate", "always", *options)
     assert answers(server) == plain
     assert answers(server, at_once=False) == plain
-    time.sleep(1)  # workers report twice a second
-    guesses, right = (of_all_workers(server, f"worker_guesses_{name}") for name in ("total", "right_total"))
-    print(f"{right:.0f} of {guesses:.0f} guesses were right")
+    guesses, right = told(server)
     assert right > 0.1 * guesses > 0
     assert guesses > right
     assert server.stop() == 0
@@ -90,3 +103,68 @@ def test_only_what_pays_is_run(plain):
     time.sleep(1)
     assert of_all_workers(server, "worker_guesses_total") - before < 120
     assert server.stop() == 0
+
+
+# ---- the checkpoint's own block ----
+
+
+@functools.cache
+def plain_of(folder):
+    server = served.Server(GOLDEN / folder, "--exact", "--transport", "loop")
+    ids = answers(server, tokens=MTP_TOKENS)
+    assert server.stop() == 0
+    return ids
+
+
+@pytest.mark.parametrize("folder, schedule, options", MTP, ids=[m[1] for m in MTP])
+def test_no_token_depends_on_the_block(folder, schedule, options):
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", *options)
+    assert answers(server, tokens=MTP_TOKENS) == plain_of(folder)
+    guesses, right = told(server)
+    assert guesses > right > 0.05 * guesses
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("folder, schedule, options, killed", [
+    ("deepseekv3-tiny", "dep", ["--attention", "2", "--experts", "2", "--kv-replicas", "1"], [0, 3]),
+    ("glm4moe-tiny", "aep", ["--attention", "2", "--experts", "2"], [1])], ids=["dep", "aep"])  # fmt: skip
+def test_kills_while_the_block_guesses(folder, schedule, options, killed):
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", "--transport", "shm", *options)
+    streams = ask(server, MTP_TOKENS)
+    for s in streams:
+        s.start()
+    for worker in killed:
+        wait_until(lambda: any(len(s.ids) > 20 for s in streams), "no tokens")
+        os.kill(server.worker_pid(worker), signal.SIGKILL)
+    join_all(streams)
+    assert [(s.ids, s.logprobs) for s in streams] == plain_of(folder)
+    assert server.stop() == 0
+
+
+def test_the_block_guesses_where_that_pays():
+    """Measured: some rows for requests that are alone, few for what it never says right, and the same tokens."""
+    server = served.Server(GOLDEN / "glm4moe-tiny", "--exact", "--speculate", "mtp", "--transport", "loop")
+    assert answers(server, at_once=False, tokens=MTP_TOKENS) == plain_of("glm4moe-tiny")
+    before, _ = told(server)
+    assert before > 0
+    wild = [Stream(server, i, max_tokens=300, temperature=5, prompt=CIRCLE) for i in range(2)]
+    for s in wild:
+        s.fields["seed"] = s.seed
+        s.start()
+    join_all(wild)
+    guesses, _ = told(server)
+    assert guesses - before < 120
+    assert server.stop() == 0
+
+
+def refused(*options):
+    done = subprocess.run([SLUICE, "serve", *options, "--port", "0"], capture_output=True, text=True, timeout=60)
+    assert done.returncode not in (0, None)
+    return done.stderr
+
+
+def test_who_has_no_block_is_refused_by_name():
+    text = refused(GOLDEN / "qwen3moe-tiny", "--speculate", "mtp")
+    assert "speculate mtp: the model has no block that predicts a further token (num_nextn_predict_layers of config.json" in text
+    text = refused(GOLDEN / "glm4moe-tiny", "--speculate", "mtp-always", "--tp", "2")
+    assert "speculate mtp-always: ranks (--tp, --pp) do not have the block that guesses" in text

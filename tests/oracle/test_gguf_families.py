@@ -11,13 +11,15 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 
 import numpy
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE)]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 import check  # noqa: E402
+import served  # noqa: E402
 
 pytest.importorskip("gguf", reason="gguf-py (PyPI: gguf) is not installed")
 from test_gguf import GOLDEN, LLAMA, SLUICE, convert, gguf_make, llama, logits  # noqa: E402, F401
@@ -81,6 +83,27 @@ def test_blocks_behind_the_last_are_not_read(tmp_path):
     gguf_make.write(tmp_path / "m.gguf", GOLDEN / "glm4moe-tiny", "F32", further=True)
     assert b"blk.3.nextn.eh_proj.weight" in (tmp_path / "m.gguf").read_bytes()
     assert logits(tmp_path / "m.gguf", IDS).tobytes() == logits(GOLDEN / "glm4moe-tiny", IDS).tobytes()
+
+
+def guesses_of(model, ids):
+    """What a server says to them, and how many rows of its block's guesses there were and were right."""
+    server = served.Server(model, "--exact", "--activations", "f32", "--speculate", "mtp-always", "--transport", "loop")
+    body = {"model": "m", "prompt": ids, "max_tokens": 60, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    choice = json.loads(server.request("POST", "/v1/completions", body).read())["choices"][0]
+    time.sleep(1)  # workers report twice a second
+    counts = [server.metrics(f"worker_guesses_{n}")[0] for n in ("total", "right_total")]
+    assert server.stop() == 0
+    return choice["token_ids"], *counts
+
+
+@pytest.mark.parametrize("name", ["glm4moe-tiny", "deepseekv3-tiny"])
+def test_the_block_behind_the_last_guesses_the_same(name, tmp_path):
+    gguf_make.write(tmp_path / "m.gguf", GOLDEN / name, "F32", further=True)
+    case = check.golden_of(GOLDEN / name)["cases"][1]
+    ids, guesses, right = guesses_of(GOLDEN / name, case["prompt_ids"])
+    assert ids == case["greedy_ids"][:60]
+    assert guesses > right > 0.05 * guesses
+    assert guesses_of(tmp_path / "m.gguf", case["prompt_ids"]) == (ids, guesses, right)
 
 
 @pytest.mark.parametrize("name", ["deepseekv2-tiny", "deepseekv3-tiny"])

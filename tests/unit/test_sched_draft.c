@@ -112,6 +112,31 @@ static void rows_have_a_price(void **state) {
     assert_true(sl_draft_price_of(&p, 64) == 0);
 }
 
+/* The block makes what will run; of what it would not it makes one now and then, to hear of it. */
+static void the_block_makes_what_pays(void **state) {
+    (void)state;
+    sl_draft d = {0};
+    sl_draft_price p = {.speculate = SL_SPECULATE_MTP};
+    assert_int_equal(sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD), 1); /* before anything is known */
+    assert_int_equal(sl_draft_ahead(&d, &p, 4, SL_DRAFT_AHEAD), 0); /* many share a step */
+    for (int i = 0; i < 30; i++) sl_draft_judge(&d, true);
+    sl_draft_price_learn(&p, 0, 1000);
+    sl_draft_price_learn(&p, 2, 1200);
+    assert_int_equal(sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD), SL_DRAFT_AHEAD);
+    const double before = sl_draft_price_of(&p, 1);
+    sl_draft_price_made(&p, 2, 300);
+    assert_true(sl_draft_price_of(&p, 1) > before + 0.14);
+    sl_draft_price_made(&p, 0, 1 << 20);
+    assert_true(sl_draft_price_of(&p, 1) < before + 0.16);
+    for (int i = 0; i < 60; i++) sl_draft_judge(&d, false);
+    uint32_t made = 0, steps = 4 * SL_DRAFT_REST;
+    for (uint32_t i = 0; i < steps; i++) made += sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD);
+    assert_int_equal(made, 4 * SL_DRAFT_WAKE);
+    p.speculate = SL_SPECULATE_MTP_ALWAYS;
+    assert_int_equal(sl_draft_ahead(&d, &p, 64, SL_DRAFT_AHEAD), SL_DRAFT_AHEAD);
+    assert_int_equal(sl_draft_ahead(&d, &p, 64, 0), 0);
+}
+
 /* ---- in steps ---- */
 
 typedef struct table {
@@ -231,6 +256,7 @@ int main(void) {
         cmocka_unit_test(guesses_are_what_followed),
         cmocka_unit_test(right_ones_are_worth_more),
         cmocka_unit_test(rows_have_a_price),
+        cmocka_unit_test(the_block_makes_what_pays),
         cmocka_unit_test(right_guesses_are_in_the_cache_and_others_not),
         cmocka_unit_test(guesses_have_limits),
         cmocka_unit_test(the_head_has_their_rows),

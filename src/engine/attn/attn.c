@@ -327,6 +327,7 @@ sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out, sl_err
     if (st == SL_OK) st = create_buffers(a, err);
     if (st == SL_OK) st = create_slots(a, err);
     if (st == SL_OK) st = sl_moves_create(a, err);
+    if (st == SL_OK && a->guesses && w->device->mtp) st = sl_mtp_create(a, err);
     if (st == SL_OK) st = sl_attn_open_side(a, err);
     if (st == SL_OK)
         *out = a;
@@ -342,6 +343,7 @@ void sl_attn_free(sl_attn *a) {
         sl_slot_release(a, &a->slot[i]);
     sl_free(a->slot);
     sl_moves_free(a);
+    sl_mtp_free(a);
     sl_slots_free(&a->slots);
     sl_cut_free(&a->cut);
     sl_free(a->moe);

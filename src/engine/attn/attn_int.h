@@ -9,6 +9,7 @@
  *   pass.c      rows that pass the blocks together, and what they ask of the device
  *   outgoing.c  the messages in which they leave for the experts
  *   head.c      the end of a step: logits, samples
+ *   mtp.c       and the guesses of a checkpoint's own block
  *   lanes.c     schedules with barriers: lanes take turns (lane.c has their steps, dispatch.c their
  *               way to the experts and back)
  *   flow.c      aep: parts, each at its own block (flow_rows.c has their rows)
@@ -115,6 +116,7 @@ struct sl_attn {
     struct sl_guides *guides; /* NULL: nobody has asked */
     uint32_t n_waiting;       /* slots that wait for their guides */
     sl_head head;             /* of one pass at a time */
+    struct sl_mtp *mtp;       /* of mtp.c; NULL: the block does not guess */
     uint64_t head_tokens;     /* that the worker had sampled before it */
     sl_mem head_rows;         /* [HEAD_ROWS][d_model], normed */
     float *logits;            /* [HEAD_ROWS][vocab] */
@@ -160,6 +162,9 @@ void sl_attn_flush(sl_attn *a);
 void sl_slot_release(sl_attn *a, sl_slot *s);
 /* The end, without a token, of one that has said all: now, in the midst of its step. */
 void sl_slot_finish(sl_attn *a, sl_slot *s);
+/* The token at position `at` is drawn next: none that would end its answer while that is too short.
+ */
+void sl_slot_spare_stops(sl_slot *s, uint32_t at);
 /* Where the request is; NULL: it has ended, or never was here. */
 sl_slot *sl_slot_of(sl_attn *a, uint64_t request);
 /* Its part of a step is over: it may guess what comes next. */
@@ -222,6 +227,7 @@ typedef struct sl_pass {
     sl_event event; /* the last call that was submitted */
     sl_slot *slot;  /* [max_slots] of the lane */
     sl_step step;
+    sl_draft_price *price;  /* what guesses cost: the step's, or of all parts of aep */
     uint64_t step_began_ns; /* for traces: the real clock */
 
     /* its rows; those of a slot have consecutive positions */
@@ -287,5 +293,22 @@ void sl_pass_add(sl_pass *p, const sl_stage_merge *m);
 void sl_pass_begin_head(sl_pass *p);
 /* When the device is through with the piece. True: the step is over. */
 bool sl_pass_end_head(sl_pass *p);
+/* The head is given up, or over. */
+void sl_attn_drop_head(sl_attn *a);
+
+/* ---- guesses of the block that predicts a further token (mtp.c) ---- */
+
+/* Makes and frees a->mtp. */
+sl_status sl_mtp_create(sl_attn *a, sl_err *err) SL_MUST_CHECK;
+void sl_mtp_free(sl_attn *a);
+/* The head of the pass's step is through, and its tokens are known: whether the block has rows. */
+bool sl_mtp_open(sl_pass *p);
+bool sl_mtp_runs(const sl_attn *a);
+/* A piece of it: p->event is its end. */
+void sl_mtp_begin(sl_pass *p);
+/* When the device is through with the piece. True: its guesses are there. */
+bool sl_mtp_end(sl_pass *p);
+/* Nothing runs any more. */
+void sl_mtp_drop(sl_attn *a);
 
 #endif

@@ -226,7 +226,7 @@ static void give_up(void *side) {
     sl_step_drop(&f->pass.step);
     f->pass.n = 0;
     f->phase = SL_FLOW_RESTS;
-    sl_head_close(&f->a->head);
+    sl_attn_drop_head(f->a);
 }
 
 /* Others are asked for what it owes as soon as the pass is free. */
@@ -282,6 +282,7 @@ static sl_status create(sl_attn *a, void **out, sl_err *err) {
     sl_status st = sl_pass_create(a, 0, &f->pass, err);
     if (st == SL_OK) st = sl_parts_create(&a->slots, &shape, &f->parts, err);
     f->parts.price.speculate = a->w->plan.speculate;
+    f->pass.price = &f->parts.price;
     if (st == SL_OK) st = create_storage(f, err);
     if (st == SL_OK)
         *out = f;

@@ -21,9 +21,7 @@ static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
     sl_attn *a = p->attn;
     const sl_history past = {s->tokens, s->life->tokens, s->n_prompt};
     sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
-    bool early = s->life->tokens - s->n_prompt < s->min_tokens;
-    s->sampling.never = s->stop;
-    s->sampling.n_never = early ? s->n_stop : 0;
+    sl_slot_spare_stops(s, s->life->tokens);
     sl_guided_may may = s->guide ? sl_guided_mask(a, s) : SL_GUIDED_DRAW;
     if (may == SL_GUIDED_STUCK) return;
     if (may == SL_GUIDED_END) {
@@ -154,12 +152,21 @@ static void end_step(sl_pass *p) {
     sl_step_end(&p->step, sl_clock_now_us(&a->w->clock));
     note_step(p, a->w->n.tokens - a->head_tokens);
     p->n = 0;
+    sl_attn_drop_head(a);
+}
+
+void sl_attn_drop_head(sl_attn *a) {
     sl_head_close(&a->head);
+    sl_mtp_drop(a);
 }
 
 void sl_pass_begin_head(sl_pass *p) {
     sl_attn *a = p->attn;
     sl_head_piece piece;
+    if (sl_mtp_runs(a)) {
+        sl_mtp_begin(p);
+        return;
+    }
     if (!a->head.open) {
         a->head_tokens = a->w->n.tokens;
         sl_head_open(&a->head, &p->step);
@@ -172,10 +179,15 @@ void sl_pass_begin_head(sl_pass *p) {
 }
 
 bool sl_pass_end_head(sl_pass *p) {
-    sl_head *h = &p->attn->head;
+    sl_attn *a = p->attn;
+    sl_head *h = &a->head;
     sl_head_piece piece;
-    sl_head_done(h, &p->step);
-    if (sl_head_next(h, &piece)) return false;
+    if (sl_mtp_runs(a)) {
+        if (!sl_mtp_end(p)) return false;
+    } else {
+        sl_head_done(h, &p->step);
+        if (sl_head_next(h, &piece) || (a->mtp && sl_mtp_open(p))) return false;
+    }
     end_step(p);
     return true;
 }

@@ -356,7 +356,7 @@ void sl_lane_reset(sl_lane *lane) {
     sl_again_reset(&lane->again);
     lane->asks = false;
     sl_outgoing_drop(&lane->pass);
-    if (lane->turns->in_head == lane->id) sl_head_close(&lane->attn->head);
+    if (lane->turns->in_head == lane->id) sl_attn_drop_head(lane->attn);
     sl_turns_drop(lane->turns, lane->id);
     lane->begun = false;
     lane->pass.n = 0;

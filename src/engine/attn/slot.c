@@ -81,6 +81,11 @@ void sl_slot_finish(sl_attn *a, sl_slot *s) {
     sl_slot_release(a, s);
 }
 
+void sl_slot_spare_stops(sl_slot *s, uint32_t at) {
+    s->sampling.never = s->stop;
+    s->sampling.n_never = at - s->n_prompt < s->min_tokens ? s->n_stop : 0;
+}
+
 static bool ends(const sl_slot *s, uint32_t token) {
     for (uint32_t i = 0; i < s->n_stop; i++) {
         if (s->stop[i] == token) return true;
@@ -111,7 +116,7 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
 void sl_slot_guess(sl_attn *a, sl_slot *s) {
     sl_life *l = s->life;
     sl_err err;
-    if (!a->guesses || s->want_logits) return;
+    if (!a->guesses || a->mtp || s->want_logits) return; /* the block has made them (mtp.c) */
     if (!s->draft.behind && sl_draft_open(&s->draft, l->given + l->max_new, &err) != SL_OK)
         return; /* it does not */
     l->guessed = sl_draft_guess(&s->draft, s->tokens, l->tokens, sl_life_most_guesses(l));

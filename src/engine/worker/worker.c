@@ -122,6 +122,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                                         .hosted = hosted,
                                         .skew = p->skew,
                                         .random = p->random_weights,
+                                        .mtp = attention && sl_speculates_by_mtp(p->speculate),
                                         .kv_type = p->kv_type,
                                         .segmented = p->segments},
                               .device = &device,

@@ -1,0 +1,196 @@
+/* Guesses of the block that predicts a further token (model/mtp.c), where the plan asks for them:
+ * the last of what follows a step's head. Rows that the step has put into the cache go through the
+ * block, each with the token behind it, so that the block has keys and values of them; of requests
+ * that decode now the last one's logits say a guess, and that guess and the block's result the next
+ * one. What its cache lacks (rows of a step without guesses, pages that came from elsewhere) costs
+ * a guess its aim, nothing else.
+ *
+ * A guess is drawn as its token will be, by the same random number: where the block's logits are
+ * like the model's they say the same. The shape of an answer is not asked. */
+#include "engine/attn/attn_int.h"
+
+#include <math.h>
+
+typedef struct guesser {
+    uint32_t part; /* of the step */
+    uint32_t pos;  /* of the block's last row of it */
+    uint32_t want; /* guesses, those that are made counted */
+} guesser;
+
+struct sl_mtp {
+    bool runs;
+    uint32_t n, round; /* rows of the running call; calls of this step before it */
+    uint32_t made;
+    uint64_t began_us;
+    uint32_t n_guessers; /* others wait for another step */
+    guesser guesser[SL_HEAD_ROWS];
+    uint32_t last[SL_HEAD_ROWS];    /* the call's row that is theirs */
+    uint32_t *id, *pos, *row, *low; /* [max_rows], as of SL_OP_MTP */
+    const uint32_t **pages;
+    sl_mem out[2]; /* of even and odd calls */
+    void *arrays;
+};
+
+/* ---- which rows, whose guesses ---- */
+
+static void add_row(struct sl_mtp *t, uint32_t id, uint32_t pos, const uint32_t *pages,
+                    uint32_t row) {
+    t->id[t->n] = id;
+    t->pos[t->n] = pos;
+    t->pages[t->n] = pages;
+    t->row[t->n++] = row;
+}
+
+static uint32_t count_decoding(const sl_attn *a, uint32_t lane) {
+    const sl_life *of = sl_slots_of(&a->slots, lane);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->max_slots; i++)
+        n += of[i].used && !of[i].ends && !sl_life_prefills(&of[i]);
+    return n;
+}
+
+/* Guesses that may be made now: each has a place, and so has the block's row behind it. */
+static uint32_t most_guesses(const sl_life *l) {
+    const uint64_t room = (uint64_t)l->pages * SL_KV_PAGE_TOKENS + 1 - l->done;
+    return (uint32_t)SL_MIN(room, sl_life_most_guesses(l));
+}
+
+/* Rows of part i, which begin at row `first` of the pass, as far as they are sure and what follows
+ * them is known. */
+static void collect(sl_pass *p, size_t i, uint32_t first, uint32_t decoding) {
+    struct sl_mtp *t = p->attn->mtp;
+    const sl_step_part *part = &p->step.part[i];
+    sl_slot *s = &p->slot[part->slot];
+    sl_life *l = s->life;
+    if (part->sample) l->guessed = 0;
+    if (part->sample) s->unfit = UINT32_MAX;
+    const uint32_t ahead = sl_draft_ahead(&s->draft, p->price, decoding, SL_DRAFT_AHEAD);
+    if (s->want_logits || ahead == 0) return;
+    uint32_t next = p->pos[first]; /* position of the row behind the last that is taken */
+    for (uint32_t r = first; r < first + part->rows && next < l->done && next + 1 < l->tokens; r++)
+        add_row(t, s->tokens[++next], p->pos[r], s->pages, r);
+    const uint32_t want = SL_MIN(ahead, most_guesses(l));
+    if (!part->sample || want == 0 || next != l->done || l->tokens != l->done + 1 ||
+        t->n_guessers == SL_HEAD_ROWS)
+        return;
+    t->last[t->n_guessers] = t->n - 1;
+    t->guesser[t->n_guessers++] = (guesser){.part = (uint32_t)i, .pos = next - 1, .want = want};
+}
+
+bool sl_mtp_open(sl_pass *p) {
+    struct sl_mtp *t = p->attn->mtp;
+    const uint32_t decoding = count_decoding(p->attn, p->lane);
+    uint32_t first = 0;
+    t->n = t->n_guessers = t->made = t->round = 0;
+    for (size_t i = 0; i < p->step.n_parts; i++) {
+        if (sl_step_is_open(&p->step, i)) collect(p, i, first, decoding);
+        first += p->step.part[i].rows;
+    }
+    t->runs = t->n > 0;
+    t->began_us = sl_clock_now_us(&p->attn->w->clock);
+    return t->runs;
+}
+
+bool sl_mtp_runs(const sl_attn *a) {
+    return a->mtp && a->mtp->runs;
+}
+
+void sl_mtp_drop(sl_attn *a) {
+    if (a->mtp) a->mtp->runs = false;
+}
+
+/* ---- calls ---- */
+
+void sl_mtp_begin(sl_pass *p) {
+    sl_attn *a = p->attn;
+    const struct sl_mtp *t = a->mtp;
+    sl_stage_call block = sl_pass_call(p, SL_OP_MTP), head = sl_pass_call(p, SL_OP_HEAD);
+    const sl_mem out = t->out[t->round % 2];
+    sl_pass_begin(p, SL_TRACE_HEAD, t->n);
+    block.rows = (sl_rowset){.n = t->n, .id = t->id, .pos = t->pos, .pages = t->pages};
+    block.rows.x = t->round ? t->out[(t->round - 1) % 2] : p->x;
+    block.mtp = (sl_stage_mtp){.row = t->row, .low = t->low, .out = out, .again = t->round > 0};
+    sl_pass_submit(p, &block);
+    if (t->n_guessers == 0) return;
+    head.rows.x = out;
+    head.head = (sl_stage_head){.n = t->n_guessers,
+                                .count = a->m->vocab,
+                                .row = t->last,
+                                .h = a->head_rows,
+                                .logits = a->logits,
+                                .mtp = true};
+    sl_pass_submit(p, &head);
+}
+
+/* The next guess of a request; false: there is none. */
+static bool guess(sl_attn *a, sl_slot *s, const float *logits) {
+    sl_life *l = s->life;
+    const uint32_t at = l->tokens + l->guessed;
+    const sl_history past = {s->tokens, at, s->n_prompt};
+    sl_slot_spare_stops(s, at);
+    sl_sampling how = s->sampling;
+    how.allowed = NULL;
+    const uint32_t id = sl_sample(&how, logits, a->m->vocab, at, &past, &a->scratch);
+    if (!isfinite(logits[id])) return false;
+    s->tokens[at] = id;
+    l->guessed++;
+    l->chance = sl_draft_chance(&s->draft);
+    return true;
+}
+
+/* What the logits say; who wants more of it has the rows of the next call. */
+static void take(sl_pass *p) {
+    sl_attn *a = p->attn;
+    struct sl_mtp *t = a->mtp;
+    const uint32_t n = t->n_guessers;
+    t->n = t->n_guessers = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const guesser g = t->guesser[i];
+        sl_slot *s = &p->slot[p->step.part[g.part].slot];
+        const sl_life *l = s->life;
+        if (!sl_step_is_open(&p->step, g.part) || !guess(a, s, a->logits + (size_t)i * a->m->vocab))
+            continue;
+        t->made++;
+        if (l->guessed == g.want) continue;
+        const uint32_t from = t->last[i];
+        t->last[t->n_guessers] = t->n;
+        t->guesser[t->n_guessers++] = (guesser){.part = g.part, .pos = g.pos + 1, .want = g.want};
+        add_row(t, s->tokens[l->tokens + l->guessed - 1], g.pos + 1, s->pages, from);
+    }
+    t->round++;
+}
+
+bool sl_mtp_end(sl_pass *p) {
+    struct sl_mtp *t = p->attn->mtp;
+    const sl_step *s = &p->step;
+    take(p);
+    t->runs = t->n > 0;
+    if (t->runs) return false;
+    p->step.apart_us = sl_clock_now_us(&p->attn->w->clock) - t->began_us;
+    if (s->rows == s->decode_rows + s->known + s->guesses)
+        sl_draft_price_made(p->price, t->made, s->apart_us);
+    return true;
+}
+
+/* ---- life ---- */
+
+sl_status sl_mtp_create(sl_attn *a, sl_err *err) {
+    const size_t rows = a->max_rows;
+    struct sl_mtp *t = a->mtp = sl_alloc(1, sizeof *t);
+    if (t)
+        t->arrays =
+            sl_alloc_arrays(SL_ARRAY(t->id, rows), SL_ARRAY(t->pos, rows), SL_ARRAY(t->row, rows),
+                            SL_ARRAY(t->low, rows), SL_ARRAY(t->pages, rows));
+    if (!t || !t->arrays) return sl_fail(err, SL_ERR_NOMEM, "guesses of %zu rows", rows);
+    sl_status st =
+        sl_device_take_rows(a->w->device, SL_MAX(rows, (size_t)SL_HEAD_ROWS), &t->out[0], err);
+    return st == SL_OK ? sl_device_take_rows(a->w->device, SL_HEAD_ROWS, &t->out[1], err) : st;
+}
+
+void sl_mtp_free(sl_attn *a) {
+    if (!a->mtp) return;
+    for (size_t i = 0; i < SL_LEN(a->mtp->out); i++) sl_device_give(a->w->device, a->mtp->out[i]);
+    sl_free(a->mtp->arrays);
+    sl_free(a->mtp);
+    a->mtp = NULL;
+}
