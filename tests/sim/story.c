@@ -76,7 +76,8 @@ bool sim_draw_plan(sim *s) {
     p->max_num_batched_tokens = 3 + sim_below(s, 60);
     p->prefill_stretch = 1.0 + 0.25 * sim_below(s, 8);
     draw_schedule(s, p);
-    p->speculate = s->seed % 3 == 0 ? SL_SPECULATE_ALWAYS : SL_SPECULATE_OFF;
+    const sl_speculate guesses = sim_spec.n_mtp ? SL_SPECULATE_MTP_ALWAYS : SL_SPECULATE_ALWAYS;
+    p->speculate = s->seed % 3 == 0 ? guesses : SL_SPECULATE_OFF;
     p->kv_replicas = s->seed % 2 && shapes[shape][0] > 1 && !s->devices.stateful;
     s->doubled = p->exact && sim_once_in(s, 3);
     bool ok = !p->exact || (!s->doubled && sim_once_in(s, 2)) || draw_placement(s, p);
