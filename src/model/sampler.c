@@ -63,6 +63,58 @@ static void apply_penalties(const sl_sampling *s, const sl_history *past, uint32
     }
 }
 
+static bool has_id(const uint32_t *set, uint32_t id) {
+    return set[id / 32] >> id % 32 & 1;
+}
+
+/* Whether a sequence of n ids would be whole with its last one. */
+static bool completes(const uint32_t *id, uint32_t n, const sl_history *past) {
+    const uint32_t before = n - 1;
+    if (before == 0) return true;
+    if (!past || past->n - past->n_prompt < before) return false;
+    return memcmp(past->tokens + past->n - before, id, before * sizeof *id) == 0;
+}
+
+/* The first word of a bad sequence that begins at or behind `at` and would be whole with its last
+ * id; n_bad: there is none. */
+static uint32_t next_bad(const sl_sampling *s, uint32_t at, const sl_history *past) {
+    while (at < s->n_bad && !completes(s->bad + at + 1, s->bad[at], past)) at += 1 + s->bad[at];
+    return at;
+}
+
+static uint32_t last_of(const uint32_t *sequence) {
+    return sequence[sequence[0]];
+}
+
+static bool is_bad(const sl_sampling *s, uint32_t id, const sl_history *past) {
+    for (uint32_t at = 0; (at = next_bad(s, at, past)) < s->n_bad; at += 1 + s->bad[at])
+        if (last_of(s->bad + at) == id) return true;
+    return false;
+}
+
+bool sl_sampler_excludes(const sl_sampling *s, uint32_t id, const sl_history *past) {
+    for (uint32_t i = 0; i < s->n_never; i++)
+        if (s->never[i] == id) return true;
+    return (s->n_allowed && !has_id(s->allowed, id)) || is_bad(s, id, past);
+}
+
+bool sl_sampler_excludes_all(const sl_sampling *s, uint32_t vocab, const sl_history *past,
+                             sl_arena *scratch) {
+    const size_t level = scratch->used;
+    const uint32_t n = sl_id_words(vocab);
+    uint32_t *left = sl_arena_take(scratch, n, sizeof *left), some = 0;
+    SL_ASSERT(left);
+    for (uint32_t i = 0; i < n; i++) left[i] = s->n_allowed ? s->allowed[i] : UINT32_MAX;
+    if (vocab % 32) left[n - 1] &= (1u << vocab % 32) - 1;
+    for (uint32_t i = 0; i < s->n_never; i++)
+        if (s->never[i] < vocab) left[s->never[i] / 32] &= ~(1u << s->never[i] % 32);
+    for (uint32_t at = 0; (at = next_bad(s, at, past)) < s->n_bad; at += 1 + s->bad[at])
+        left[last_of(s->bad + at) / 32] &= ~(1u << last_of(s->bad + at) % 32);
+    for (uint32_t i = 0; i < n; i++) some |= left[i];
+    scratch->used = level;
+    return !some;
+}
+
 /* Drops what is not allowed, a word of 32 at a time. */
 static void keep_allowed(const uint32_t *allowed, uint32_t vocab, float *logits) {
     for (uint32_t i = 0; i < vocab; i += 32) {
@@ -77,7 +129,7 @@ static void keep_allowed(const uint32_t *allowed, uint32_t vocab, float *logits)
 static const float *change_logits(const sl_sampling *s, const float *logits, uint32_t vocab,
                                   const sl_history *past, sl_arena *scratch) {
     bool penalties = past && past->n > 0 && penalises(s);
-    if (!penalties && s->n_bias == 0 && s->n_never == 0 && !s->allowed) return logits;
+    if (!penalties && !s->n_bias && !s->n_never && !s->n_allowed && !s->n_bad) return logits;
     float *changed = sl_arena_take(scratch, vocab, sizeof *changed);
     SL_ASSERT(changed);
     memcpy(changed, logits, vocab * sizeof *changed);
@@ -87,7 +139,9 @@ static const float *change_logits(const sl_sampling *s, const float *logits, uin
     }
     for (uint32_t i = 0; i < s->n_never; i++)
         if (s->never[i] < vocab) changed[s->never[i]] = -INFINITY;
-    if (s->allowed) keep_allowed(s->allowed, vocab, changed);
+    if (s->n_allowed) keep_allowed(s->allowed, vocab, changed);
+    for (uint32_t at = 0; (at = next_bad(s, at, past)) < s->n_bad; at += 1 + s->bad[at])
+        changed[last_of(s->bad + at)] = -INFINITY;
     if (!penalties) return changed;
     size_t level = scratch->used;
     uint32_t *count = sl_arena_take(scratch, vocab, sizeof *count);
@@ -198,7 +252,7 @@ static bool is_over(const sl_sampling *s, const sl_history *past) {
 static bool ends_thought(const sl_sampling *s, uint32_t vocab, const sl_history *past) {
     const uint32_t id = s->thought_close - 1;
     if (!is_over(s, past) || id >= vocab) return false;
-    return !s->allowed || s->allowed[id / 32] >> id % 32 & 1;
+    return (!s->n_allowed || has_id(s->allowed, id)) && !is_bad(s, id, past);
 }
 
 uint32_t sl_sample(const sl_sampling *s, const float *logits, uint32_t vocab, uint64_t position,

@@ -1,8 +1,10 @@
 /* Sampling: a pure function of (logits, tokens so far, parameters, seed, choice, position), so a
  * request that continues on another worker draws the same tokens. Thread: any.
  *
- * A thought that has all the tokens that it may have is ended, whatever the logits. Else, in this
- * order: logit_bias is added; tokens of `never`, and those not in `allowed`, are dropped;
+ * A thought that has all the tokens that it may have is ended, whatever the logits, where its end
+ * is not excluded. Else, in this order: logit_bias is added; tokens that are excluded are dropped:
+ * those of `never`, those not in `allowed`, and the last one of a sequence of `bad` that would be
+ * whole with it;
  * repetition_penalty divides positive and multiplies other logits of tokens that occur anywhere
  * before; frequency_penalty times the count, and presence_penalty, are subtracted from tokens
  * generated before; temperature; min_p; top_k; top_p.
@@ -23,10 +25,16 @@ typedef struct sl_history {
 size_t sl_sampler_scratch_bytes(uint32_t vocab);
 
 /* Id drawn for absolute position `position` (the position the new token will take). `past` may be
- * NULL where no penalty is set. With `allowed` an id that is not in it comes out only where no
- * allowed one has a finite logit. */
+ * NULL where no penalty is set and no token is bad behind others. An id that is excluded comes out
+ * only where no other one has a finite logit: sl_sampler_excludes tells. */
 uint32_t sl_sample(const sl_sampling *s, const float *logits, uint32_t vocab, uint64_t position,
                    const sl_history *past, sl_arena *scratch);
+
+/* Whether the id, which is below the vocabulary, may not be drawn behind `past`. */
+bool sl_sampler_excludes(const sl_sampling *s, uint32_t id, const sl_history *past);
+/* Whether all ids are excluded. */
+bool sl_sampler_excludes_all(const sl_sampling *s, uint32_t vocab, const sl_history *past,
+                             sl_arena *scratch);
 
 /* Log-probabilities under the unmodified logits: log softmax, natural logarithm. out[0] is `id`;
  * out[1..n] are the n likeliest tokens, ties to the lower id; n <= SL_MAX_LOGPROBS, n <= vocab.

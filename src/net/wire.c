@@ -464,7 +464,8 @@ sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) {
 
 size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     return SL_WIRE_SUBMIT_HEAD + 4 * ((size_t)s->n_tokens + s->n_pages + s->n_stop) +
-           sizeof(sl_logit_bias) * (size_t)s->sampling.n_bias + s->n_shape;
+           sizeof(sl_logit_bias) * (size_t)s->sampling.n_bias +
+           4 * ((size_t)s->sampling.n_allowed + s->sampling.n_bad) + s->n_shape;
 }
 
 /* The head of SUBMIT: type, byte and field; those of sampling are rows of sampling.def. */
@@ -482,7 +483,9 @@ size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     X(u32, 84, start)                                                                              \
     X(u32, 88, n_shape)                                                                            \
     X(u64, 92, root.word[0])                                                                       \
-    X(u64, 100, root.word[1])
+    X(u64, 100, root.word[1])                                                                      \
+    X(u32, 120, sampling.n_allowed)                                                                \
+    X(u32, 124, sampling.n_bad)
 
 struct submit_head { /* every byte of it has a field */
 #define BYTES(type, byte, field) uint8_t at_##byte[sizeof(sl_field_##type)];
@@ -506,6 +509,8 @@ void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
     sl_wr_bytes(&w, s->pages, 4 * (size_t)s->n_pages);
     sl_wr_bytes(&w, s->stop, 4 * (size_t)s->n_stop);
     sl_wr_bytes(&w, s->sampling.bias, sizeof *s->sampling.bias * s->sampling.n_bias);
+    sl_wr_bytes(&w, s->sampling.allowed, 4 * (size_t)s->sampling.n_allowed);
+    sl_wr_bytes(&w, s->sampling.bad, 4 * (size_t)s->sampling.n_bad);
     if (s->n_shape) sl_wr_bytes(&w, s->shape, s->n_shape);
     SL_ASSERT(w.ok && w.len == w.cap);
 }
@@ -572,7 +577,9 @@ sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit 
     s.pages = s.tokens + s.n_tokens;
     s.stop = s.pages + s.n_pages;
     s.sampling.bias = (const sl_logit_bias *)(const void *)(s.stop + s.n_stop);
-    s.shape = (const uint8_t *)(s.sampling.bias + s.sampling.n_bias);
+    s.sampling.allowed = (const uint32_t *)(s.sampling.bias + s.sampling.n_bias);
+    s.sampling.bad = s.sampling.allowed + s.sampling.n_allowed;
+    s.shape = (const uint8_t *)(s.sampling.bad + s.sampling.n_bad);
     st = check_submitted(&s, vocab, err);
     if (st == SL_OK) *out = s;
     return st;

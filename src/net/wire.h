@@ -247,9 +247,9 @@ typedef struct sl_wire_submit {
 #define SL_SUBMIT_PROMPT_LOGPROBS 0x8u  /* records of the prompt's tokens come, too */
 #define SL_SUBMIT_ROWS            0x10u /* say how far its prompt is (ROWS) */
 #define SL_SUBMIT_FLAGS           0x1Fu /* any other bit is refused */
-/* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[], shape u8[]. What
- * lies where in the head: wire.c and spec/sampling.def. */
-#define SL_WIRE_SUBMIT_HEAD 120
+/* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[], allowed u32[],
+ * bad u32[], shape u8[]. What lies where in the head: wire.c and spec/sampling.def. */
+#define SL_WIRE_SUBMIT_HEAD 128
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses
@@ -274,10 +274,12 @@ typedef enum sl_finish {
 } sl_finish;
 /* Why an answer cannot take its shape. */
 typedef enum sl_shape_fate {
-    SL_SHAPE_STUCK,   /* no token goes on */
-    SL_SHAPE_LIMIT,   /* it took too many steps, or too much memory */
-    SL_SHAPE_REFUSED, /* this worker cannot compile it */
-    SL_SHAPE_STRANGE, /* what was generated before is none of it */
+    SL_SHAPE_STUCK,    /* no token goes on */
+    SL_SHAPE_LIMIT,    /* it took too many steps, or too much memory */
+    SL_SHAPE_REFUSED,  /* this worker cannot compile it */
+    SL_SHAPE_STRANGE,  /* what was generated before is none of it */
+    SL_SHAPE_EXCLUDED, /* what the request excludes is all that could be drawn, with a shape or
+                          without */
     SL_SHAPE_FATES
 } sl_shape_fate;
 typedef struct sl_wire_token {

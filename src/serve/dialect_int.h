@@ -12,6 +12,8 @@
         {"seed", SL_FIELD_COPY, "seed"}, {"ignore_eos", SL_FIELD_COPY, "ignore_eos"},              \
         {"stop_token_ids", SL_FIELD_COPY, "stop_token_ids"},                                       \
         {"logit_bias", SL_FIELD_COPY, "logit_bias"},                                               \
+        {"allowed_token_ids", SL_FIELD_COPY, "allowed_token_ids"},                                 \
+        {"bad_words", SL_FIELD_COPY, "bad_words"},                                                 \
         {"chat_template_kwargs", SL_FIELD_COPY, "chat_template_kwargs"},                           \
         {"cache_salt", SL_FIELD_COPY, "cache_salt"}, {"cache", SL_FIELD_COPY, "cache"},
 
@@ -20,7 +22,7 @@ sl_status sl_dialect_only(sl_json v, const char *where, const char *const *known
                           const char *param, sl_api_error *e) SL_MUST_CHECK;
 
 /* messages_read.c: Anthropic's bodies */
-#define SL_MESSAGES_FIELDS 37u
+#define SL_MESSAGES_FIELDS 39u
 extern const sl_dialect_field sl_messages_fields[SL_MESSAGES_FIELDS];
 sl_status sl_messages_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
                                 sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;
@@ -39,7 +41,7 @@ void sl_messages_fail(sl_jbuf *b, const sl_reply_head *h, const sl_api_error *e)
 void sl_messages_remark(sl_jbuf *b, const char *text);
 
 /* responses_read.c: bodies of /v1/responses */
-#define SL_RESPONSES_FIELDS 43u
+#define SL_RESPONSES_FIELDS 45u
 extern const sl_dialect_field sl_responses_fields[SL_RESPONSES_FIELDS];
 sl_status sl_responses_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
                                  sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;

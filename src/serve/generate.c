@@ -662,6 +662,7 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) {
     st = sl_call_encode(call, e);
     if (st == SL_OK) st = sl_call_take_shape(call, e);
     if (st == SL_OK) st = sl_call_take_budget(call, e);
+    if (st == SL_OK) st = sl_call_take_bad_words(call, e);
     if (st != SL_OK) return st;
     truncate_prompts(call);
     st = sl_choices_create(call, &err);

@@ -525,7 +525,7 @@ static void free_messages(sl_api_params *p) {
     p->joined = NULL;
     p->messages = NULL;
     p->n_messages = 0;
-    p->tools = p->template_kwargs = (sl_json){0};
+    p->tools = p->template_kwargs = p->bad_words = (sl_json){0};
     p->effort = p->forced = (sl_span){0};
     sl_json_doc_free(p->shape_doc);
     p->shape_doc = NULL;
@@ -558,6 +558,8 @@ void sl_api_params_free(sl_api_params *p) {
     for (size_t i = 0; i < p->n_prompts; i++) sl_ids_free(&p->prompts[i].ids);
     sl_free(p->prompts);
     sl_free(p->bias);
+    sl_free(p->allowed);
+    sl_free(p->bad);
     sl_free(p->kept);
     sl_ids_free(&p->ids);
     sl_jbuf_free(&p->extra.echo);

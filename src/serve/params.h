@@ -75,7 +75,9 @@ typedef struct sl_api_params {
     bool go_on; /* chat: the answer goes on from the last message, which is the assistant's */
     bool echo_message;   /* with go_on: and begins with it */
     uint32_t n_top;      /* with logprobs */
-    sl_logit_bias *bias; /* owned; sampling points to it */
+    sl_logit_bias *bias; /* owned; sampling points to it, as it does to: */
+    uint32_t *allowed, *bad;
+    sl_json bad_words; /* an array of texts that `bad` is made of (bad_words.c), or absent */
     bool has_seed;
     sl_sampling sampling; /* seed only valid with has_seed */
     sl_span stop[SL_STOP_MAX_STRINGS];

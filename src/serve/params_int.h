@@ -16,7 +16,7 @@ static inline sl_status sl_api_field_error(sl_api_error *e, const char *key, con
     return sl_api_error_of(e, err->code == SL_ERR_NOMEM ? SL_ERR_NOMEM : SL_ERR_ARG, key, err->msg);
 }
 
-/* p->sampling with its biases, and whether there is a seed. */
+/* p->sampling but for what bad_words.c makes, p->bad_words, and whether there is a seed. */
 sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                                sl_api_error *e) SL_MUST_CHECK;
 
@@ -34,6 +34,8 @@ sl_status sl_api_read_shape(sl_json root, sl_api_params *p, sl_api_error *e) SL_
 void sl_api_write_sampling(sl_jbuf *b, const char *name);
 void sl_api_write_seed(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_bias(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_allowed(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_bad_words(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_prompt(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stop(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stop_ids(sl_jbuf *b, const sl_api_limits *limits);

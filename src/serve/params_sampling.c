@@ -1,4 +1,5 @@
-/* How a body wants tokens drawn: the rows of spec/sampling.def, the seed and the biases. */
+/* How a body wants tokens drawn: the rows of spec/sampling.def, the seed, the biases, and which
+ * tokens are to be drawn alone, or not at all. */
 #include "serve/params_int.h"
 
 #include "base/mem.h"
@@ -93,6 +94,49 @@ static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_par
     return SL_OK;
 }
 
+static sl_status read_allowed(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                              sl_api_error *e) {
+    static const char field[] = "allowed_token_ids";
+    sl_err err = {0};
+    sl_json v = {0};
+    if (sl_json_array(root, field, SL_JSON_OPTIONAL, &v, &err) != SL_OK)
+        return sl_api_field_error(e, field, &err);
+    if (!v.value) return SL_OK;
+    const size_t n = sl_json_count(v);
+    if (n == 0) return sl_api_error_bad(e, field, "%s: empty, at least one id", field);
+    p->allowed = sl_alloc(sl_id_words(limits->vocab), sizeof *p->allowed);
+    if (!p->allowed) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    p->sampling.allowed = p->allowed;
+    p->sampling.n_allowed = sl_id_words(limits->vocab);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t id = 0;
+        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
+            return sl_api_error_bad(e, field, "%s[%zu]: not a token id below %" PRIu32, field, i,
+                                    limits->vocab);
+        p->allowed[id / 32] |= 1u << id % 32;
+    }
+    return SL_OK;
+}
+
+static sl_status read_bad_words(sl_json root, sl_api_params *p, sl_api_error *e) {
+    static const char field[] = "bad_words";
+    sl_err err = {0};
+    sl_span word;
+    if (sl_json_array(root, field, SL_JSON_OPTIONAL, &p->bad_words, &err) != SL_OK)
+        return sl_api_field_error(e, field, &err);
+    const size_t n = p->bad_words.value ? sl_json_count(p->bad_words) : 0;
+    if (n > SL_MAX_BAD_WORDS)
+        return sl_api_error_bad(e, field, "%s: %zu strings, limit %u", field, n, SL_MAX_BAD_WORDS);
+    for (size_t i = 0; i < n; i++) {
+        if (!sl_json_as_span(sl_json_at(p->bad_words, i), &word))
+            return sl_api_error_bad(e, field, "%s[%zu]: not a string", field, i);
+        if (word.len == 0 || word.len > SL_STOP_MAX_BYTES)
+            return sl_api_error_bad(e, field, "%s[%zu]: %zu bytes, allowed are 1..%u", field, i,
+                                    word.len, SL_STOP_MAX_BYTES);
+    }
+    return SL_OK;
+}
+
 sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                                sl_api_error *e) {
     p->sampling = sl_sampling_standard(&limits->gen);
@@ -101,7 +145,9 @@ sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api
     if (st == SL_OK) st = read_##type(root, #name, asked, &p->sampling.name, e);
 #include "spec/sampling.def"
     if (st == SL_OK) st = read_seed(root, p, e);
-    return st == SL_OK ? read_bias(root, limits, p, e) : st;
+    if (st == SL_OK) st = read_bias(root, limits, p, e);
+    if (st == SL_OK) st = read_allowed(root, limits, p, e);
+    return st == SL_OK ? read_bad_words(root, p, e) : st;
 }
 
 /* ---- the same as JSON Schemas ---- */
@@ -136,4 +182,20 @@ void sl_api_write_bias(sl_jbuf *b, const sl_api_limits *limits) {
                 "\"^[0-9]{1,10}$\"},\"additionalProperties\":{\"type\":\"number\",\"minimum\":-%d,"
                 "\"maximum\":%d}}",
                 SL_MAX_LOGIT_BIAS, SL_MAX_BIAS, SL_MAX_BIAS);
+}
+
+void sl_api_write_allowed(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_jbuf_fmt(b,
+                "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"integer\",\"minimum\":0,"
+                "\"maximum\":%" PRIu32 "}}",
+                limits->vocab - 1);
+}
+
+void sl_api_write_bad_words(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(
+        b,
+        "{\"type\":\"array\",\"maxItems\":%u,\"items\":{\"type\":\"string\",\"minLength\":1,"
+        "\"maxLength\":%u}}",
+        SL_MAX_BAD_WORDS, SL_STOP_MAX_BYTES);
 }

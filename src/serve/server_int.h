@@ -402,6 +402,9 @@ sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
  * one. */
 bool sl_call_thinks(const sl_call *call, bool *opened);
 
+/* bad_words.c: the tokens of p->bad_words, into the call's sampling; refuses too many. */
+sl_status sl_call_take_bad_words(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+
 /* thought.c: how long a thought may be, into the call's sampling; refuses what cannot be kept. */
 sl_status sl_call_take_budget(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* Whether the function that has to be called is begun for the model; else a shape sees to it. */

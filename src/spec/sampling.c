@@ -41,10 +41,55 @@ static sl_status check_bias(const sl_sampling *s, uint32_t vocab, sl_err *err) {
     return SL_OK;
 }
 
+/* Ids there are, and one of them at least. */
+static sl_status check_allowed(const sl_sampling *s, uint32_t vocab, sl_err *err) {
+    uint32_t some = 0;
+    if (s->n_allowed == 0) return SL_OK;
+    if (s->n_allowed != sl_id_words(vocab))
+        return sl_fail(err, SL_ERR_ARG, "allowed_token_ids: %u words, the vocabulary has %u",
+                       s->n_allowed, sl_id_words(vocab));
+    for (uint32_t i = 0; i < s->n_allowed; i++) some |= s->allowed[i];
+    if (!some) return sl_fail(err, SL_ERR_ARG, "allowed_token_ids: empty, at least one id");
+    if (vocab % 32 && s->allowed[s->n_allowed - 1] >> vocab % 32)
+        return sl_fail(err, SL_ERR_ARG, "allowed_token_ids: an id above the %u of the vocabulary",
+                       vocab);
+    return SL_OK;
+}
+
+static sl_status check_word(const uint32_t *id, uint32_t n, uint32_t vocab, sl_err *err) {
+    for (uint32_t i = 0; i < n; i++)
+        if (id[i] >= vocab)
+            return sl_fail(err, SL_ERR_ARG, "bad_words: id %u, the vocabulary has %u", id[i],
+                           vocab);
+    return SL_OK;
+}
+
+static sl_status check_bad(const sl_sampling *s, uint32_t vocab, sl_err *err) {
+    uint32_t words = 0;
+    if (s->n_bad > SL_MAX_BAD_WORDS + SL_MAX_BAD_TOKENS)
+        return sl_fail(err, SL_ERR_ARG, "bad_words: %u lengths and ids, limit %u", s->n_bad,
+                       SL_MAX_BAD_WORDS + SL_MAX_BAD_TOKENS);
+    for (uint32_t at = 0; at < s->n_bad; words++) {
+        const uint32_t n = s->bad[at++];
+        if (n == 0 || n > s->n_bad - at)
+            return sl_fail(err, SL_ERR_ARG, "bad_words: %u ids of sequence %u, %u are left", n,
+                           words, s->n_bad - at);
+        sl_status st = check_word(s->bad + at, n, vocab, err);
+        if (st != SL_OK) return st;
+        at += n;
+    }
+    if (words > SL_MAX_BAD_WORDS)
+        return sl_fail(err, SL_ERR_ARG, "bad_words: %u sequences of tokens, limit %u", words,
+                       SL_MAX_BAD_WORDS);
+    return SL_OK;
+}
+
 sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) {
     sl_status st = SL_OK;
 #define SL_SAMPLING(type, name, byte, standard, whence, allowed, asked, whose, what)               \
     if (st == SL_OK) st = check_range(#name, (double)s->name, allowed, err);
 #include "spec/sampling.def"
-    return st == SL_OK ? check_bias(s, vocab, err) : st;
+    if (st == SL_OK) st = check_bias(s, vocab, err);
+    if (st == SL_OK) st = check_allowed(s, vocab, err);
+    return st == SL_OK ? check_bad(s, vocab, err) : st;
 }

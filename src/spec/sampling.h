@@ -40,17 +40,28 @@ typedef struct sl_sampling {
 #include "spec/sampling.def"
     uint32_t n_bias; /* <= SL_MAX_LOGIT_BIAS */
     uint32_t n_never;
+    uint32_t n_allowed;        /* 0, or sl_id_words of the vocabulary */
+    uint32_t n_bad;            /* words of `bad` */
     const sl_logit_bias *bias; /* [n_bias], borrowed; ids strictly ascending */
     const uint32_t *never;     /* [n_never] ids that are not drawn, borrowed */
-    const uint32_t *allowed; /* NULL, or a bit for each id (id % 32 of word id / 32): those that are
-                              * set are drawn alone. Borrowed */
+    const uint32_t *allowed; /* [n_allowed], borrowed: a bit for each id (id % 32 of word id / 32);
+                              * those that are set are drawn alone, and one is. n_allowed 0: any */
+    const uint32_t *bad; /* [n_bad], borrowed: sequences of ids, one after the other, each behind
+                          * its length: its last id is not drawn where the ids before it were the
+                          * last that were generated. SL_MAX_BAD_WORDS, SL_MAX_BAD_TOKENS */
 } sl_sampling;
+
+/* Words of a set of ids. */
+static inline uint32_t sl_id_words(uint32_t vocab) {
+    return vocab / 32 + (vocab % 32 != 0);
+}
 
 /* Where a request says nothing: as the model says, else the standard of each row. A model that does
  * not sample takes the likeliest token. */
 sl_sampling sl_sampling_standard(const sl_generation_spec *model);
 
-/* Every row's range, and the biases: SL_ERR_ARG names the field, its value and the range. */
+/* Every row's range, the biases, what is allowed and what is not: SL_ERR_ARG names the field, its
+ * value and the range. */
 sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) SL_MUST_CHECK;
 
 #endif

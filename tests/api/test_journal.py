@@ -29,6 +29,8 @@ MIXED = [
     (TEXT, {**LONG, "seed": 3, "n": 2, "stream": True, "logprobs": 1, "presence_penalty": 1.5, "frequency_penalty": 0.5}),
     (CHAT, {**TALK, "seed": 4, "stream": True, "logprobs": True, "top_logprobs": 2, "repetition_penalty": 1.3}),
     (CHAT, {**TALK, "seed": 5, "n": 2, "logit_bias": {"5": -100, "9": 2}, "min_tokens": 60, "ignore_eos": False}),
+    (TEXT, {**LONG, "seed": 10, "n": 2, "stream": True, "allowed_token_ids": list(range(3, 1040, 20)), "bad_words": ["he", " and I"],
+            "logit_bias": {str(i): 2 for i in range(3, 200, 20)}}),
     (TEXT, {**LONG, "prompt": ["And then", "Now"], "seed": 6, "top_k": 40, "stop": ["zzzz", "qqqq"]}),
     (CHAT, {**TALK, "seed": 7, "stream": True, "stop": ["the"], "min_tokens": 100}),
     (TEXT, {**LONG, "ignore_eos": False, "seed": 8, "stream": True, "structured_outputs": {"regex": "([a-z]{2,9} ){150}"}}),

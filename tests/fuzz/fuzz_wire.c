@@ -69,14 +69,18 @@ static void returned(const sl_wire_header *h, sl_span in, const sl_model_spec *m
     rows_there_and_back(f, d.data, d.rows, m->d_model);
 }
 
-static void submit(sl_span in) {
+/* What is allowed is as large as the vocabulary. */
+static void submit(sl_span in, uint32_t vocab) {
     sl_wire_submit s;
     sl_err err;
-    if (sl_wire_submit_decode(in, UINT32_MAX, &s, &err) != SL_OK) return;
+    if (sl_wire_submit_decode(in, vocab, &s, &err) != SL_OK) return;
     read_all(s.tokens, 4 * (size_t)s.n_tokens);
     read_all(s.pages, 4 * (size_t)s.n_pages);
     read_all(s.stop, 4 * (size_t)s.n_stop);
     read_all(s.sampling.bias, 8 * (size_t)s.sampling.n_bias);
+    read_all(s.sampling.allowed, 4 * (size_t)s.sampling.n_allowed);
+    for (uint32_t i = 0; i < s.sampling.n_bad; i += s.sampling.bad[i] + 1)
+        read_all(s.sampling.bad + i + 1, 4 * (size_t)s.sampling.bad[i]);
     /* What decodes encodes to the same bytes. */
     uint8_t *again = malloc(sl_wire_submit_bytes(&s));
     SL_ASSERT(again && sl_wire_submit_bytes(&s) == in.len);
@@ -190,7 +194,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     else if (what == 1)
         returned(&h, in, &m, f);
     else if (what == 2)
-        submit(in);
+        submit(in, data[0] < 0x80 ? UINT32_MAX : 64);
     else if (what == 3)
         hello(in);
     else

@@ -28,6 +28,8 @@ static size_t submit_bytes(uint8_t *p) {
     s.n_pages = cut_count(p + 48, 4);
     s.n_stop = cut_count(p + 52, 4);
     s.sampling.n_bias = cut_count(p + 80, 4);
+    s.sampling.n_allowed = cut_count(p + 120, 2);
+    s.sampling.n_bad = cut_count(p + 124, 12);
     write_u32(p + 20, 0);
     return sl_wire_submit_bytes(&s);
 }

@@ -107,6 +107,23 @@ static void on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits
                o->vocab * sizeof *logits);
 }
 
+/* A quarter of the vocabulary, of which no token stands twice in a row. */
+static void exclude(sl_sampling *s, uint32_t vocab) {
+    static uint32_t allowed[SL_MAX_VOCAB / 32], bad[3 * SL_MAX_BAD_WORDS];
+    memset(allowed, 0, sl_id_words(vocab) * sizeof *allowed);
+    s->n_bad = 0;
+    for (uint32_t id = 2; id < vocab; id += 4) {
+        allowed[id / 32] |= 1u << id % 32;
+        if (s->n_bad + 3 > SL_LEN(bad)) continue;
+        bad[s->n_bad++] = 2;
+        bad[s->n_bad++] = id;
+        bad[s->n_bad++] = id;
+    }
+    s->n_allowed = sl_id_words(vocab);
+    s->allowed = allowed;
+    s->bad = bad;
+}
+
 static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
     static const uint32_t lengths[N_REQUESTS] = {1, 3, 33, 64, 97, 150};
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
@@ -129,6 +146,7 @@ static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
         r[i].sampling.min_p = 0.001f;
         r[i].sampling.bias = r[i].bias;
         r[i].sampling.n_bias = 2;
+        if (i >= 4) exclude(&r[i].sampling, vocab);
     }
 }
 

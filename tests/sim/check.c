@@ -399,6 +399,7 @@ static bool check_request(sim *s, uint32_t i) {
     s->seen[COVER_preempted_and_finished] = true;
     s->seen[COVER_preempted_with_penalties] |= r->p->sampling.frequency_penalty != 0;
     s->seen[COVER_preempted_with_logprobs] |= r->logprobs;
+    s->seen[COVER_preempted_with_bad_words] |= r->p->sampling.n_bad > 0;
     s->seen[COVER_preempted_with_shape] |= r->p->shape != NULL;
     return true;
 }

@@ -44,6 +44,39 @@ static uint32_t draw_length(uint64_t *state) {
     }
 }
 
+/* A few tokens are allowed, those that end an answer too, and after each of them half of the others
+ * are bad. Two of the families have the first, one of them also the second, which looks at what was
+ * generated and so is none of those whose answers may be part of a prompt. */
+#define ALLOWED_FAMILY 3u
+#define BAD_FAMILY     5u
+#define ALLOWED        40u
+static uint32_t allowed[ALLOWED], set[SL_MAX_VOCAB / 32], bad[3 * ALLOWED * ALLOWED / 2], n_bad;
+
+static void make_exclusions(void) {
+    if (n_bad) return;
+    for (uint32_t i = 0; i < ALLOWED; i++) {
+        allowed[i] = 3 + i * (sim_spec.vocab / ALLOWED);
+        set[allowed[i] / 32] |= 1u << allowed[i] % 32;
+    }
+    for (uint32_t i = 0; i < sim_spec.n_eos; i++)
+        set[sim_spec.eos[i] / 32] |= 1u << sim_spec.eos[i] % 32;
+    for (uint32_t i = 0; i < ALLOWED * ALLOWED; i++) {
+        if ((i % ALLOWED + i / ALLOWED) % 2) continue;
+        bad[n_bad++] = 2;
+        bad[n_bad++] = allowed[i / ALLOWED];
+        bad[n_bad++] = allowed[i % ALLOWED];
+    }
+}
+
+static void exclude(uint32_t family, sl_sampling *g) {
+    make_exclusions();
+    g->allowed = set;
+    g->bad = bad;
+    if (family == ALLOWED_FAMILY || family == BAD_FAMILY)
+        g->n_allowed = sl_id_words(sim_spec.vocab);
+    if (family == BAD_FAMILY) g->n_bad = n_bad;
+}
+
 static void draw_sampling(uint64_t *state, uint32_t family, sim_prompt *p) {
     sl_sampling *g = &p->sampling;
     *g = (sl_sampling){.top_p = 1, .seed = sl_rng_next(state)};
@@ -64,6 +97,7 @@ static void draw_sampling(uint64_t *state, uint32_t family, sim_prompt *p) {
     if (family % 4 == 1 && sim_spec.n_eos > 0 && sim_spec.eos[0] > p->bias[1].id)
         p->bias[2] = (sl_logit_bias){sim_spec.eos[0], 8};
     g->bias = p->bias;
+    exclude(family, g);
 }
 
 /* Words that go on for longer than any answer, with letters between that the shape alone decides,

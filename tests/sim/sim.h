@@ -39,6 +39,7 @@
     X(preempted_and_finished)                                                                      \
     X(preempted_with_penalties)                                                                    \
     X(preempted_with_logprobs)                                                                     \
+    X(preempted_with_bad_words)                                                                    \
     X(waited_for_a_place)                                                                          \
     X(pages_grew)                                                                                  \
     X(prompt_in_chunks)                                                                            \
@@ -47,6 +48,8 @@
     X(several_choices)                                                                             \
     X(penalties)                                                                                   \
     X(bias)                                                                                        \
+    X(allowed)                                                                                     \
+    X(bad_words)                                                                                   \
     X(min_p)                                                                                       \
     X(shape)                                                                                       \
     X(decided_by_a_shape)                                                                          \

@@ -169,6 +169,8 @@ static void note_asked(sim *s, const sim_request *r) {
     const sl_sampling *g = &r->p->sampling;
     s->seen[COVER_penalties] |= g->frequency_penalty != 0;
     s->seen[COVER_bias] |= g->n_bias > 0;
+    s->seen[COVER_allowed] |= g->n_allowed > 0;
+    s->seen[COVER_bad_words] |= g->n_bad > 0;
     s->seen[COVER_min_p] |= g->min_p > 0;
     s->seen[COVER_shape] |= r->p->shape != NULL;
     s->seen[COVER_logprobs] |= r->logprobs;

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 #define VOCAB 64u
@@ -75,8 +76,15 @@ static void a_thought_is_ended(void **state) {
         assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), 7);
     }
     const uint32_t mask[] = {1u << 7, 0}, thought[] = {1, 1, 5, 6};
-    const sl_sampling s = {.top_p = 1, .thought_most = 2, .thought_close = 12, .allowed = mask};
+    sl_sampling s = {
+        .top_p = 1, .thought_most = 2, .thought_close = 12, .allowed = mask, .n_allowed = 2};
     const sl_history past = {thought, 4, 2};
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), 7);
+    const uint32_t bad[] = {3, 5, 6, 11};
+    s.n_allowed = 0;
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), 11);
+    s.bad = bad;
+    s.n_bad = 4;
     assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), 7);
 }
 
@@ -105,16 +113,17 @@ static void what_is_not_allowed_is_never_drawn(void **state) {
                          .repetition_penalty = 1.2f,
                          .seed = k,
                          .bias = bias,
-                         .n_bias = k % 6 ? 0 : 2};
+                         .n_bias = k % 6 ? 0 : 2,
+                         .allowed = mask};
         for (uint64_t p = 0; p < 100; p++) {
-            s.allowed = mask;
+            s.n_allowed = 2;
             uint32_t id = sl_sample(&s, l, VOCAB, p, &history, &scratch);
             assert_true(is_allowed(mask, id));
-            s.allowed = NULL;
+            s.n_allowed = 0;
             assert_int_equal(sl_sample(&s, kept, VOCAB, p, &history, &scratch), id);
         }
     }
-    sl_sampling greedy = {.top_p = 1, .allowed = mask};
+    sl_sampling greedy = {.top_p = 1, .allowed = mask, .n_allowed = 2};
     uint32_t best = sl_sample(&greedy, l, VOCAB, 0, NULL, &scratch);
     assert_true(is_allowed(mask, best));
     for (uint32_t i = 0; i < VOCAB; i++)
@@ -125,6 +134,66 @@ static void what_is_not_allowed_is_never_drawn(void **state) {
     assert_int_equal(sl_sample(&greedy, l, VOCAB, 0, NULL, &scratch), 40);
     greedy.temperature = 1;
     assert_int_equal(sl_sample(&greedy, l, VOCAB, 0, NULL, &scratch), 40);
+}
+
+/* Of a prompt of 2 and what was generated. What is drawn beside bad words is drawn as often as it
+ * would be if their last tokens were never there, and only generated tokens begin one. */
+static void bad_words_are_never_whole(void **state) {
+    (void)state;
+    static const uint32_t bad[] = {1, 9, 2, 4, 9, 3, 4, 5, 6, 2, 63, 33, 1, 9, 2, 4, 12};
+    static const struct {
+        uint32_t n, token[6], n_out, out[4]; /* excluded ids */
+    } row[] = {
+        {0, {0}, 1, {9}},
+        {2, {4, 63}, 1, {9}},
+        {3, {63, 4, 5}, 1, {9}},
+        {3, {1, 1, 63}, 2, {9, 33}},
+        {4, {1, 1, 4, 5}, 2, {9, 6}},
+        {3, {1, 1, 4}, 2, {9, 12}},
+        {4, {1, 1, 5, 4}, 2, {9, 12}},
+        {4, {1, 4, 5, 5}, 1, {9}},
+    };
+    float l[VOCAB], kept[VOCAB];
+    fill(l);
+    l[9] = l[12] = l[33] = l[6] = 9;
+    for (size_t i = 0; i < SL_LEN(row); i++) {
+        const sl_history past = {row[i].token, row[i].n, SL_MIN(row[i].n, 2u)};
+        sl_sampling s = {.temperature = 1.5f, .top_p = 1, .bad = bad, .n_bad = SL_LEN(bad)};
+        memcpy(kept, l, sizeof kept);
+        for (uint32_t k = 0; k < row[i].n_out; k++) kept[row[i].out[k]] = -INFINITY;
+        for (uint32_t id = 0; id < VOCAB; id++)
+            assert_int_equal(sl_sampler_excludes(&s, id, &past), kept[id] < -1e30f);
+        for (uint64_t p = 0; p < 100; p++) {
+            const sl_sampling plain = {.temperature = 1.5f, .top_p = 1};
+            const uint32_t id = sl_sample(&s, l, VOCAB, p, &past, &scratch);
+            assert_int_equal(sl_sample(&plain, kept, VOCAB, p, &past, &scratch), id);
+            assert_false(sl_sampler_excludes(&s, id, &past));
+        }
+        assert_false(sl_sampler_excludes_all(&s, VOCAB, &past, &scratch));
+    }
+}
+
+/* What is allowed, bad and never drawn together leaves a token or none. */
+static void all_may_be_excluded(void **state) {
+    (void)state;
+    const uint32_t mask[] = {1u << 3, 1u << 1}, bad[] = {2, 4, 3, 1, 33}, never[] = {3, 70};
+    const uint32_t token[] = {3, 4};
+    const sl_history past = {token, 2, 1}, none = {token, 1, 1};
+    float l[VOCAB];
+    fill(l);
+    sl_sampling s = {.top_p = 1, .allowed = mask, .bad = bad, .never = never, .n_allowed = 2};
+    assert_false(sl_sampler_excludes_all(&s, VOCAB, &past, &scratch));
+    s.n_bad = 5;
+    assert_true(sl_sampler_excludes_all(&s, VOCAB, &past, &scratch));
+    assert_false(sl_sampler_excludes_all(&s, VOCAB, &none, &scratch));
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, &none, &scratch), 3);
+    assert_true(sl_sampler_excludes(&s, sl_sample(&s, l, VOCAB, 0, &past, &scratch), &past));
+    s.n_never = 2;
+    assert_true(sl_sampler_excludes_all(&s, VOCAB, &none, &scratch));
+    s.n_allowed = 0;
+    assert_false(sl_sampler_excludes_all(&s, VOCAB, &past, &scratch));
+    assert_false(sl_sampler_excludes_all(&s, 50, &past, &scratch));
+    assert_int_equal(scratch.used, 0);
 }
 
 static void never_is_never_drawn(void **state) {
@@ -425,6 +494,8 @@ int main(void) {
         cmocka_unit_test(greedy_takes_the_largest_and_the_lower_id),
         cmocka_unit_test(never_is_never_drawn),
         cmocka_unit_test(what_is_not_allowed_is_never_drawn),
+        cmocka_unit_test(bad_words_are_never_whole),
+        cmocka_unit_test(all_may_be_excluded),
         cmocka_unit_test(strange_logits_still_give_an_id),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_position_only),

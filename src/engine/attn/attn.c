@@ -37,12 +37,17 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     s->tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *s->tokens);
     s->pages = sl_alloc(sl_life_max_pages(s->life), sizeof *s->pages);
     s->bias = sl_alloc(in->sampling.n_bias, sizeof *s->bias);
-    if (!s->tokens || !s->pages || !s->bias)
+    s->bad = sl_alloc(in->sampling.n_bad, sizeof *s->bad);
+    const uint32_t n_only = in->sampling.n_allowed;
+    if (n_only) s->only = sl_alloc(n_only, sizeof *s->only);
+    if (!s->tokens || !s->pages || !s->bias || !s->bad || (n_only && !s->only))
         return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
     memcpy(s->tokens, in->tokens, in->n_tokens * sizeof *s->tokens);
     memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
     memcpy(s->pages, in->pages, in->n_pages * sizeof *s->pages);
     memcpy(s->bias, in->sampling.bias, in->sampling.n_bias * sizeof *s->bias);
+    memcpy(s->bad, in->sampling.bad, in->sampling.n_bad * sizeof *s->bad);
+    if (n_only) memcpy(s->only, in->sampling.allowed, n_only * sizeof *s->only);
     s->request = in->request;
     s->keys.root = in->root;
     s->tells = (in->flags & SL_SUBMIT_ROWS) != 0;
@@ -53,6 +58,8 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     s->n_top = in->n_top;
     s->sampling = in->sampling;
     s->sampling.bias = s->bias;
+    s->sampling.bad = s->bad;
+    s->sampling.allowed = s->only;
     s->min_tokens = in->min_tokens;
     s->n_stop = in->n_stop;
     for (uint32_t i = 0; !(in->flags & SL_SUBMIT_IGNORE_EOS) && i < a->m->n_eos; i++)

@@ -43,7 +43,9 @@ typedef struct sl_slot {
     bool want_logits, want_logprobs, want_prompt_logprobs;
     uint32_t n_top; /* likeliest tokens reported with a token */
     sl_sampling sampling;
-    sl_logit_bias *bias;                         /* owned; sampling points to it */
+    sl_logit_bias *bias; /* owned; sampling points to it, as it does to: */
+    uint32_t *bad;
+    uint32_t *only;                              /* NULL: it may draw any token, else `allowed` */
     uint32_t stop[SL_MAX_STOP_IDS + SL_MAX_EOS]; /* ids that end it */
     uint32_t n_stop;
     uint32_t min_tokens;      /* of the generated ones: none of `stop` is drawn before */
@@ -53,8 +55,8 @@ typedef struct sl_slot {
     sl_pages_keys keys;       /* of its full pages, as they are asked for */
     struct sl_guide *guide;   /* what its answer is to be like; NULL: anything */
     uint32_t guide_at;        /* where it is in that (sl_grammar_at)... */
-    uint32_t *may;            /* ...bits of the ids that may come next there, and... */
-    sl_grammar_allowed n_may; /* ...how many these are... */
+    uint32_t *may;            /* ...bits of the ids of `only` that may come next there, and... */
+    sl_grammar_allowed n_may; /* ...how many these are, whatever `only` says... */
     bool knows_may;           /* ...as far as that was looked up */
     sl_draft draft;           /* of those who guess */
     uint32_t unfit;     /* position of the first guess whose row is not finite: it never counts */
@@ -186,8 +188,11 @@ typedef enum sl_guided_may {
 } sl_guided_may;
 /* What may be drawn next. */
 sl_guided_may sl_guided_mask(sl_attn *a, sl_slot *s);
-/* The token was drawn; false: the slot ends without it. */
+/* The token, which may be, was drawn; false: the slot ends without it. */
 bool sl_guided_take(sl_slot *s, uint32_t token);
+/* Nothing can be drawn behind `past`: whether all tokens are excluded, or their logits are not
+ * finite. It ends, well if its shape has it so. */
+void sl_guided_stick(sl_attn *a, sl_slot *s, const sl_history *past);
 /* Tokens behind the last one that nothing but the shape decides are appended at once, as far as the
  * request may lead: their rows go with that one's (sched/batcher.h). Not where somebody wants to
  * know how likely they are. The slot may be released. */

@@ -30,7 +30,7 @@ sl_status sl_guided_ask(sl_attn *a, sl_slot *s, sl_span shape, sl_err *err) {
     sl_status st = open_store(a, err);
     if (st != SL_OK) return st;
     s->guide = sl_guides_ask(a->guides, shape);
-    s->may = sl_alloc(((size_t)a->m->vocab + 31) / 32, sizeof *s->may);
+    s->may = sl_alloc(sl_id_words(a->m->vocab), sizeof *s->may);
     if (!s->guide || !s->may) return sl_fail(err, SL_ERR_NOMEM, "shape of %zu bytes", shape.len);
     s->life->waits = true;
     a->n_waiting++;
@@ -81,7 +81,8 @@ static sl_status look_up(sl_attn *a, sl_slot *s, sl_err *err) {
     if (s->knows_may) return SL_OK;
     const sl_status st = sl_guide_mask(s->guide, s->guide_at, &mask, &s->n_may, err);
     if (st != SL_OK) return st;
-    memcpy(s->may, mask, ((size_t)a->m->vocab + 31) / 32 * sizeof *mask);
+    for (uint32_t i = 0; i < sl_id_words(a->m->vocab); i++)
+        s->may[i] = s->only ? mask[i] & s->only[i] : mask[i];
     s->knows_may = true;
     return SL_OK;
 }
@@ -90,6 +91,7 @@ sl_guided_may sl_guided_mask(sl_attn *a, sl_slot *s) {
     sl_err err = {0};
     const sl_status st = look_up(a, s, &err);
     s->sampling.allowed = s->may;
+    s->sampling.n_allowed = sl_id_words(a->m->vocab);
     if (st == SL_OK && s->n_may.n == 0 && s->n_may.end) return SL_GUIDED_END;
     if (st == SL_OK && s->n_may.n > 0) return SL_GUIDED_DRAW;
     fail(s, st, st == SL_OK ? "no token goes on with its answer" : err.msg);
@@ -99,14 +101,23 @@ sl_guided_may sl_guided_mask(sl_attn *a, sl_slot *s) {
 
 bool sl_guided_take(sl_slot *s, uint32_t token) {
     sl_err err = {0};
-    /* none of those that are allowed has a finite logit */
-    const bool is = s->may[token / 32] >> token % 32 & 1;
     s->knows_may = false;
-    const sl_status st = is ? sl_guide_take(s->guide, &token, 1, &s->guide_at, &err) : SL_ERR_ARG;
+    const sl_status st = sl_guide_take(s->guide, &token, 1, &s->guide_at, &err);
     if (st == SL_OK) return true;
-    fail(s, st, is ? err.msg : "no allowed token has a finite logit");
-    if (!is) s->fate = SL_SHAPE_STUCK;
+    fail(s, st, err.msg);
     return false;
+}
+
+void sl_guided_stick(sl_attn *a, sl_slot *s, const sl_history *past) {
+    const bool all = sl_sampler_excludes_all(&s->sampling, a->m->vocab, past, &a->scratch);
+    if (all && s->guide && s->n_may.end) {
+        sl_slot_finish(a, s);
+    } else if (all || s->guide) {
+        fail(s, SL_OK, all ? "all tokens are excluded" : "no allowed token has a finite logit");
+        s->fate = all ? SL_SHAPE_EXCLUDED : SL_SHAPE_STUCK;
+    } else {
+        sl_slot_break(s, a->m->n_layers, s->life->tokens - 1);
+    }
 }
 
 /* Whether what it draws is a matter of its shape alone. */
@@ -121,7 +132,8 @@ void sl_guided_go_on(sl_attn *a, sl_slot *s) {
         if (may == SL_GUIDED_END) sl_slot_finish(a, s);
         if (may != SL_GUIDED_DRAW || s->n_may.n != 1 || s->n_may.only >= a->m->vocab) return;
         const uint32_t only = s->n_may.only;
-        if (!sl_guided_take(s, only)) return;
+        const sl_history past = {s->tokens, s->life->tokens, s->n_prompt};
+        if (sl_sampler_excludes(&s->sampling, only, &past) || !sl_guided_take(s, only)) return;
         a->w->n.tokens_forced++;
         sl_slot_append(a, s, only, NULL, 0);
     }

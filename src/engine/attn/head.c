@@ -33,6 +33,10 @@ static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
         sl_slot_break(s, a->m->n_layers, s->life->tokens - 1);
         return;
     }
+    if (sl_sampler_excludes(&s->sampling, id, &past)) {
+        sl_guided_stick(a, s, &past);
+        return;
+    }
     if (s->guide && !sl_guided_take(s, id)) return;
     if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
     sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);

@@ -55,6 +55,8 @@ void sl_slot_release(sl_attn *a, sl_slot *s) {
     sl_free(s->tokens);
     sl_free(s->pages);
     sl_free(s->bias);
+    sl_free(s->bad);
+    sl_free(s->only);
     sl_slots_release(&a->slots, s->life);
     *s = (sl_slot){.life = s->life};
 }

@@ -48,8 +48,14 @@ static sl_status report_shapeless(sl_engine *e, sl_request *r, const sl_wire_tok
         [SL_SHAPE_REFUSED] = {SL_ERR_UNSUPPORTED,
                               "structured output: its worker cannot compile it (its log says why)"},
         [SL_SHAPE_STRANGE] = {SL_ERR_INTERNAL,
-                              "structured output: the answer so far is none of the grammar"}};
-    if (!r->p.shape || t->token >= SL_SHAPE_FATES || t->n_logprobs)
+                              "structured output: the answer so far is none of the grammar"},
+        [SL_SHAPE_EXCLUDED] = {SL_ERR_UNSUPPORTED,
+                               "no token is left to draw: allowed_token_ids, bad_words, min_tokens "
+                               "and structured output exclude all of them"}};
+    const sl_sampling *s = &r->p.sampling;
+    const bool excludes = s->n_allowed || s->n_bad || r->p.min_tokens;
+    if (t->token >= SL_SHAPE_FATES || t->n_logprobs ||
+        !(t->token == SL_SHAPE_EXCLUDED ? excludes : r->p.shape != NULL))
         return sl_fail(err, SL_ERR_PROTOCOL, "shape of request %llu: fate %u",
                        (unsigned long long)t->request, t->token);
     sl_coord_finish(e, r, SL_FINISH_ERROR, fate[t->token].status, fate[t->token].text);

@@ -118,7 +118,7 @@ typedef struct sl_request_params {
     const uint32_t *prompt; /* >= 1 ids, each < vocab; copied */
     uint32_t n_prompt;
     uint32_t max_tokens;  /* >= 1 */
-    sl_sampling sampling; /* bias is copied */
+    sl_sampling sampling; /* what it points to is copied */
     bool ignore_eos;
     bool logprobs;        /* events carry log-probabilities */
     bool prompt_logprobs; /* with logprobs: those of the prompt from its second token on, too */

@@ -4,12 +4,22 @@
 #include <stdio.h>
 #include <string.h>
 
+static void copy_sampling(sl_request *r, const sl_sampling *s) {
+    if (s->n_bias) memcpy(r->bias, s->bias, s->n_bias * sizeof *r->bias);
+    if (s->n_allowed) memcpy(r->allowed, s->allowed, s->n_allowed * sizeof *r->allowed);
+    if (s->n_bad) memcpy(r->bad, s->bad, s->n_bad * sizeof *r->bad);
+    r->p.sampling.bias = r->bias;
+    r->p.sampling.allowed = r->allowed;
+    r->p.sampling.bad = r->bad;
+}
+
 sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     sl_request *r = sl_alloc(1, sizeof *r);
     if (!r) return NULL;
-    r->arrays = sl_alloc_arrays(SL_ARRAY(r->stop, p->n_stop),
-                                SL_ARRAY(r->tokens, (size_t)p->n_prompt + p->max_tokens),
-                                SL_ARRAY(r->bias, p->sampling.n_bias));
+    r->arrays = sl_alloc_arrays(
+        SL_ARRAY(r->stop, p->n_stop), SL_ARRAY(r->tokens, (size_t)p->n_prompt + p->max_tokens),
+        SL_ARRAY(r->bias, p->sampling.n_bias), SL_ARRAY(r->allowed, p->sampling.n_allowed),
+        SL_ARRAY(r->bad, p->sampling.n_bad));
     if (!r->arrays) {
         sl_request_free(r);
         return NULL;
@@ -25,8 +35,7 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     r->p.drawn = r->tokens + p->n_prompt;
     r->n_prompt_reported = p->n_prompt_reported;
     r->p.stop = r->stop;
-    if (p->sampling.n_bias) memcpy(r->bias, p->sampling.bias, p->sampling.n_bias * sizeof *r->bias);
-    r->p.sampling.bias = r->bias;
+    copy_sampling(r, &p->sampling);
     r->p.shape = sl_shared_hold(p->shape);
     return r;
 }
