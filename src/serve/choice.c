@@ -162,7 +162,9 @@ static bool ends_text(sl_choice *c, uint32_t id) {
         if (spec->eos[i] == id) return true;
     for (uint32_t i = 0; i < p->n_stop_ids && !c->by_id; i++) c->by_id = p->stop_id[i] == id;
     c->stop_id = id;
-    return c->by_id;
+    bool own = false; /* the format's end is the model's */
+    for (uint32_t i = 0; i < p->n_own_ends && !own; i++) own = p->stop_id[p->n_stop_ids + i] == id;
+    return c->by_id || own;
 }
 
 static sl_reply_stop stop_of(const sl_choice *c) {

@@ -62,6 +62,20 @@ const sl_dialect sl_dialects[SL_DIALECT_N] = {
                               .end = sl_responses_end,
                               .fail = sl_responses_fail,
                               .remark = sl_reply_comment},
+    [SL_DIALECT_INFILL] = {.kind = SL_API_COMPLETION,
+                           .id_prefix = "infill-",
+                           .fields = sl_infill_fields,
+                           .n_fields = SL_INFILL_FIELDS,
+                           .translate = sl_infill_translate,
+                           .error = sl_reply_error,
+                           .open = sl_infill_open,
+                           .add = sl_infill_add,
+                           .close = sl_infill_close,
+                           .news = sl_infill_news,
+                           .finish = sl_infill_finish,
+                           .end = sl_infill_end,
+                           .fail = openai_fail,
+                           .remark = sl_reply_comment},
 };
 
 /* ---- bodies that are rewritten ---- */
@@ -95,10 +109,12 @@ static bool rename_field(sl_api_error *e, const char *from, const char *to) {
     memcpy(said, e->msg, sizeof said);
     if (!strncmp(said, from, n)) snprintf(e->msg, sizeof e->msg, "%s%.500s", to, said + n);
     snprintf(e->param, sizeof e->param, "%s", to);
+    e->named = true;
     return true;
 }
 
 void sl_dialect_rename_error(const sl_dialect *d, sl_api_error *e) {
+    if (e->named) return;
     if (d->talk && rename_field(e, "continue_final_message", d->talk)) return;
     for (size_t i = 0; i < d->n_fields; i++)
         if (d->fields[i].as && rename_field(e, d->fields[i].as, d->fields[i].name)) return;
@@ -138,7 +154,7 @@ static sl_status read_rewritten(const sl_dialect *d, sl_span body, const sl_api_
     sl_api_extra extra = {.echo = sl_jbuf_init()};
     sl_status st = sl_json_parse_within("request body", body, SL_API_MAX_MEMORY, &doc, &err);
     if (st == SL_OK)
-        st = rewrite(d, sl_json_root(doc), limits, &chat, &extra, e);
+        e->named = (st = rewrite(d, sl_json_root(doc), limits, &chat, &extra, e)) != SL_OK;
     else
         sl_api_error_of(e, st, NULL, err.msg);
     sl_json_doc_free(doc);
@@ -205,7 +221,8 @@ void sl_dialect_write_body(sl_jbuf *b, const sl_dialect *d, const sl_api_limits 
     sl_schema_open(b);
     for (size_t i = 0; i < d->n_fields; i++) {
         const sl_dialect_field *f = &d->fields[i];
-        bool needed = f->as && (!strcmp(f->as, "messages") ||
+        bool needed = f->as && (!strcmp(f->as, "messages") || !strcmp(f->as, "suffix") ||
+                                !strcmp(f->as, "prompt") ||
                                 (d->needs_max_tokens && !strcmp(f->as, "max_tokens")));
         sl_schema_name(b, f->name);
         write_field(b, d, f, limits);

@@ -16,6 +16,7 @@ typedef enum sl_dialect_id { /* the journal has these numbers */
                              SL_DIALECT_COMPLETION,
                              SL_DIALECT_MESSAGES, /* Anthropic's */
                              SL_DIALECT_RESPONSES,
+                             SL_DIALECT_INFILL, /* llama.cpp's */
                              SL_DIALECT_N,
 } sl_dialect_id;
 

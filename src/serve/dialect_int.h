@@ -59,4 +59,19 @@ void sl_responses_fail(sl_jbuf *b, const sl_reply_head *h, const sl_api_error *e
 /* One that its client has given up, whole. */
 void sl_responses_cancelled(sl_jbuf *b, const sl_reply_head *h);
 
+/* infill_read.c: bodies of /infill */
+#define SL_INFILL_FIELDS 40u
+extern const sl_dialect_field sl_infill_fields[SL_INFILL_FIELDS];
+sl_status sl_infill_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *completion,
+                              sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;
+
+/* infill_write.c: what fills a gap */
+void sl_infill_open(sl_jbuf *b, const sl_reply_head *h);
+void sl_infill_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
+void sl_infill_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
+                     sl_reply_usage usage);
+void sl_infill_news(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
+void sl_infill_finish(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
+void sl_infill_end(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usage);
+
 #endif

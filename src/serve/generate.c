@@ -351,6 +351,7 @@ enum MHD_Result sl_call_advance(sl_call *call) {
 }
 
 static sl_status encode_prompt(const sl_call *call, sl_api_prompt *p, sl_ids *out, sl_err *err) {
+    if (sl_api_fills(&call->params)) return sl_call_fill(call, p, out, err);
     if (p->ids.len == 0)
         return sl_tokenizer_encode(call->server->o.tokenizer, p->text, true,
                                    !call->params.no_special, out, err);
@@ -364,6 +365,7 @@ static sl_status check_text(const sl_call *call, sl_api_error *e) {
     const sl_api_params *p = &call->params;
     size_t n = 0, limit = call->server->max_text_bytes;
     for (size_t i = 0; i < p->n_prompts; i++) n = SL_MAX(n, p->prompts[i].text.len);
+    n += p->suffix.len;
     for (size_t i = 0; i < p->n_messages; i++) n += p->messages[i].content.len;
     if (n <= limit) return SL_OK;
     sl_api_error_bad(e, p->kind == SL_API_CHAT ? "messages" : "prompt",
@@ -442,6 +444,7 @@ static sl_status encode_messages(sl_call *call, sl_chat_options options, const c
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     sl_status st = check_text(call, e);
+    if (st == SL_OK) st = sl_call_take_fill(call, e);
     if (st != SL_OK) return st;
     const sl_server_opts *o = &call->server->o;
     sl_api_params *p = &call->params;
@@ -505,7 +508,9 @@ static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
         return sl_api_error_bad(e, "prompt", "prompt: empty, the model needs one token at least");
     c->max_tokens = p->max_tokens;
     if (p->max_tokens == 0)
-        c->max_tokens = (uint32_t)(chat ? left : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
+        c->max_tokens =
+            (uint32_t)(chat || p->extra.to_end ? left
+                                               : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
     c->full = p->extra.at_most && left > 0 && c->max_tokens > left;
     if (c->full) c->max_tokens = (uint32_t)left;
     if (!chat && p->max_tokens == 0 && p->min_tokens > c->max_tokens && left > 0)
@@ -563,7 +568,7 @@ sl_request_params sl_call_request(const sl_choice *c) {
         .prompt_logprobs = sl_api_scores_prompt(p),
         .n_top = stride > 0 ? stride - 1 : 0,
         .stop = p->stop_id,
-        .n_stop = p->n_stop_ids,
+        .n_stop = p->n_stop_ids + p->n_own_ends,
         .shape = call->shape,
     };
     /* a seed means the same alone and among other prompts; without one, equal prompts may differ */

@@ -414,6 +414,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_lengths(root, limits, &p, e);
     if (st == SL_OK) st = read_flags(root, &p, e);
     if (st == SL_OK) st = read_cache(root, &p, e);
+    if (st == SL_OK && kind == SL_API_COMPLETION) st = sl_api_read_fill(root, &p, e);
     if (st == SL_OK) st = sl_api_read_template(root, &p, e);
     if (st == SL_OK) st = sl_api_choose_tools(root, &p, e);
     if (st == SL_OK) st = sl_api_read_shape(root, &p, e);
@@ -545,6 +546,10 @@ sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) {
         prompt->text = (sl_span){(const uint8_t *)kept + i * most, n};
     }
     free_messages(p);
+    sl_free(p->file);
+    p->file = NULL;
+    p->n_files = 0;
+    p->suffix = (sl_span){0};
     memset(p->stop, 0, sizeof p->stop);
     sl_json_doc_free(p->doc);
     p->doc = NULL;
@@ -557,6 +562,7 @@ void sl_api_params_free(sl_api_params *p) {
     free_messages(p);
     for (size_t i = 0; i < p->n_prompts; i++) sl_ids_free(&p->prompts[i].ids);
     sl_free(p->prompts);
+    sl_free(p->file);
     sl_free(p->bias);
     sl_free(p->allowed);
     sl_free(p->bad);

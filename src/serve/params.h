@@ -6,6 +6,7 @@
 
 #include "format/json.h"
 #include "text/chat.h"
+#include "text/fim.h"
 #include "spec/model.h"
 #include "spec/sampling.h"
 #include "serve/reply.h"
@@ -13,6 +14,7 @@
 
 #define SL_API_MAX_MESSAGES 4096u
 #define SL_API_MAX_CHOICES  128u                /* prompts times n */
+#define SL_API_MAX_FILES    256u                /* of input_extra */
 #define SL_API_MAX_MEMORY   ((size_t)256 << 20) /* of a parsed body */
 
 /* What requests are checked against; borrowed. */
@@ -22,6 +24,7 @@ typedef struct sl_api_limits {
     size_t n_alias;
     uint32_t vocab;         /* token ids of a prompt are below */
     uint32_t context;       /* prompt and answer together */
+    bool fills;             /* the tokenizer has tokens of fill-in-the-middle */
     sl_generation_spec gen; /* sampling where a request is silent */
 } sl_api_limits;
 
@@ -45,6 +48,8 @@ typedef struct sl_api_prompt {
 typedef struct sl_api_extra {
     bool at_most;            /* max_tokens is a bound that the context may undercut */
     bool as_it_is;           /* `thinking` may say what the model does in any case */
+    bool fills;              /* the answer is a gap's, whatever is behind it */
+    bool to_end;             /* without max_tokens the context bounds it */
     sl_chat_switch store;    /* whether the answer is to be kept */
     sl_jbuf echo;            /* what an answer repeats of its request: fields of its object */
     const char *shape_field; /* static: what a chat has as response_format; NULL: nothing */
@@ -84,6 +89,7 @@ typedef struct sl_api_params {
     size_t n_stop;
     uint32_t stop_id[SL_MAX_STOP_IDS];
     uint32_t n_stop_ids;
+    uint32_t n_own_ends;       /* ids behind these: of the format that fills gaps */
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */
     sl_json_doc *quoted;       /* messages with arguments that were no JSON, as texts; or NULL */
@@ -103,11 +109,19 @@ typedef struct sl_api_params {
     sl_json template_kwargs; /* chat: an object, or absent */
     sl_api_prompt *prompts;  /* completion; n_prompts > 0 */
     size_t n_prompts;
+    sl_span suffix;    /* completion: what is behind the gap after each prompt */
+    sl_fim_file *file; /* [n_files] that the model may look at, with a gap */
+    size_t n_files;
     sl_ids ids;                     /* /detokenize */
     bool no_special, no_generation; /* the text alone, without what begins and ends it */
     bool token_strs;                /* /tokenize: the tokens as strings, too */
     sl_api_extra extra;
 } sl_api_params;
+
+/* Whether the answer is to stand between a prompt and a suffix. */
+static inline bool sl_api_fills(const sl_api_params *p) {
+    return p->extra.fills || p->suffix.len > 0;
+}
 
 bool sl_api_serves(const sl_api_limits *limits, const char *model);
 /* Whether the engine reports on the tokens of the prompt, and how many log-probabilities it gives

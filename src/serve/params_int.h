@@ -1,6 +1,6 @@
 /* Inside of the parameters: params_fields.c knows the names, params.c reads the values,
  * params_sampling.c how tokens are drawn, params_messages.c conversations, params_shape.c what an
- * answer is to be like. */
+ * answer is to be like, params_fill.c what is around a gap. */
 #ifndef SL_SERVE_PARAMS_INT_H
 #define SL_SERVE_PARAMS_INT_H
 
@@ -29,6 +29,9 @@ sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) S
 /* p->shape with what belongs to it (params_shape.c). */
 sl_status sl_api_read_shape(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 
+/* p->suffix and p->file, and what is not with them (params_fill.c). */
+sl_status sl_api_read_fill(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
+
 /* JSON Schemas, each beside what reads the same: of a row of spec/sampling.def by its name, and of
  * fields that are more than a type and a range. */
 void sl_api_write_sampling(sl_jbuf *b, const char *name);
@@ -41,6 +44,8 @@ void sl_api_write_stop(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stop_ids(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stream_options(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_truncation(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_suffix(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_files(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_side(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_messages(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_tools(sl_jbuf *b, const sl_api_limits *limits);

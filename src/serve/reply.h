@@ -13,6 +13,7 @@ typedef struct sl_api_error {
     const char *type;       /* static */
     const char *code;       /* static or NULL */
     char param[96];         /* field at fault, "" for none */
+    bool named;             /* as its client knows it (serve/dialect.h) */
     unsigned retry_after_s; /* not 0: when it is worth another try */
     bool draining;          /* the server is about to leave */
     char msg[640];

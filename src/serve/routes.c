@@ -299,6 +299,8 @@ const sl_route sl_routes[] = {
      .body = chat_body, .dialect = SL_DIALECT_COMPLETION},
     {"/v1/completions/", GET, KEY, sl_call_fetch, "an answer that is kept", "{id}",
      .dialect = SL_DIALECT_COMPLETION},
+    {"/infill", POST, KEY, sl_call_generate, "what stands between two texts", .body = chat_body,
+     .dialect = SL_DIALECT_INFILL},
     {"/v1/messages", POST, KEY, answer_messages, "a chat in Anthropic's form", .body = chat_body,
      .dialect = SL_DIALECT_MESSAGES},
     {"/v1/messages/count_tokens", POST, KEY, answer_count,

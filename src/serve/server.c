@@ -322,6 +322,8 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     s->created = sl_wall_s();
     s->o.plan = NULL;
     if (o->plan) s->max_num_seqs = o->plan->max_num_seqs;
+    s->fim = sl_fim_of(o->tokenizer);
+    s->limits.fills = s->fim.name != NULL;
     s->max_text_bytes = longest_text(o->tokenizer, s->o.context);
     return o->plan ? sl_fingerprint(spec, o->plan, o->chat, s->fingerprint, err) : SL_OK;
 }

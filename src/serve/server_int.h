@@ -270,6 +270,7 @@ struct sl_server {
     uint64_t created;                       /* seconds since 1970 */
     char fingerprint[SL_FINGERPRINT_BYTES]; /* "": of no plan */
     sl_answer_style style;                  /* how chats answer */
+    sl_fim fim;                             /* how gaps are filled */
     atomic_bool told_tools;                 /* that its template shows none is in the log */
     size_t max_text_bytes;                  /* a longer prompt cannot fit the context */
     uint32_t max_num_seqs; /* requests that one attention worker runs at once; 0: of no plan */
@@ -404,6 +405,14 @@ bool sl_call_thinks(const sl_call *call, bool *opened);
 
 /* bad_words.c: the tokens of p->bad_words, into the call's sampling; refuses too many. */
 sl_status sl_call_take_bad_words(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+
+/* fill.c: answers that stand between two texts */
+/* Refuses them where the model's tokenizer has no tokens for that; else their ends become ids that
+ * end the answer. */
+sl_status sl_call_take_fill(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* One prompt of such a request. */
+sl_status sl_call_fill(const sl_call *call, const sl_api_prompt *prompt, sl_ids *out,
+                       sl_err *err) SL_MUST_CHECK;
 
 /* thought.c: how long a thought may be, into the call's sampling; refuses what cannot be kept. */
 sl_status sl_call_take_budget(sl_call *call, sl_api_error *e) SL_MUST_CHECK;

@@ -471,11 +471,49 @@ static sl_status parse(const sl_gguf *g, sl_span json, sl_tokenizer **out, sl_er
     return sl_tokenizer_parse(name, json, (sl_span){0}, out, err);
 }
 
+/* Tokens of fill-in-the-middle, each by the keys that it has had. */
+static sl_status read_fim(const sl_gguf *g, sl_tokenizer *tok, sl_err *err) {
+    static const char *const keys[SL_TOK_FIM_N][2] = {
+        [SL_TOK_FIM_PREFIX] = {KEY "fim_pre_token_id", KEY "prefix_token_id"},
+        [SL_TOK_FIM_SUFFIX] = {KEY "fim_suf_token_id", KEY "suffix_token_id"},
+        [SL_TOK_FIM_MIDDLE] = {KEY "fim_mid_token_id", KEY "middle_token_id"},
+        [SL_TOK_FIM_PAD] = {KEY "fim_pad_token_id"},
+        [SL_TOK_FIM_REPO] = {KEY "fim_rep_token_id"},
+        [SL_TOK_FIM_FILE] = {KEY "fim_sep_token_id"},
+    };
+    for (size_t i = 0; i < SL_TOK_FIM_N; i++) {
+        tok->fim[i] = SL_TOK_NONE;
+        for (size_t k = 0; k < SL_LEN(keys[i]) && keys[i][k]; k++) {
+            uint64_t id = UINT64_MAX;
+            sl_status st = sl_gguf_u64(g, keys[i][k], SL_GGUF_OPTIONAL, 0, UINT32_MAX, &id, err);
+            if (st != SL_OK) return st;
+            if (id == UINT64_MAX || tok->fim[i] != SL_TOK_NONE) continue;
+            if (id >= tok->n_ids)
+                return sl_gguf_fail(g, keys[i][k], err, SL_ERR_LIMIT, "%llu, limit 0 to %zu",
+                                    (unsigned long long)id, tok->n_ids - 1);
+            tok->fim[i] = (uint32_t)id;
+            tok->has_fim = true;
+        }
+    }
+    return SL_OK;
+}
+
+static sl_status parse_with_fim(const sl_gguf *g, sl_span json, sl_tokenizer **out, sl_err *err) {
+    sl_tokenizer *tok = NULL;
+    sl_status st = parse(g, json, &tok, err);
+    if (st == SL_OK) st = read_fim(g, tok, err);
+    if (st == SL_OK)
+        *out = tok;
+    else
+        sl_tokenizer_free(tok);
+    return st;
+}
+
 sl_status sl_tokenizer_from_gguf(const sl_gguf *g, sl_tokenizer **out, sl_err *err) {
     sl_span model = {0}, whole = {0};
     reading r = {.g = g, .out = {.ok = true}, .err = err};
     sl_status st = sl_gguf_string(g, "tokenizer.huggingface.json", SL_GGUF_OPTIONAL, &whole, err);
-    if (st != SL_OK || whole.len) return st == SL_OK ? parse(g, whole, out, err) : st;
+    if (st != SL_OK || whole.len) return st == SL_OK ? parse_with_fim(g, whole, out, err) : st;
     st = sl_gguf_string(g, KEY "model", SL_GGUF_REQUIRED, &model, err);
     if (st != SL_OK) return st;
     if (sl_tok_is(model, "gpt2"))
@@ -490,7 +528,8 @@ sl_status sl_tokenizer_from_gguf(const sl_gguf *g, sl_tokenizer **out, sl_err *e
         sl_tok_say(&r.out, "]},\"added_tokens\":[");
         write_vocabulary(&r, true);
         sl_tok_say(&r.out, "]}");
-        st = r.out.ok ? parse(g, (sl_span){(const uint8_t *)r.out.data, r.out.len}, out, err)
+        const sl_span json = {(const uint8_t *)r.out.data, r.out.len};
+        st = r.out.ok ? parse_with_fim(g, json, out, err)
                       : sl_fail(err, SL_ERR_NOMEM, "%s: tokenizer", sl_gguf_path(g));
     }
     sl_free(r.tokens);

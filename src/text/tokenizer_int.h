@@ -2,7 +2,8 @@
  * tokenizer_pattern.c compiles and runs its patterns, tokenizer_spm.c has what SentencePiece's
  * shape does otherwise, tokenizer_bpe.c merges, tokenizer.c runs it all. tokenizer_gguf.c and
  * tokenizer_tiktoken.c put other files into the words of tokenizer.json (tokenizer_write.c);
- * tokenizer_open.c finds out whose file it is; tokenizer_base.c is below all of them. */
+ * tokenizer_open.c finds out whose file it is; tokenizer_base.c is below all of them; fim.c puts
+ * tokens of fill-in-the-middle around texts. */
 #ifndef SL_TEXT_TOKENIZER_INT_H
 #define SL_TEXT_TOKENIZER_INT_H
 
@@ -81,6 +82,17 @@ typedef struct sl_tok_spm {
     bool strips;           /* decoding drops one space from the beginning of a text */
 } sl_tok_spm;
 
+/* Tokens of fill-in-the-middle that a file may name. */
+enum {
+    SL_TOK_FIM_PREFIX,
+    SL_TOK_FIM_SUFFIX,
+    SL_TOK_FIM_MIDDLE,
+    SL_TOK_FIM_PAD,
+    SL_TOK_FIM_REPO,
+    SL_TOK_FIM_FILE,
+    SL_TOK_FIM_N,
+};
+
 struct sl_tokenizer {
     uint8_t *blob;
     size_t blob_len, blob_cap;
@@ -102,6 +114,8 @@ struct sl_tokenizer {
     sl_tok_spm spm;
     uint32_t before[SL_TOK_MAX_TEMPLATE], after[SL_TOK_MAX_TEMPLATE];
     size_t n_before, n_after;
+    bool has_fim; /* the file names such tokens: */
+    uint32_t fim[SL_TOK_FIM_N];
 };
 
 static inline sl_span sl_tok_bytes(const sl_tokenizer *tok, sl_tok_str s) {

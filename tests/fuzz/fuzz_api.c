@@ -84,6 +84,9 @@ static void check_params(const sl_api_params *p) {
     if (p->kind == SL_API_CHAT) check_chat(p);
     for (size_t i = 0; i < p->n_messages; i++) SL_ASSERT(p->messages[i].role.data);
     SL_ASSERT(p->n >= 1 && p->n * SL_MAX(p->n_prompts, 1u) <= SL_API_MAX_CHOICES);
+    SL_ASSERT(p->n_files <= SL_API_MAX_FILES && (p->n_files == 0 || p->file));
+    for (size_t i = 0; i < p->n_files; i++) SL_ASSERT(p->file[i].text.data);
+    SL_ASSERT(!(p->suffix.len && (p->echo || p->truncate)));
     SL_ASSERT(p->n_top <= SL_MAX_LOGPROBS && (p->logprobs || p->n_top == 0));
     if (p->kind == SL_API_COMPLETION) SL_ASSERT(p->n_prompts > 0);
     for (size_t i = 0; i < p->n_prompts; i++) {
@@ -100,24 +103,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_err err = {0};
     sl_span body = {data + 1, size - 1};
     sl_status st;
-    static const sl_dialect_id dialects[] = {[0] = SL_DIALECT_COMPLETION,
-                                             [1] = SL_DIALECT_CHAT,
-                                             [4] = SL_DIALECT_MESSAGES,
-                                             [5] = SL_DIALECT_RESPONSES,
-                                             [7] = SL_DIALECT_CHAT};
+    static const sl_dialect_id dialects[] = {
+        [0] = SL_DIALECT_COMPLETION, [1] = SL_DIALECT_CHAT,   [4] = SL_DIALECT_MESSAGES,
+        [5] = SL_DIALECT_RESPONSES,  [6] = SL_DIALECT_INFILL, [7] = SL_DIALECT_CHAT};
     const sl_dialect *d = &sl_dialects[dialects[data[0] & 7]];
     switch (data[0] & 7) {
     case 0:
     case 1:
     case 4:
     case 5:
+    case 6:
         st = sl_dialect_read(d, body, &limits, &p, &e);
         if (st == SL_OK) check_params(&p);
         if (st == SL_OK) check_echo(&p);
         if (st == SL_OK) SL_ASSERT(sl_api_params_forget(&p, &err) == SL_OK && !p.doc);
         break;
     case 2:
-    case 6:
         st = sl_api_tokenize_parse(body, &limits, &p, &e);
         break;
     default:
