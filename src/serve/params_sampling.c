@@ -5,6 +5,7 @@
 #include "base/mem.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 static sl_status read_f32(sl_json root, const char *name, sl_range r, float *out, sl_api_error *e) {
     sl_err err = {0};
@@ -58,6 +59,27 @@ static bool parse_id(const char *text, uint32_t vocab, uint32_t *out) {
     return id < vocab;
 }
 
+/* All of them, as far as a message holds them. */
+static sl_status refuse_keys(sl_json v, const sl_api_limits *limits, sl_api_error *e) {
+    char list[320] = "";
+    void *iter = NULL;
+    const char *key;
+    uint32_t id;
+    size_t at = 0, n = 0, left = 0;
+    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
+        if (parse_id(key, limits->vocab, &id)) continue;
+        bool room = at + strnlen(key, 32) + 4 < sizeof list;
+        if (room)
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s\"%.32s\"", n ? ", " : "", key);
+        n += room;
+        left += !room;
+    }
+    char more[32] = "";
+    if (left) snprintf(more, sizeof more, " and %zu more", left);
+    return sl_api_error_bad(e, "logit_bias", "logit_bias: %s%s %s below %" PRIu32, list, more,
+                            n > 1 ? "are not token ids" : "is not a token id", limits->vocab);
+}
+
 static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                            sl_api_error *e) {
     sl_err err = {0};
@@ -77,10 +99,7 @@ static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_par
     for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
         uint32_t id = 0, at = p->sampling.n_bias;
         double bias = 0;
-        if (!parse_id(key, limits->vocab, &id))
-            return sl_api_error_bad(e, "logit_bias",
-                                    "logit_bias: \"%.32s\" is not a token id below %" PRIu32, key,
-                                    limits->vocab);
+        if (!parse_id(key, limits->vocab, &id)) return refuse_keys(v, limits, e);
         if (!sl_json_as_f64(f, &bias) || !(bias >= -SL_MAX_BIAS && bias <= SL_MAX_BIAS))
             return sl_api_error_bad(e, "logit_bias",
                                     "logit_bias: the value of %.32s is not a number of -%d..%d",

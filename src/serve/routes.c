@@ -137,12 +137,17 @@ static sl_span body_of(const sl_call *call) {
     return (sl_span){(const uint8_t *)call->body.data, call->body.len};
 }
 
-static void put_pieces(sl_jbuf *b, const sl_tokenizer *tok, const sl_ids *ids) {
+/* As the vocabulary writes them; null: an id that stands for none. */
+static void put_spellings(sl_jbuf *b, const sl_tokenizer *tok, const sl_ids *ids) {
+    char text[SL_TOKENIZER_MAX_SPELLING];
     sl_jbuf_put(b, "[", 1);
     for (size_t i = 0; i < ids->len; i++) {
-        sl_span piece = sl_tokenizer_piece(tok, ids->data[i]);
+        size_t n = sl_tokenizer_spelling(tok, ids->data[i], text);
         if (i > 0) sl_jbuf_put(b, ",", 1);
-        sl_jbuf_string(b, (const char *)piece.data, piece.len);
+        if (n)
+            sl_jbuf_string(b, text, n);
+        else
+            sl_jbuf_cstring(b, NULL);
     }
     sl_jbuf_put(b, "]", 1);
 }
@@ -158,7 +163,7 @@ static sl_status tokenize(sl_call *call, sl_api_error *e) {
     sl_jbuf_ids(b, call->prompt[0].data, call->prompt[0].len);
     sl_jbuf_fmt(b, ",\"token_strs\":");
     if (call->params.token_strs)
-        put_pieces(b, s->o.tokenizer, &call->prompt[0]);
+        put_spellings(b, s->o.tokenizer, &call->prompt[0]);
     else
         sl_jbuf_cstring(b, NULL);
     sl_jbuf_fmt(b, "}");
@@ -327,6 +332,7 @@ const sl_route sl_routes[] = {
     {"/tokenize", POST, KEY, answer_tokenize, "token ids of a text or a chat",
      .body = tokenize_body},
     {"/detokenize", POST, KEY, answer_detokenize, "text of token ids", .body = detokenize_body},
+    {"/tokenizer_info", GET, KEY, sl_vocabulary_answer, "the tokenizer"},
     {"/", GET, OPEN, sl_page_index, "the web page"},
     {"/page/", GET, OPEN, sl_page_answer, "a file of it", "{file}"},
     {"/favicon.ico", GET, OPEN, sl_page_icon, "its icon"}, /* browsers ask by themselves */

@@ -541,6 +541,9 @@ enum MHD_Result sl_planner_catalogue(sl_call *call, const char *rest);
 enum MHD_Result sl_planner_progress(sl_call *call, const char *rest);
 enum MHD_Result sl_planner_plan(sl_call *call, const char *rest);
 
+/* vocabulary.c: the tokenizer's own words */
+enum MHD_Result sl_vocabulary_answer(sl_call *call, const char *rest);
+
 /* openapi.c */
 enum MHD_Result sl_openapi_answer(sl_call *call, const char *rest);
 

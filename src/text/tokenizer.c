@@ -274,6 +274,43 @@ sl_span sl_tokenizer_piece(const sl_tokenizer *tok, uint32_t id) {
     return id < tok->n_ids ? sl_tok_bytes(tok, tok->pieces[id].bytes) : (sl_span){0};
 }
 
+size_t sl_tokenizer_spelling(const sl_tokenizer *tok, uint32_t id,
+                             char out[SL_TOKENIZER_MAX_SPELLING]) {
+    if (id >= tok->n_ids || !(tok->pieces[id].flags & SL_TOK_DEFINED)) return 0;
+    const sl_tok_piece *piece = &tok->pieces[id];
+    bool added = piece->flags & SL_TOK_ADDED;
+    sl_span s = sl_tok_bytes(tok, tok->spm.on && !added ? piece->word : piece->bytes);
+    size_t n = 0;
+    for (size_t i = 0; i < s.len && n + 2 <= SL_TOKENIZER_MAX_SPELLING; i++) {
+        int32_t c = added || tok->spm.on ? s.data[i] : sl_byte_level_char(s.data[i]);
+        bool whole = added || tok->spm.on || c < 0x80;
+        if (!whole) out[n++] = (char)(0xC0 | c >> 6);
+        out[n++] = (char)(whole ? c : (0x80 | (c & 0x3F)));
+    }
+    return n;
+}
+
+bool sl_tokenizer_added_at(const sl_tokenizer *tok, size_t i, sl_tokenizer_added *out) {
+    if (i >= tok->n_added) return false;
+    const sl_tok_added *a = &tok->added[i];
+    *out = (sl_tokenizer_added){.id = a->id,
+                                .content = sl_tok_bytes(tok, a->content),
+                                .special = a->special,
+                                .lstrip = a->lstrip,
+                                .rstrip = a->rstrip,
+                                .single_word = a->single_word,
+                                .normalized = a->normalized};
+    return true;
+}
+
+int64_t sl_tokenizer_begins_with(const sl_tokenizer *tok) {
+    return tok->n_before ? (int64_t)tok->before[0] : -1;
+}
+
+bool sl_tokenizer_is_sentencepiece(const sl_tokenizer *tok) {
+    return tok->spm.on;
+}
+
 uint32_t sl_tokenizer_vocab_size(const sl_tokenizer *tok) {
     return (uint32_t)tok->n_ids;
 }

@@ -82,6 +82,26 @@ sl_status sl_tokenizer_decode(const sl_tokenizer *tok, const uint32_t *ids, size
  * until sl_tokenizer_free. */
 sl_span sl_tokenizer_piece(const sl_tokenizer *tok, uint32_t id);
 
+/* The same as the vocabulary writes it, UTF-8 without a NUL: an added token as it is, bytes as the
+ * characters that stand for them, in SentencePiece's shape with U+2581 for spaces. Writes it to out
+ * and returns its length; 0 for ids that stand for none. */
+#define SL_TOKENIZER_MAX_SPELLING (2 * SL_TOKENIZER_MAX_PIECE)
+size_t sl_tokenizer_spelling(const sl_tokenizer *tok, uint32_t id,
+                             char out[SL_TOKENIZER_MAX_SPELLING]);
+
+/* An added token, by its place in the file's list. */
+typedef struct sl_tokenizer_added {
+    uint32_t id;
+    sl_span content; /* borrowed until sl_tokenizer_free */
+    bool special, lstrip, rstrip, single_word, normalized;
+} sl_tokenizer_added;
+bool sl_tokenizer_added_at(const sl_tokenizer *tok, size_t i, sl_tokenizer_added *out);
+
+/* The first token that every text gets in front, -1: none; and whether it is SentencePiece's shape.
+ */
+int64_t sl_tokenizer_begins_with(const sl_tokenizer *tok);
+bool sl_tokenizer_is_sentencepiece(const sl_tokenizer *tok);
+
 /* Highest id + 1. A model's embedding may be larger (padding), never meaningfully smaller. */
 uint32_t sl_tokenizer_vocab_size(const sl_tokenizer *tok);
 

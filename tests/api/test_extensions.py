@@ -6,6 +6,7 @@ import httpx
 import openai
 import pytest
 
+from conftest import GOLDEN, ROOT
 from test_breadth import RAW, ids_of, joined
 from test_openai import QUESTION, case, complete, stream_text
 
@@ -273,3 +274,28 @@ def test_tokenize_names_what_it_does_not_know(server):
 def test_models_name_their_root(named_server):
     for model in named_server.client().models.list():
         assert model.model_extra["root"] == "first" and model.model_extra["parent"] is None
+
+
+def test_the_tokenizer_in_its_own_words(server, locked_server):
+    info = server.get("/tokenizer_info").json()
+    file = json.loads((GOLDEN / server.fixture / "tokenizer.json").read_text())
+    config = json.loads((GOLDEN / server.fixture / "tokenizer_config.json").read_text())
+    assert info["tokenizer_class"] == "ByteLevelBPE" and info["add_bos_token"] is False and info["bos_token"] is None
+    assert info["eos_token"] == config["eos_token"] and info["fim_format"] is None
+    assert info["vocab_size"] == 1 + max([*file["model"]["vocab"].values(), *(a["id"] for a in file["added_tokens"])])
+    assert {int(k): v["content"] for k, v in info["added_tokens_decoder"].items()} == {a["id"]: a["content"] for a in file["added_tokens"]}
+    assert info["additional_special_tokens"] == [a["content"] for a in file["added_tokens"] if a["special"]]
+    assert info["chat_template"] == server.get("/props").json()["chat_template"]
+    assert info["model_max_length"] == server.get("/v1/models").json()["data"][0]["max_model_len"]
+    assert str(ROOT) not in json.dumps(info)
+    assert locked_server.get("/tokenizer_info").status_code == 401
+
+
+def test_every_bad_key_of_a_bias_is_named(server, client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, server, prompt="x", logit_bias={"bad1": 1, "5": 1, "bad2": 2, "99999999": 3})
+    assert caught.value.param == "logit_bias" and all(f'"{k}"' in caught.value.message for k in ("bad1", "bad2", "99999999"))
+    assert '"5"' not in caught.value.message
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, server, prompt="x", logit_bias={f"a key that is long {i}": 1 for i in range(99)})
+    assert "more are not token ids" in caught.value.message

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import BINARY
+from conftest import BINARY, GOLDEN
 
 QUESTION = [{"role": "user", "content": "Who was Jonah, and where did he flee?"}]
 
@@ -240,6 +240,8 @@ def test_tokenize_and_back(server):
     named = httpx.post(server.url + "/tokenize", timeout=30,
                        json={"prompt": "and then", "return_token_strs": True}).json()
     assert len(named["token_strs"]) == named["count"]
+    written = json.loads((GOLDEN / server.fixture / "tokenizer.json").read_text())["model"]["vocab"]
+    assert named["token_strs"] == [text for i in named["tokens"] for text, at in written.items() if at == i]
     assert "then" in "".join(named["token_strs"])
     assert httpx.post(server.url + "/detokenize", timeout=30,
                       json={"tokens": named["tokens"]}).json()["prompt"].endswith("and then")

@@ -551,8 +551,32 @@ static void threads_share_a_tokenizer(void **state) {
     sl_tokenizer_free(tok);
 }
 
+static void check_spelling(const sl_tokenizer *tok, uint32_t id, const char *want) {
+    char out[SL_TOKENIZER_MAX_SPELLING];
+    size_t n = sl_tokenizer_spelling(tok, id, out);
+    assert_int_equal(n, strlen(want));
+    assert_memory_equal(out, want, n);
+}
+
+static void tokens_are_spelled_as_the_vocabulary_has_them(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){0});
+    sl_tokenizer_added a;
+    check_spelling(tok, 4, "\u00c3"); /* the byte, as the character that stands for it */
+    check_spelling(tok, 7, "abab");
+    check_spelling(tok, 8, "<end>");
+    check_spelling(tok, 9, "");
+    assert_true(sl_tokenizer_added_at(tok, 0, &a));
+    assert_true(a.id == 8 && a.special && a.content.len == 5);
+    assert_false(sl_tokenizer_added_at(tok, 1, &a));
+    assert_false(sl_tokenizer_is_sentencepiece(tok));
+    assert_int_equal(sl_tokenizer_begins_with(tok), -1);
+    sl_tokenizer_free(tok);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_spelled_as_the_vocabulary_has_them),
         cmocka_unit_test(files_that_would_change_ids_are_refused),
         cmocka_unit_test(special_tokens_count_only_where_allowed),
         cmocka_unit_test(other_steps_of_sentencepiece_are_refused),
