@@ -12,6 +12,8 @@ typedef struct sl_blocks {
     bool open;         /* a block is, of: */
     sl_run_kind kind;  /* and it has: */
     sl_jbuf text;      /* a text, a thought, or a call's arguments, so far */
+    sl_jbuf scores;    /* of a text: log-probabilities of its tokens, entries of a list; so far, */
+    sl_span news;      /* and of the piece at hand */
     sl_jbuf name;      /* of the function */
     char call_id[72];  /* of the call */
     uint32_t call;     /* which of the answer */

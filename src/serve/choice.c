@@ -68,6 +68,8 @@ void sl_choices_free(sl_call *call) {
         sl_ids_free(&c->taken);
         sl_ids_free(&c->shown);
         sl_ids_free(&c->queue);
+        sl_ids_free(&c->mute);
+        sl_logprob_list_free(&c->mute_logprobs);
         sl_logprob_list_free(&c->taken_logprobs);
         sl_logprob_list_free(&c->queue_logprobs);
         sl_jbuf_free(&c->text);
@@ -175,13 +177,40 @@ static sl_reply_stop stop_of(const sl_choice *c) {
     return stop;
 }
 
+/* ---- whose log-probabilities are a text's ---- */
+
+/* A token on its way through the parser of answers, which may hold it back. */
+static sl_status score_later(sl_choice *c, uint32_t id, const sl_logprob *p) {
+    sl_err err = {0};
+    sl_status st = sl_ids_push(&c->mute, id, &err);
+    return st == SL_OK ? sl_logprob_list_push(&c->mute_logprobs, p, sl_api_stride(&c->call->params))
+                       : st;
+}
+
+/* n bytes of text have come: the last tokens that are as long say them, those before said nothing.
+ */
+static void score_text(sl_choice *c, size_t n) {
+    const sl_api_params *asked = &c->call->params;
+    const sl_tokenizer *tok = c->call->server->o.tokenizer;
+    size_t first = c->mute.len, stride = sl_api_stride(asked);
+    for (size_t said = 0; first > 0 && said < n; first--)
+        said += sl_tokenizer_piece(tok, c->mute.data[first - 1]).len;
+    for (size_t i = first; i < c->mute.len; i++)
+        sl_logprob_text_add(&c->logprobs, tok, c->mute.data[i], c->mute_logprobs.data + i * stride,
+                            asked->n_top, c->offset);
+    c->mute.len = c->mute_logprobs.len = 0;
+}
+
 /* n more bytes of a kind, or that call, follow what there is. */
 static void note_run(sl_choice *c, sl_run_kind kind, size_t n) {
     sl_reply_run *last = c->n_runs ? &c->runs[c->n_runs - 1] : NULL;
     bool call = kind == SL_RUN_CALL;
     if (!c->call->dialect->in_blocks || (!call && n == 0)) return;
+    size_t scored = kind == SL_RUN_TEXT ? c->logprobs.part[0].len - c->n_scored : 0;
+    c->n_scored += scored;
     if (last && last->kind == kind && (!call || last->n == n)) {
         if (!call) last->n += n;
+        last->n_scores += scored;
         return;
     }
     if (c->n_runs == c->runs_cap) {
@@ -194,7 +223,7 @@ static void note_run(sl_choice *c, sl_run_kind kind, size_t n) {
         c->runs = grown;
         c->runs_cap = cap;
     }
-    c->runs[c->n_runs++] = (sl_reply_run){kind, n};
+    c->runs[c->n_runs++] = (sl_reply_run){kind, n, scored};
 }
 
 /* What may have been the beginning of a stop string, before the answer ends, */
@@ -298,8 +327,10 @@ static void add_arguments(sl_choice *c, sl_span text) {
 static void on_answer(void *ctx, const sl_answer_event *ev) {
     sl_choice *c = ctx;
     if (c->finish) return;
+    if (ev->kind != SL_ANSWER_TEXT) c->mute.len = c->mute_logprobs.len = 0;
     switch (ev->kind) {
     case SL_ANSWER_TEXT:
+        score_text(c, ev->text.len);
         add_text(c, (const char *)ev->text.data, ev->text.len);
         return;
     case SL_ANSWER_REASONING:
@@ -386,8 +417,11 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     if (call->params.no_answer) return SL_OK;
     c->n_tokens++;
     if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
-    if (p && call->params.logprobs)
+    bool in_blocks = c->answer && call->dialect->in_blocks;
+    if (p && call->params.logprobs && !in_blocks)
         sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
+    else if (p && call->params.logprobs && score_later(c, id, p) != SL_OK)
+        return SL_ERR_NOMEM;
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(c, id)) return SL_OK;
     if (c->answer) {
         c->thinks = false;
@@ -498,12 +532,24 @@ static void count_tokens(sl_choice *c) {
     c->counted_thought = c->n_thought;
 }
 
+/* What is written, but for entries whose text is held back. */
+static void forget_scores(sl_choice *c) {
+    sl_jbuf *entries = &c->logprobs.part[0];
+    size_t left = c->call->dialect->in_blocks ? entries->len - c->n_scored : 0;
+    if (left)
+        memmove(entries->data, entries->data + c->n_scored, left + 1);
+    else
+        sl_logprob_text_clear(&c->logprobs);
+    entries->len = left;
+    c->n_scored = 0;
+}
+
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     const sl_reply_head *head = &c->call->head;
     const sl_dialect *d = c->call->dialect;
     bool chat = d->kind == SL_API_CHAT;
     bool news = c->text.len > 0 || c->reasoning.len > 0 || c->n_calls > 0 || c->shown.len > 0 ||
-                c->logprobs.n > 0;
+                (c->logprobs.n > 0 && !d->in_blocks);
     if (c->ended || (!news && !c->finish && (c->begun || c->taken.len == 0))) return;
     if (d->begin && !c->begun)
         d->begin(b, head, &(sl_reply_choice){.index = c->index, .ids = ids_of(c, true, false)});
@@ -520,7 +566,8 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
                                    .runs = c->runs,
                                    .n_runs = c->n_runs,
                                    .ids = ids_of(c, !chat && !c->begun, true),
-                                   .logprobs = span_of(&logprobs)});
+                                   .logprobs = span_of(&logprobs),
+                                   .scores = span_of(&c->logprobs.part[0])});
         b->ok = b->ok && logprobs.ok;
         sl_jbuf_free(&logprobs);
         c->begun = true;
@@ -530,7 +577,7 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     sl_jbuf_clear(&c->reasoning);
     clear_calls(c);
     c->n_runs = 0;
-    sl_logprob_text_clear(&c->logprobs);
+    forget_scores(c);
     c->shown.len = 0;
     if (!c->finish) return;
     d->finish(b, head,
@@ -561,7 +608,8 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
                               .stop = stop_of(c),
                               .full = c->full,
                               .ids = ids,
-                              .logprobs = span_of(&logprobs)});
+                              .logprobs = span_of(&logprobs),
+                              .scores = span_of(&c->logprobs.part[0])});
     b->ok = b->ok && logprobs.ok && c->prompt_scores.ok;
     sl_jbuf_free(&logprobs);
 }

@@ -83,6 +83,7 @@ typedef enum sl_run_kind { SL_RUN_TEXT, SL_RUN_REASONING, SL_RUN_CALL } sl_run_k
 typedef struct sl_reply_run {
     sl_run_kind kind;
     size_t n; /* bytes of the text or the reasoning that come next; of a call: which of the calls */
+    size_t n_scores; /* bytes of the choice's scores that come next */
 } sl_reply_run;
 
 /* What of the request ended a choice: one of its stop strings or of its stop ids, or neither. */
@@ -106,6 +107,7 @@ typedef struct sl_reply_choice {
     bool full;          /* with "length": the context ended it */
     sl_reply_ids ids;
     sl_span logprobs; /* a JSON object; empty: null */
+    sl_span scores;   /* with runs: entries of the same for the text's tokens */
 } sl_reply_choice;
 
 /* The whole answer: open, every choice, close. A chat has one prompt, whose ids stand beside the

@@ -363,10 +363,9 @@ static sl_status check_metadata(sl_json root, sl_api_error *e) {
 static sl_status check_rest(sl_json root, sl_api_extra *extra, sl_api_error *e) {
     sl_err err = {0};
     bool store = false, background = false;
-    uint64_t n = 0;
     const char *id = NULL;
     static const char *const options[] = {"include_obfuscation"};
-    sl_json truncation = sl_json_get(root, "truncation"), include = {0};
+    sl_json truncation = sl_json_get(root, "truncation");
     if (sl_json_bool(root, "store", SL_JSON_OPTIONAL, &store, &err) != SL_OK)
         return sl_api_field_error(e, "store", &err);
     if (is_given(sl_json_get(root, "store"))) extra->store = store ? SL_CHAT_ON : SL_CHAT_OFF;
@@ -375,18 +374,30 @@ static sl_status check_rest(sl_json root, sl_api_extra *extra, sl_api_error *e) 
         return sl_api_error_bad(e, "background", "background: only false is supported");
     if (sl_json_string(root, "previous_response_id", SL_JSON_OPTIONAL, &id, &err) != SL_OK)
         return sl_api_field_error(e, "previous_response_id", &err);
-    if (sl_json_u64(root, "top_logprobs", SL_JSON_OPTIONAL, 0, 0, &n, &err) != SL_OK)
-        return sl_api_error_bad(e, "top_logprobs", "top_logprobs: only 0 is supported");
     if (is_given(truncation) && !sl_json_is_text(truncation, "disabled"))
         return sl_api_error_bad(e, "truncation", "truncation: only \"disabled\" is supported");
+    return sl_dialect_only(sl_json_get(root, "stream_options"), "stream_options", options,
+                           SL_LEN(options), "stream_options", e);
+}
+
+/* Log-probabilities of the text's tokens; of what else may be included there is nothing here. */
+static sl_status add_logprobs(sl_jbuf *chat, sl_json root, sl_api_error *e) {
+    sl_err err = {0};
+    sl_json include = {0};
+    bool asked = false;
+    uint64_t n = 0;
     if (sl_json_array(root, "include", SL_JSON_OPTIONAL, &include, &err) != SL_OK)
         return sl_api_field_error(e, "include", &err);
     for (size_t i = 0; i < sl_json_count(include); i++)
-        if (sl_json_is_text(sl_json_at(include, i), "message.output_text.logprobs"))
-            return sl_api_error_bad(e, "include",
-                                    "include: \"message.output_text.logprobs\" is not supported");
-    return sl_dialect_only(sl_json_get(root, "stream_options"), "stream_options", options,
-                           SL_LEN(options), "stream_options", e);
+        asked |= sl_json_is_text(sl_json_at(include, i), "message.output_text.logprobs");
+    if (sl_json_u64(root, "top_logprobs", SL_JSON_OPTIONAL, 0, SL_MAX_LOGPROBS, &n, &err) != SL_OK)
+        return sl_api_field_error(e, "top_logprobs", &err);
+    if (n > 0 && !asked)
+        return sl_api_error_bad(e, "top_logprobs",
+                                "top_logprobs: only with \"message.output_text.logprobs\" in "
+                                "include");
+    if (asked) sl_jbuf_fmt(chat, ",\"logprobs\":true,\"top_logprobs\":%u", (unsigned)n);
+    return SL_OK;
 }
 
 /* ---- what answers repeat ---- */
@@ -423,6 +434,7 @@ static void echo_all(sl_jbuf *b, sl_json root) {
                   {"temperature", "null"},
                   {"tool_choice", "\"auto\""},
                   {"tools", "[]"},
+                  {"top_logprobs", "0"},
                   {"top_p", "null"},
                   {"truncation", "\"disabled\""}};
     for (size_t i = 0; i < SL_LEN(fields); i++) echo(b, root, fields[i].key, fields[i].otherwise);
@@ -440,6 +452,7 @@ sl_status sl_responses_translate(sl_json root, const sl_api_limits *limits, sl_j
     if (st == SL_OK) st = add_tool_choice(chat, root, e);
     if (st == SL_OK) st = add_reasoning(chat, root, e);
     if (st == SL_OK) st = add_text(chat, root, extra, e);
+    if (st == SL_OK) st = add_logprobs(chat, root, e);
     if (st == SL_OK) st = check_metadata(root, e);
     if (st == SL_OK) st = check_rest(root, extra, e);
     if (st == SL_OK) echo_all(&extra->echo, root);

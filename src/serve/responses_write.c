@@ -4,8 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define PART_TEXT "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[]"
-
 static void put_string(sl_jbuf *b, const sl_jbuf *text) {
     sl_jbuf_string(b, text->data ? text->data : "", text->len);
 }
@@ -21,9 +19,21 @@ static void put_id(sl_jbuf *b, const sl_reply_head *h, const char *key) {
                 own ? own + 1 : h->id, h->blocks->n - 1);
 }
 
+/* Entries of log-probabilities: of the whole open item, or of its news. */
+static void put_scores(sl_jbuf *b, const char *entries, size_t n) {
+    sl_jbuf_fmt(b, ",\"logprobs\":[");
+    sl_jbuf_put(b, entries, n);
+    sl_jbuf_put(b, "]", 1);
+}
+
 static void put_part(sl_jbuf *b, const sl_reply_head *h, const sl_jbuf *text) {
-    sl_jbuf_fmt(b, "%s",
-                h->blocks->kind == SL_RUN_TEXT ? PART_TEXT : "{\"type\":\"reasoning_text\"");
+    const sl_blocks *k = h->blocks;
+    if (k->kind == SL_RUN_TEXT) {
+        sl_jbuf_fmt(b, "{\"type\":\"output_text\",\"annotations\":[]");
+        put_scores(b, k->scores.data, text->len ? k->scores.len : 0);
+    } else {
+        sl_jbuf_fmt(b, "{\"type\":\"reasoning_text\"");
+    }
     sl_event_text(b, "text", text->data, text->len);
     sl_jbuf_put(b, "}", 1);
 }
@@ -96,7 +106,7 @@ static void add_piece(sl_jbuf *b, const sl_reply_head *h, sl_span text) {
                                         [SL_RUN_CALL] = "response.function_call_arguments.delta"};
     sl_run_kind kind = h->blocks->kind;
     open_item_event(b, h, types[kind], kind != SL_RUN_CALL);
-    if (kind == SL_RUN_TEXT) sl_jbuf_fmt(b, ",\"logprobs\":[]");
+    if (kind == SL_RUN_TEXT) put_scores(b, (const char *)h->blocks->news.data, h->blocks->news.len);
     sl_event_text(b, "delta", (const char *)text.data, text.len);
     sl_event_close(b);
 }
@@ -109,7 +119,7 @@ static void end_item(sl_jbuf *b, const sl_reply_head *h) {
                 [SL_RUN_CALL] = {"response.function_call_arguments.done", "arguments"}};
     const sl_blocks *k = h->blocks;
     open_item_event(b, h, done[k->kind].type, k->kind != SL_RUN_CALL);
-    if (k->kind == SL_RUN_TEXT) sl_jbuf_fmt(b, ",\"logprobs\":[]");
+    if (k->kind == SL_RUN_TEXT) put_scores(b, k->scores.data, k->scores.len);
     if (k->kind == SL_RUN_CALL) {
         sl_jbuf_fmt(b, ",\"name\":");
         put_string(b, &k->name);
@@ -180,7 +190,8 @@ void sl_responses_open(sl_jbuf *b, const sl_reply_head *h) {
 void sl_responses_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) {
     sl_blocks_add(NULL, h, &style, c);
     sl_blocks_end(NULL, h, &style, c);
-    b->ok = b->ok && h->blocks->items.ok && h->blocks->text.ok && h->blocks->name.ok;
+    b->ok = b->ok && h->blocks->items.ok && h->blocks->text.ok && h->blocks->scores.ok &&
+            h->blocks->name.ok;
     open_response(b, h, was_cut(h->blocks) ? "incomplete" : "completed", was_cut(h->blocks), NULL);
     sl_jbuf_put(b, h->blocks->items.data, h->blocks->items.len);
 }

@@ -140,10 +140,13 @@ typedef struct sl_choice {
     size_t n_calls, calls_cap;
     sl_reply_run *runs; /* in which order, where the dialect wants to know */
     size_t n_runs, runs_cap;
-    sl_status told;            /* what went wrong while it was told apart */
-    bool primed;               /* `answer` has what was forced */
-    sl_jbuf prompt_scores;     /* entries of its list, when asked for */
-    sl_logprob_text logprobs;  /* the same */
+    sl_status told;           /* what went wrong while it was told apart */
+    bool primed;              /* `answer` has what was forced */
+    sl_jbuf prompt_scores;    /* entries of its list, when asked for */
+    sl_logprob_text logprobs; /* the same */
+    sl_ids mute;              /* of an answer in blocks: tokens that have said nothing yet, with */
+    sl_logprob_list mute_logprobs;
+    size_t n_scored;           /* bytes of `logprobs` that belong to runs */
     uint64_t offset;           /* characters decoded */
     bool echoed, begun, ended; /* prompt shown; first and last chunk written */
     uint64_t n_tokens;         /* generated and counted in usage */

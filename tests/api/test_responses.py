@@ -256,7 +256,7 @@ REFUSED = [
     ({"tool_choice": "some"}, "tool_choice"),
     ({"background": True}, "background: only false"), ({"truncation": "auto"}, "truncation: only"),
     ({"conversation": "conv_1"}, "conversation: not supported"), ({"prompt": {"id": "x"}}, "prompt: not supported"),
-    ({"top_logprobs": 3}, "top_logprobs"), ({"include": ["message.output_text.logprobs"]}, "include"),
+    ({"top_logprobs": 3}, "top_logprobs"), ({"top_logprobs": 21, "include": ["message.output_text.logprobs"]}, "top_logprobs"),
     ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"), ({"reasoning": {"effort": "much"}}, "reasoning"),
     ({"text": {"verbosity": "high"}}, "text.verbosity"), ({"text": {"format": {"type": "grammar"}}}, "text.format.type: none of"),
     ({"text": {"format": "json"}}, "text.format: not an object"), ({"text": {"format": {"type": "text", "strict": True}}}, "text.format.strict"),
@@ -375,3 +375,42 @@ def test_conversations_outlive_a_restart(make_server, tmp_path):
     assert same(ask(second, input="Go on", previous_response_id=a.id), b)
     second.client().responses.delete(a.id)
     assert ask(second, input="More", previous_response_id=b.id).usage.input_tokens > b.usage.input_tokens
+
+
+def spelled(logprobs):
+    return bytes(b for entry in logprobs for b in entry.bytes).decode()
+
+
+def test_logprobs_are_those_of_the_texts_tokens(model):
+    """Not of reasoning, markers and calls, however the answer comes."""
+    wish = dict(include=["message.output_text.logprobs"], top_logprobs=2)
+    for more in (wish, {**wish, "input": [{"role": "user", "content": QUESTION}, {"role": "user", "content": "#sunny"}]}):
+        whole = model.ask(**more)
+        parts = [part for item in whole.output if item.type == "message" for part in item.content]
+        for part in parts:  # a token may have a marker's beginning, too
+            assert part.text in spelled(part.logprobs) and all(len(e.top_logprobs) == 2 for e in part.logprobs)
+            assert part.text not in spelled(part.logprobs[1:]) and part.text not in spelled(part.logprobs[:-1])
+            assert all(e.top_logprobs[0].logprob >= e.logprob for e in part.logprobs)
+        events = list(model.ask(**more, stream=True))
+        deltas = [e for e in events if e.type == "response.output_text.delta"]
+        assert sum((e.model_dump()["logprobs"] for e in deltas), []) == sum((p.model_dump()["logprobs"] for p in parts), [])
+        done = [e for e in events if e.type == "response.output_text.done"]
+        assert [e.model_dump()["logprobs"] for e in done] == [p.model_dump()["logprobs"] for p in parts]
+        assert [i.model_dump() for i in events[-1].response.output if i.type == "message"] == [
+            {**i.model_dump(), "id": j.id} for i, j in zip((i for i in whole.output if i.type == "message"),
+                                                           (j for j in events[-1].response.output if j.type == "message"))]
+    plain = model.ask()
+    assert all(part.logprobs == [] for item in plain.output if item.type == "message" for part in item.content)
+
+
+def test_logprobs_as_chats_have_them(keeping):
+    client = keeping.client()
+    body = dict(model=keeping.fixture, temperature=0)
+    chat = client.chat.completions.create(**body, messages=[{"role": "user", "content": "Hello"}], max_tokens=12, logprobs=True, top_logprobs=3)
+    events = list(client.responses.create(**body, input="Hello", max_output_tokens=12, stream=True, top_logprobs=3,
+                                          include=["message.output_text.logprobs"]))
+    text = events[-1].response.output_text
+    got = [e for i in events[-1].response.output if i.type == "message" for p in i.content for e in p.logprobs]
+    want = [e for e in chat.choices[0].logprobs.content][:len(got)]
+    assert text == chat.choices[0].message.content and spelled(got) == text
+    assert [(e.token, e.logprob) for e in got] == [(e.token, e.logprob) for e in want]
