@@ -133,6 +133,7 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
         abort_locked(call, SL_ABORT_NOMEM);
     bool marked = call->marked;
     c->n_found = ev->n_found;
+    c->made = c->pace;
     *(ev->prompt_position ? &c->n_prompt_heard : &c->n_made) += ev->n;
     if (over) c->last = ev->finish;
     if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE)

@@ -60,7 +60,7 @@ void sl_responses_fail(sl_jbuf *b, const sl_reply_head *h, const sl_api_error *e
 void sl_responses_cancelled(sl_jbuf *b, const sl_reply_head *h);
 
 /* infill_read.c: bodies of /infill */
-#define SL_INFILL_FIELDS 40u
+#define SL_INFILL_FIELDS 41u
 extern const sl_dialect_field sl_infill_fields[SL_INFILL_FIELDS];
 sl_status sl_infill_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *completion,
                               sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;

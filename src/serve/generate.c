@@ -118,6 +118,7 @@ static take take_tokens(sl_call *call, const char **remark) {
     if (result == TAKE_TOKENS) {
         call->n_queued = 0;
         call->usage.cached = cached_of(call);
+        sl_call_take_timings(call);
     }
     leave(call);
     return result;
@@ -693,7 +694,7 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) {
         .blocks = &call->blocks,
         .stored = call->keeps || call->fetched,
         .echo = {(const uint8_t *)call->params.extra.echo.data, call->params.extra.echo.len}};
-    return SL_OK;
+    return sl_call_begin_timings(call, e);
 }
 
 static void read_request(sl_call *call) {

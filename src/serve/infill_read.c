@@ -31,6 +31,7 @@ const sl_dialect_field sl_infill_fields[] = {
     {"model", SL_FIELD_COPY, "model"},
     {"stream", SL_FIELD_COPY, "stream"},
     {"stop", SL_FIELD_COPY, "stop"},
+    {"timings_per_token", SL_FIELD_COPY, "timings_per_token"},
     {"logit_bias", SL_FIELD_COPY, "logit_bias"},
     {"ignore_eos", SL_FIELD_COPY, "ignore_eos"},
     {"return_tokens", SL_FIELD_COPY, "return_token_ids"},

@@ -43,8 +43,9 @@ void sl_infill_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c)
 
 void sl_infill_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
                      sl_reply_usage usage) {
-    (void)h, (void)ids;
+    (void)ids;
     put_counts(b, &usage);
+    sl_reply_timings_write(b, h->timings);
     sl_jbuf_put(b, "}", 1);
 }
 
@@ -53,6 +54,7 @@ void sl_infill_news(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c
     put_text(b, h, c);
     sl_jbuf_fmt(b, ",\"stop\":false");
     put_counts(b, h->usage);
+    if (h->timings_each) sl_reply_timings_write(b, h->timings);
     sl_jbuf_fmt(b, "}\n\n");
 }
 
@@ -61,6 +63,7 @@ void sl_infill_finish(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice 
     put_text(b, h, c);
     put_end(b, c);
     put_counts(b, h->usage);
+    sl_reply_timings_write(b, h->timings);
     sl_jbuf_fmt(b, "}\n\n");
 }
 

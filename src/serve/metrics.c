@@ -104,6 +104,7 @@ void sl_metrics_event(sl_metrics *m, sl_pace *p, const sl_request_event *ev, uin
         observe(m, SL_MEASURE_QUEUE, queued, 1);
         observe(m, SL_MEASURE_FIRST_TOKEN, seconds_since(p->start_ns, now_ns), 1);
         p->first_ns = now_ns;
+        p->queued_ns = 1000 * ev->queued_us;
     } else if (made) {
         observe(m, SL_MEASURE_INTER_TOKEN, seconds_since(p->last_ns, now_ns) / ev->n, ev->n);
     }

@@ -63,6 +63,7 @@ typedef struct sl_pace {
     uint64_t n_prompt;            /* tokens */
     uint64_t n_made;              /* tokens that the engine handed over, at: */
     uint64_t first_ns, last_ns;
+    uint64_t queued_ns; /* of the time before the first of them: in the queue */
 } sl_pace;
 /* What an event says about its choice's latencies. */
 void sl_metrics_event(sl_metrics *m, sl_pace *p, const sl_request_event *ev, uint64_t now_ns);

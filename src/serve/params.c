@@ -316,6 +316,7 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
     } field[] = {{"ignore_eos", &p->ignore_eos},
                  {"return_token_ids", &p->return_token_ids},
                  {"return_tokens_as_token_ids", &p->ids_as_tokens},
+                 {"timings_per_token", &p->timings_each},
                  {"include_reasoning", &reasoning},
                  {"include_stop_str_in_output", &p->include_stop},
                  {"skip_special_tokens", &skip},

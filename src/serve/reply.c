@@ -111,6 +111,36 @@ static void put_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage u) {
     sl_jbuf_put(b, "}", 1);
 }
 
+/* A quotient; null: nothing to divide by. */
+static void put_rate(sl_jbuf *b, const char *name, double of, double by) {
+    if (by > 0)
+        sl_jbuf_fmt(b, "\"%s\":%.6g", name, of / by);
+    else
+        sl_jbuf_fmt(b, "\"%s\":null", name);
+}
+
+void sl_reply_timings_write(sl_jbuf *b, const sl_reply_timings *t) {
+    if (!t) return;
+    double prompt = (double)(t->n_prompt - t->n_cached), made = (double)t->n_made;
+    sl_jbuf_fmt(b, ",\"timings\":{\"cache_n\":%" PRIu64 ",\"prompt_n\":%.0f,\"prompt_ms\":%.6g,",
+                t->n_cached, prompt, 1e3 * t->prompt_s);
+    put_rate(b, "prompt_per_token_ms", 1e3 * t->prompt_s, prompt);
+    sl_jbuf_put(b, ",", 1);
+    put_rate(b, "prompt_per_second", prompt, t->prompt_s);
+    sl_jbuf_fmt(b, ",\"predicted_n\":%.0f,\"predicted_ms\":%.6g,", made, 1e3 * t->made_s);
+    put_rate(b, "predicted_per_token_ms", 1e3 * t->made_s, made);
+    sl_jbuf_put(b, ",", 1);
+    put_rate(b, "predicted_per_second", made, t->made_s);
+    sl_jbuf_fmt(b,
+                "},\"metrics\":{\"time_to_first_token_ms\":%.6g,\"queue_time_ms\":%.6g,"
+                "\"generation_time_ms\":%.6g,",
+                1e3 * t->first_s, 1e3 * t->queued_s, 1e3 * t->made_s);
+    put_rate(b, "mean_itl_ms", 1e3 * t->made_s, made - 1);
+    sl_jbuf_put(b, ",", 1);
+    put_rate(b, "tokens_per_second", made, t->prompt_s + t->made_s);
+    sl_jbuf_put(b, "}", 1);
+}
+
 static void put_ids(sl_jbuf *b, const char *name, const uint32_t *id, size_t n, bool whole) {
     if (!id && !whole) return;
     sl_jbuf_fmt(b, ",\"%s\":", name);
@@ -226,6 +256,7 @@ void sl_reply_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
     sl_jbuf_fmt(b, "]");
     if (h->kind == SL_API_CHAT) put_prompt(b, ids);
     put_usage(b, h, usage);
+    sl_reply_timings_write(b, h->timings);
     sl_jbuf_fmt(b, "}");
 }
 
@@ -286,6 +317,8 @@ void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
     }
     put_tail(b, h, c);
     sl_jbuf_fmt(b, "]");
+    /* the last chunk: with usage, one more follows */
+    if (h->timings_each || (c->finish && !h->with_usage)) sl_reply_timings_write(b, h->timings);
     event_close(b, h);
 }
 
@@ -293,6 +326,7 @@ void sl_reply_event_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usa
     event_open(b, h);
     sl_jbuf_fmt(b, ",\"choices\":[]");
     put_usage(b, h, usage);
+    sl_reply_timings_write(b, h->timings);
     sl_jbuf_fmt(b, "}\n\n");
 }
 

@@ -41,6 +41,15 @@ typedef struct sl_reply_usage {
     uint64_t thought; /* of the completion: tokens of reasoning */
 } sl_reply_usage;
 
+/* How long an answer of one choice took, so far. */
+typedef struct sl_reply_timings {
+    uint64_t n_prompt, n_cached, n_made; /* tokens; of the prompt, whose rows were there */
+    double first_s;                      /* from the request's first byte to the first token */
+    double queued_s;                     /* of these, in the queue */
+    double prompt_s;                     /* from its start to the first token */
+    double made_s;                       /* from the first token to the last */
+} sl_reply_timings;
+
 /* What every object of one answer repeats; strings are borrowed. */
 typedef struct sl_reply_head {
     sl_api_kind kind;
@@ -50,6 +59,9 @@ typedef struct sl_reply_head {
     uint64_t created;             /* seconds since 1970 */
     bool with_usage;              /* chunks say "usage":null until the last one */
     const sl_reply_usage *so_far; /* or, when not NULL, the usage so far */
+
+    const sl_reply_timings *timings; /* NULL: nobody asked */
+    bool timings_each;               /* in every chunk, not in the last one alone */
 
     /* of dialects whose answers are blocks */
     const sl_reply_usage *usage; /* so far */
@@ -116,6 +128,9 @@ void sl_reply_open(sl_jbuf *b, const sl_reply_head *h);
 void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
 void sl_reply_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
                     sl_reply_usage usage);
+
+/* ,"timings":{...},"metrics":{...} in the words of llama.cpp and of vLLM; nothing if t is NULL. */
+void sl_reply_timings_write(sl_jbuf *b, const sl_reply_timings *t);
 
 /* Events: "data: {...}\n\n". */
 void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e);

@@ -54,6 +54,7 @@ typedef struct sl_server_opts {
     uint32_t idle_timeout_s;    /* of a connection that neither reads nor waits; default 120 */
     uint32_t stall_timeout_s;   /* of a body that brings less than 1 KiB a second; default 10 */
     uint32_t keepalive_s;       /* a stream that is quiet for so long gets a comment; 0: never */
+    bool timings;               /* answers say how long they took */
     uint32_t max_unread_tokens; /* a stream whose client is further behind is cancelled; 4096 */
     size_t max_body_bytes;      /* default 16 MiB */
     size_t max_held_bytes;      /* of the bodies of all requests together; default 64 MiB */

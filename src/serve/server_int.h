@@ -164,6 +164,7 @@ typedef struct sl_choice {
     uint64_t engine_id;
     bool muted;     /* tokens are no longer wanted */
     size_t n_heard; /* tokens that came from a kept answer */
+    sl_pace made;   /* `pace` as of what is in the queue */
     size_t n_made;  /* tokens that came from the engine, and reports on the prompt's */
     size_t n_prompt_heard;
     uint32_t n_found; /* tokens of its prompt whose rows were there */
@@ -224,14 +225,15 @@ struct sl_call {
     sl_ids forced;      /* what the prompt ends with: the beginning of a call, part of the answer */
     char id[48];        /* "chatcmpl-..." */
     sl_reply_head head;
-    sl_reply_usage usage; /* of the chunks so far */
-    sl_blocks blocks;     /* of what is written of the answer */
-    sl_cursor cursor;     /* of a stream whose answer is kept */
-    sl_jbuf step;         /* what one token of it gave */
-    sl_jbuf events;       /* server-sent events on their way */
-    size_t events_at;     /* bytes of them already handed over */
-    bool ended;           /* the last event is written */
-    bool counted;         /* its outcome is in the metrics */
+    sl_reply_usage usage;     /* of the chunks so far */
+    sl_reply_timings timings; /* of an answer of one choice, as of what was taken */
+    sl_blocks blocks;         /* of what is written of the answer */
+    sl_cursor cursor;         /* of a stream whose answer is kept */
+    sl_jbuf step;             /* what one token of it gave */
+    sl_jbuf events;           /* server-sent events on their way */
+    size_t events_at;         /* bytes of them already handed over */
+    bool ended;               /* the last event is written */
+    bool counted;             /* its outcome is in the metrics */
     uint64_t start_ns;
     uint64_t spoke_ns; /* when the client last got something; the watcher's while suspended */
     bool fd_watched;
@@ -398,6 +400,13 @@ int sl_call_given_thought(const sl_call *call);
  * name with `exact`. */
 sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, const sl_chat *chat,
                          char out[SL_FINGERPRINT_BYTES], sl_err *err) SL_MUST_CHECK;
+
+/* timings.c: how long an answer takes */
+/* What is said of it from now on: call->head.timings. Refuses what only an answer of one choice
+ * that nobody can ask for again has. */
+sl_status sl_call_begin_timings(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* call->timings of what its choice has made; under the call's lock. */
+void sl_call_take_timings(sl_call *call);
 
 /* shapes.c: what answers are to be like */
 /* call->shape of what its params and tools ask for; refuses what cannot be enforced. */

@@ -186,3 +186,9 @@ def test_infill_refuses_by_name(filler, field, more):
                                   {"cache_prompt": False}, {"repeat_penalty": 1.1}, {"top_k": 40, "min_p": 0.1}])
 def test_infill_takes_what_its_clients_send(filler, more):
     assert ask(filler, "/infill", **{**BODY, **more}).status_code == 200
+
+
+def test_infill_timings(filler):
+    answer = ask(filler, "/infill", **BODY, timings_per_token=True).json()
+    assert answer["timings"]["predicted_n"] == 6
+    assert answer["timings"]["prompt_n"] + answer["timings"]["cache_n"] == answer["tokens_evaluated"]

@@ -237,6 +237,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .admin_key = admin_key,
                                .max_connections = o->max_connections,
                                .keepalive_s = o->keepalive,
+                               .timings = o->timings,
                                .max_unread_tokens = o->max_unread_tokens,
                                .max_answer_bytes = o->max_answer_bytes,
                                .responses = o->responses,
