@@ -37,6 +37,7 @@ static const struct rule {
     {"ignore_eos", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"return_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"return_tokens_as_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
+    {"return_progress", RULE_BOOL, BOTH, 0}, /* nobody knows it before the first token */
     {"timings_per_token", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"user", RULE_IGNORE, BOTH},
     {"metadata", RULE_IGNORE, BOTH},
