@@ -26,6 +26,7 @@ QUOTES = {  # what a page says, with the numbers of today
         "| `logprobs`, `top_logprobs` (chat) | true; 0 .. {SL_MAX_LOGPROBS} likeliest",
         "| `logprobs` (completions) | 0 .. {SL_MAX_LOGPROBS} likeliest",
         "| `stop_token_ids` (extension) | up to {SL_MAX_STOP_IDS} ids |",
+        "| `logprob_token_ids` (extension) | 1 .. {SL_MAX_SCORED} token ids",
         "| `bad_words` (extension) | up to {SL_MAX_BAD_WORDS} strings, each of 1 .. {SL_STOP_MAX_BYTES} bytes",
         "at most {SL_MAX_BAD_WORDS} such sequences, of {SL_MAX_BAD_TOKENS} tokens together",
         "| `stop` | a string or up to {SL_STOP_MAX_STRINGS}, each of 1 .. {SL_STOP_MAX_BYTES} bytes |",
@@ -37,7 +38,7 @@ QUOTES = {  # what a page says, with the numbers of today
     "docs/protocol.md": (
         "n_set <= {SL_MAX_WORKERS}, and 0 without SET",
         "n_stop (<= {SL_MAX_STOP_IDS})", "n_top (<= {SL_MAX_LOGPROBS};", "n_bias (<= {SL_MAX_LOGIT_BIAS})",
-        "f32 bias (-{SL_MAX_BIAS} .. {SL_MAX_BIAS})", "at most {SL_MAX_BAD_WORDS} sequences", "runs at most {SL_MAX_AHEAD} tokens past it",
+        "f32 bias (-{SL_MAX_BIAS} .. {SL_MAX_BIAS})", "at most {SL_MAX_BAD_WORDS} sequences", "n_scored (<= {SL_MAX_SCORED};", "runs at most {SL_MAX_AHEAD} tokens past it",
     ),
 }
 

@@ -285,8 +285,9 @@ out:
     return pick;
 }
 
-void sl_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n, sl_arena *scratch,
-                 sl_logprob *out) {
+void sl_logprobs(const float *logits, uint32_t vocab, uint32_t id, const sl_report *report,
+                 sl_arena *scratch, sl_logprob *out) {
+    const uint32_t n = report->n_top;
     size_t level = scratch->used;
     uint32_t best = argmax(logits, vocab);
     float top = logits[best];
@@ -298,8 +299,9 @@ void sl_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n, s
     float log_sum = -logf(weight[best]);
     uint32_t ranked = n > 0 ? rank_tokens(logits, weight, vocab, n, 0, list) : 0;
     SL_ASSERT(ranked == n);
-    for (uint32_t i = 0; i <= n; i++) {
-        uint32_t at = i == 0 ? id : list[i - 1];
+    for (uint32_t i = 0; i < sl_reported(report); i++) {
+        uint32_t at = i == 0 ? id : i <= n ? list[i - 1] : report->scored[i - 1 - n];
+        SL_ASSERT(at < vocab);
         float p = logits[at] - top - log_sum;
         p = p > SL_LOGPROB_FLOOR ? p : SL_LOGPROB_FLOOR;
         out[i] = (sl_logprob){at, p < 0 ? p : 0};

@@ -37,10 +37,10 @@ bool sl_sampler_excludes_all(const sl_sampling *s, uint32_t vocab, const sl_hist
                              sl_arena *scratch);
 
 /* Log-probabilities under the unmodified logits: log softmax, natural logarithm. out[0] is `id`;
- * out[1..n] are the n likeliest tokens, ties to the lower id; n <= SL_MAX_LOGPROBS, n <= vocab.
- * Finite: nothing is below SL_LOGPROB_FLOOR. */
+ * then come the likeliest tokens, descending, ties to the lower id, and the ids of the report as
+ * they stand there: sl_reported in all. Finite: nothing is below SL_LOGPROB_FLOOR. */
 #define SL_LOGPROB_FLOOR (-9999.0f)
-void sl_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n, sl_arena *scratch,
-                 sl_logprob *out);
+void sl_logprobs(const float *logits, uint32_t vocab, uint32_t id, const sl_report *report,
+                 sl_arena *scratch, sl_logprob *out);
 
 #endif

@@ -465,7 +465,8 @@ sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) {
 size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     return SL_WIRE_SUBMIT_HEAD + 4 * ((size_t)s->n_tokens + s->n_pages + s->n_stop) +
            sizeof(sl_logit_bias) * (size_t)s->sampling.n_bias +
-           4 * ((size_t)s->sampling.n_allowed + s->sampling.n_bad) + s->n_shape;
+           4 * ((size_t)s->sampling.n_allowed + s->sampling.n_bad + s->report.n_scored) +
+           s->n_shape;
 }
 
 /* The head of SUBMIT: type, byte and field; those of sampling are rows of sampling.def. */
@@ -478,14 +479,15 @@ size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     X(u32, 48, n_pages)                                                                            \
     X(u32, 52, n_stop)                                                                             \
     X(u32, 56, n_prompt)                                                                           \
-    X(u32, 76, n_top)                                                                              \
+    X(u32, 76, report.n_top)                                                                       \
     X(u32, 80, sampling.n_bias)                                                                    \
     X(u32, 84, start)                                                                              \
     X(u32, 88, n_shape)                                                                            \
     X(u64, 92, root.word[0])                                                                       \
     X(u64, 100, root.word[1])                                                                      \
     X(u32, 120, sampling.n_allowed)                                                                \
-    X(u32, 124, sampling.n_bad)
+    X(u32, 124, sampling.n_bad)                                                                    \
+    X(u32, 128, report.n_scored)
 
 struct submit_head { /* every byte of it has a field */
 #define BYTES(type, byte, field) uint8_t at_##byte[sizeof(sl_field_##type)];
@@ -511,11 +513,12 @@ void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
     sl_wr_bytes(&w, s->sampling.bias, sizeof *s->sampling.bias * s->sampling.n_bias);
     sl_wr_bytes(&w, s->sampling.allowed, 4 * (size_t)s->sampling.n_allowed);
     sl_wr_bytes(&w, s->sampling.bad, 4 * (size_t)s->sampling.n_bad);
+    sl_wr_bytes(&w, s->report.scored, 4 * (size_t)s->report.n_scored);
     if (s->n_shape) sl_wr_bytes(&w, s->shape, s->n_shape);
     SL_ASSERT(w.ok && w.len == w.cap);
 }
 
-static sl_status check_submit(const sl_wire_submit *s, uint32_t vocab, sl_err *err) {
+static sl_status check_submit(const sl_wire_submit *s, sl_err *err) {
     unsigned long long id = s->request;
     if (s->max_tokens == 0)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: max_tokens is 0", id);
@@ -530,10 +533,9 @@ static sl_status check_submit(const sl_wire_submit *s, uint32_t vocab, sl_err *e
                        s->min_tokens, s->n_tokens - s->n_prompt + s->max_tokens);
     if (s->flags & ~SL_SUBMIT_FLAGS)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: unknown flags 0x%x", id, s->flags);
-    if (s->n_top > SL_MIN(SL_MAX_LOGPROBS, vocab) ||
-        (s->n_top > 0 && !(s->flags & SL_SUBMIT_LOGPROBS)))
-        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u likeliest tokens with flags 0x%x", id,
-                       s->n_top, s->flags);
+    if (sl_reported(&s->report) > 1 && !(s->flags & SL_SUBMIT_LOGPROBS))
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u log-probabilities with flags 0x%x",
+                       id, sl_reported(&s->report), s->flags);
     if (s->n_stop > SL_MAX_STOP_IDS)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u stop ids, limit %u", id, s->n_stop,
                        SL_MAX_STOP_IDS);
@@ -553,7 +555,8 @@ static sl_status check_submitted(const sl_wire_submit *s, uint32_t vocab, sl_err
         if (s->tokens[i] >= vocab)
             return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: token %u, the vocabulary has %u", id,
                            s->tokens[i], vocab);
-    if (sl_sampling_check(&s->sampling, vocab, &why) != SL_OK)
+    if (sl_sampling_check(&s->sampling, vocab, &why) != SL_OK ||
+        sl_report_check(&s->report, vocab, &why) != SL_OK)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %s", id, why.msg);
     return SL_OK;
 }
@@ -570,7 +573,7 @@ sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit 
 #define SL_SAMPLING(type, name, byte, ...) GET(type, byte, sampling.name)
 #define SL_DRAW(type, name, byte, what)    GET(type, byte, sampling.name)
 #include "spec/sampling.def"
-    sl_status st = check_submit(&s, vocab, err);
+    sl_status st = check_submit(&s, err);
     if (st == SL_OK) st = check_records("submit", payload, sl_wire_submit_bytes(&s), err);
     if (st != SL_OK) return st;
     s.tokens = (const uint32_t *)(payload.data + SL_WIRE_SUBMIT_HEAD);
@@ -579,7 +582,8 @@ sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit 
     s.sampling.bias = (const sl_logit_bias *)(const void *)(s.stop + s.n_stop);
     s.sampling.allowed = (const uint32_t *)(s.sampling.bias + s.sampling.n_bias);
     s.sampling.bad = s.sampling.allowed + s.sampling.n_allowed;
-    s.shape = (const uint8_t *)(s.sampling.bad + s.sampling.n_bad);
+    s.report.scored = s.sampling.bad + s.sampling.n_bad;
+    s.shape = (const uint8_t *)(s.report.scored + s.report.n_scored);
     st = check_submitted(&s, vocab, err);
     if (st == SL_OK) *out = s;
     return st;
@@ -618,10 +622,10 @@ sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const 
     for (uint32_t i = 0; i < h->rows; i++) {
         if (t[i].finish >= SL_FINISH_COUNT)
             return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: finish %u", i, t[i].finish);
-        if (t[i].n_logprobs > 1 + SL_MAX_LOGPROBS)
+        if (t[i].n_logprobs > SL_MAX_REPORTED)
             return sl_fail(err, SL_ERR_PROTOCOL,
                            "tokens: record %u: %u log-probabilities, limit %u", i, t[i].n_logprobs,
-                           1 + SL_MAX_LOGPROBS);
+                           SL_MAX_REPORTED);
         if (t[i].behind > SL_MIN(t[i].position, SL_MAX_AHEAD))
             return sl_fail(err, SL_ERR_PROTOCOL,
                            "tokens: record %u: %u rows behind, at position %u", i, t[i].behind,

@@ -229,7 +229,7 @@ typedef struct sl_wire_submit {
     uint32_t flags;      /* SL_SUBMIT_* */
     uint32_t n_tokens, n_pages, n_stop;
     uint32_t n_prompt;      /* tokens[0..n_prompt) are the prompt, the rest was generated before */
-    uint32_t n_top;         /* likeliest tokens reported with each token */
+    sl_report report;       /* what each token comes with */
     uint32_t min_tokens;    /* generated tokens, those before included, until an end may be drawn */
     uint32_t start;         /* its pages hold the rows of the tokens before this one already */
     sl_page_key root;       /* keys of its pages begin with it (sched/pages.h) */
@@ -248,14 +248,15 @@ typedef struct sl_wire_submit {
 #define SL_SUBMIT_ROWS            0x10u /* say how far its prompt is (ROWS) */
 #define SL_SUBMIT_FLAGS           0x1Fu /* any other bit is refused */
 /* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[], allowed u32[],
- * bad u32[], shape u8[]. What lies where in the head: wire.c and spec/sampling.def. */
-#define SL_WIRE_SUBMIT_HEAD 128
+ * bad u32[], scored u32[], shape u8[]. What lies where in the head: wire.c and spec/sampling.def.
+ */
+#define SL_WIRE_SUBMIT_HEAD 132
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses
  * max_tokens 0, n_prompt outside 1..n_tokens, a start that leaves no token, or is in a page that is
  * not there, tokens over the vocabulary, n_stop
- * over SL_MAX_STOP_IDS, n_top over SL_MAX_LOGPROBS or the vocabulary or without SL_SUBMIT_LOGPROBS,
+ * over SL_MAX_STOP_IDS, a report that sl_report_check refuses or without SL_SUBMIT_LOGPROBS,
  * min_tokens that max_tokens cannot reach, n_shape over SL_MAX_SHAPE, a shape with min_tokens or
  * without ends, unknown flags, and what sl_sampling_check refuses. */
 sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit *out,
@@ -290,14 +291,14 @@ typedef struct sl_wire_token {
                             sl_shape_fate */
     uint16_t finish;     /* sl_finish: this is the request's last record */
     uint16_t behind;     /* tokens before it whose rows are not computed yet, <= SL_MAX_AHEAD */
-    uint32_t n_logprobs; /* 0, or of the token itself and then of the likeliest, descending */
+    uint32_t n_logprobs; /* 0, or sl_reported: as sl_logprobs has them */
     uint64_t made_us;    /* when it was produced, on the worker's monotonic clock */
 } sl_wire_token;
 /* After the n records come the log-probabilities of all of them, in order: n_pairs together. */
 size_t sl_wire_tokens_bytes(uint32_t n, size_t n_pairs);
 void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, const sl_logprob *pairs,
                            size_t n_pairs, void *buf);
-/* Refuses unknown finish codes, n_logprobs over 1 + SL_MAX_LOGPROBS, a first pair of another token
+/* Refuses unknown finish codes, n_logprobs over SL_MAX_REPORTED, a first pair of another token
  * and values that are not finite or above 0. */
 sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const sl_wire_token **out,
                                 const sl_logprob **pairs, sl_err *err) SL_MUST_CHECK;

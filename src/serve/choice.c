@@ -372,7 +372,8 @@ static void take_prompt_token(sl_choice *c, size_t at, const sl_logprob *p) {
     if (asked->prompt_logprobs)
         sl_logprob_prompt_add(&c->prompt_scores, tok, p, asked->n_prompt_top);
     if (!asked->echo) return;
-    if (asked->logprobs) sl_logprob_text_add(&c->logprobs, tok, id, p, asked->n_top, c->offset);
+    const sl_logprob_beside likeliest = {p ? p + 1 : NULL, p ? asked->n_top : 0, false};
+    if (asked->logprobs) sl_logprob_text_add(&c->logprobs, tok, id, p, likeliest, c->offset);
     if (id >= sl_tokenizer_vocab_size(tok) || (at == 0 && is_added(c, tok))) return;
     size_t n = sl_detok_push(&c->detok, tok, id, false, piece);
     sl_jbuf_put(&c->text, piece, n);
@@ -406,6 +407,13 @@ static sl_status answer_push(sl_choice *c, uint32_t id) {
     return sl_answer_marker(c->answer, name);
 }
 
+/* What is shown beside a token of the answer. */
+static sl_logprob_beside beside(const sl_api_params *p, const sl_logprob *own) {
+    const sl_report r = sl_api_report(p);
+    if (p->n_scored) return (sl_logprob_beside){own + 1 + r.n_top, r.n_scored, true};
+    return (sl_logprob_beside){own + 1, p->n_top, false};
+}
+
 static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     char piece[SL_DETOK_MAX_OUT];
     sl_err err = {0};
@@ -420,7 +428,7 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
     bool in_blocks = c->answer && call->dialect->in_blocks;
     if (p && call->params.logprobs && !in_blocks)
-        sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
+        sl_logprob_text_add(&c->logprobs, tok, id, p, beside(&call->params, p), c->offset);
     else if (p && call->params.logprobs && score_later(c, id, p) != SL_OK)
         return SL_ERR_NOMEM;
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(c, id)) return SL_OK;

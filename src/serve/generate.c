@@ -556,7 +556,7 @@ static sl_status submit_own(sl_choice *c, sl_request_params *r, sl_err *err) {
 sl_request_params sl_call_request(const sl_choice *c) {
     const sl_call *call = c->call;
     const sl_api_params *p = &call->params;
-    uint32_t stride = sl_api_stride(p);
+    const bool reports = sl_api_stride(p) > 0;
     sl_request_params r = {
         .name = call->request_id,
         .prompt = c->prompt->data,
@@ -565,9 +565,9 @@ sl_request_params sl_call_request(const sl_choice *c) {
         .min_tokens = SL_MIN(p->min_tokens, c->max_tokens),
         .sampling = p->sampling,
         .ignore_eos = p->ignore_eos,
-        .logprobs = stride > 0,
+        .logprobs = reports,
         .prompt_logprobs = sl_api_scores_prompt(p),
-        .n_top = stride > 0 ? stride - 1 : 0,
+        .report = reports ? sl_api_report(p) : (sl_report){0},
         .stop = p->stop_id,
         .n_stop = p->n_stop_ids + p->n_own_ends,
         .shape = call->shape,

@@ -86,7 +86,7 @@ sl_status sl_journal_request_read(sl_span payload, sl_journal_request *out, sl_e
     size_t n_body = sl_cur_u32(&c), n_ids = sl_cur_u32(&c);
     if (!c.ok) return sl_fail(err, SL_ERR_FORMAT, "a request of %zu bytes", payload.len);
     if (r.number == 0 || r.number > SL_JOURNAL_MAX_NUMBER || has_key > 1 ||
-        r.kind >= SL_DIALECT_N || r.stride > 1 + SL_MAX_LOGPROBS ||
+        r.kind >= SL_DIALECT_N || r.stride > SL_MAX_REPORTED ||
         memchr(id, 0, sizeof r.id) == NULL || id[0] == 0)
         return sl_fail(err, SL_ERR_FORMAT, "request %llu: kind %u, %u log-probabilities a token",
                        (unsigned long long)r.number, r.kind, r.stride);
@@ -144,7 +144,7 @@ sl_status sl_journal_tokens_read(sl_span payload, sl_journal_tokens *out, sl_err
     t.n_found = sl_cur_u32(&c);
     bool fine = c.ok && t.choice < SL_JOURNAL_MAX_CHOICES && t.at <= SL_JOURNAL_MAX_TOKENS &&
                 t.n <= SL_JOURNAL_MAX_TOKENS && t.n_found <= SL_JOURNAL_MAX_TOKENS &&
-                t.stride <= 1 + SL_MAX_LOGPROBS && t.finish <= SL_FINISH_LENGTH;
+                t.stride <= SL_MAX_REPORTED && t.finish <= SL_FINISH_LENGTH;
     t.ids = take_span(&c, fine ? (size_t)4 * t.n : 0);
     t.logprobs = take_span(&c, fine ? (size_t)LOGPROB_BYTES * t.n * t.stride : 0);
     if (!fine || !c.ok || sl_cur_left(&c))

@@ -77,22 +77,33 @@ static void put_name(sl_jbuf *b, const sl_tokenizer *tok, uint32_t id, bool as_i
     sl_jbuf_fmt(b, "\"");
 }
 
+static void put_named(sl_jbuf *b, const sl_tokenizer *tok, const sl_logprob *p, bool as_id) {
+    put_name(b, tok, p->id, as_id);
+    sl_jbuf_fmt(b, ":%.7g", (double)p->logprob);
+}
+
 static void add_to_chat(sl_logprob_text *t, const sl_tokenizer *tok, const sl_logprob *p,
-                        uint32_t n_top) {
+                        sl_logprob_beside beside) {
     sl_jbuf *b = &t->part[0];
     sl_jbuf_fmt(b, t->n ? ",{" : "{");
-    put_object(b, tok, &p[0], t->as_ids);
+    put_object(b, tok, p, t->as_ids);
     sl_jbuf_fmt(b, ",\"top_logprobs\":[");
-    for (uint32_t i = 1; i <= n_top; i++) {
-        sl_jbuf_fmt(b, i > 1 ? ",{" : "{");
-        put_object(b, tok, &p[i], t->as_ids);
+    if (beside.own) {
+        sl_jbuf_fmt(b, "{");
+        put_object(b, tok, p, t->as_ids);
+        sl_jbuf_fmt(b, "}");
+    }
+    for (uint32_t i = 0; i < beside.n; i++) {
+        if (beside.own && beside.at[i].id == p->id) continue;
+        sl_jbuf_fmt(b, i > 0 || beside.own ? ",{" : "{");
+        put_object(b, tok, &beside.at[i], t->as_ids);
         sl_jbuf_fmt(b, "}");
     }
     sl_jbuf_fmt(b, "]}");
 }
 
 static void add_to_completion(sl_logprob_text *t, const sl_tokenizer *tok, uint32_t id,
-                              const sl_logprob *p, uint32_t n_top, uint64_t offset) {
+                              const sl_logprob *p, sl_logprob_beside beside, uint64_t offset) {
     sl_jbuf *tokens = &t->part[0], *values = &t->part[1], *top = &t->part[2];
     if (t->n)
         for (size_t i = 0; i < SL_LEN(t->part); i++) sl_jbuf_put(&t->part[i], ",", 1);
@@ -103,23 +114,23 @@ static void add_to_completion(sl_logprob_text *t, const sl_tokenizer *tok, uint3
         sl_jbuf_fmt(top, "null");
         return;
     }
-    sl_jbuf_fmt(values, "%.7g", (double)p[0].logprob);
+    sl_jbuf_fmt(values, "%.7g", (double)p->logprob);
     sl_jbuf_fmt(top, "{");
-    for (uint32_t i = 0; i <= n_top; i++) {
-        if (i > 0 && p[i].id == p[0].id) continue;
-        if (i > 0) sl_jbuf_put(top, ",", 1);
-        put_name(top, tok, p[i].id, t->as_ids);
-        sl_jbuf_fmt(top, ":%.7g", (double)p[i].logprob);
+    put_named(top, tok, p, t->as_ids); /* always among them here */
+    for (uint32_t i = 0; i < beside.n; i++) {
+        if (beside.at[i].id == p->id) continue;
+        sl_jbuf_put(top, ",", 1);
+        put_named(top, tok, &beside.at[i], t->as_ids);
     }
     sl_jbuf_fmt(top, "}");
 }
 
 void sl_logprob_text_add(sl_logprob_text *t, const sl_tokenizer *tok, uint32_t id,
-                         const sl_logprob *p, uint32_t n_top, uint64_t offset) {
+                         const sl_logprob *p, sl_logprob_beside beside, uint64_t offset) {
     if (t->kind == SL_API_COMPLETION)
-        add_to_completion(t, tok, id, p, n_top, offset);
+        add_to_completion(t, tok, id, p, beside, offset);
     else if (p)
-        add_to_chat(t, tok, p, n_top);
+        add_to_chat(t, tok, p, beside);
     else
         return;
     t->n++;

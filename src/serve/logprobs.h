@@ -26,10 +26,17 @@ typedef struct sl_logprob_text {
 sl_logprob_text sl_logprob_text_init(sl_api_kind kind, bool as_ids);
 void sl_logprob_text_free(sl_logprob_text *t);
 void sl_logprob_text_clear(sl_logprob_text *t);
-/* One token: p[0] is its own, p[1..n_top] the likeliest, descending; p NULL: it has none, as the
- * first of a prompt. `offset`: characters of the text before it. */
+/* What is shown beside a token. */
+typedef struct sl_logprob_beside {
+    const sl_logprob *at; /* [n] likeliest ones, descending, or ids that were asked for */
+    uint32_t n;
+    bool own; /* the token itself is one of them, the first */
+} sl_logprob_beside;
+
+/* One token, p is its own; NULL: it has none, as the first of a prompt. `offset`: characters of the
+ * text before it. */
 void sl_logprob_text_add(sl_logprob_text *t, const sl_tokenizer *tok, uint32_t id,
-                         const sl_logprob *p, uint32_t n_top, uint64_t offset);
+                         const sl_logprob *p, sl_logprob_beside beside, uint64_t offset);
 /* The same of a token of the prompt, appended to a list that is closed by its reader: an object of
  * ids, as vLLM has it, or null. A rank is known for the likeliest alone. */
 void sl_logprob_prompt_add(sl_jbuf *list, const sl_tokenizer *tok, const sl_logprob *p,

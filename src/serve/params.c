@@ -28,8 +28,43 @@ bool sl_api_scores_prompt(const sl_api_params *p) {
     return p->prompt_logprobs || (p->echo && p->logprobs);
 }
 
+sl_report sl_api_report(const sl_api_params *p) {
+    const uint32_t n_top = p->n_scored && !p->echo ? 0 : p->n_top;
+    return (sl_report){SL_MAX(n_top, p->n_prompt_top), p->n_scored, p->scored};
+}
+
 uint32_t sl_api_stride(const sl_api_params *p) {
-    return p->logprobs || p->prompt_logprobs ? 1 + SL_MAX(p->n_top, p->n_prompt_top) : 0;
+    const sl_report r = sl_api_report(p);
+    return p->logprobs || p->prompt_logprobs ? sl_reported(&r) : 0;
+}
+
+/* Ids that stand in the place of the likeliest; one that is there twice is scored once. */
+static sl_status read_scored(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                             sl_api_error *e) {
+    static const char field[] = "logprob_token_ids";
+    sl_err err = {0};
+    sl_json v = {0};
+    if (sl_json_array(root, field, SL_JSON_OPTIONAL, &v, &err) != SL_OK)
+        return sl_api_field_error(e, field, &err);
+    if (!v.value) return SL_OK;
+    const size_t n = sl_json_count(v);
+    if (n == 0 || n > SL_MAX_SCORED)
+        return sl_api_error_bad(e, field, "%s: %zu ids, allowed are 1..%u", field, n,
+                                SL_MAX_SCORED);
+    if (!p->logprobs) return sl_api_error_bad(e, field, "%s: only with logprobs", field);
+    if (p->no_answer)
+        return sl_api_error_bad(e, field, "%s: with max_tokens 0 no token comes", field);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t id = 0;
+        uint32_t k = 0;
+        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
+            return sl_api_error_bad(e, field, "%s[%zu]: not a token id below %" PRIu32, field, i,
+                                    limits->vocab);
+        while (k < p->n_scored && p->scored[k] != id) k++;
+        p->scored[k] = (uint32_t)id;
+        p->n_scored += k == p->n_scored;
+    }
+    return SL_OK;
 }
 
 /* Those of the prompt stand beside the answer, so they come once it is whole. */
@@ -411,6 +446,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_logprobs(root, limits, &p, e);
     if (st == SL_OK) st = read_choices(root, &p, e);
     if (st == SL_OK) st = read_max_tokens(root, limits, &p, e);
+    if (st == SL_OK) st = read_scored(root, limits, &p, e);
     if (st == SL_OK) st = read_stream(root, &p, e);
     if (st == SL_OK) st = read_lengths(root, limits, &p, e);
     if (st == SL_OK) st = read_flags(root, &p, e);
@@ -613,6 +649,14 @@ void sl_api_write_stop_ids(sl_jbuf *b, const sl_api_limits *limits) {
                 "{\"type\":\"array\",\"maxItems\":%u,\"items\":{\"type\":\"integer\",\"minimum\":0,"
                 "\"maximum\":%" PRIu32 "}}",
                 SL_MAX_STOP_IDS, limits->vocab - 1);
+}
+
+void sl_api_write_scored(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_jbuf_fmt(
+        b,
+        "{\"type\":\"array\",\"minItems\":1,\"maxItems\":%u,\"items\":{\"type\":\"integer\","
+        "\"minimum\":0,\"maximum\":%" PRIu32 "}}",
+        SL_MAX_SCORED, limits->vocab - 1);
 }
 
 void sl_api_write_truncation(sl_jbuf *b, const sl_api_limits *limits) {

@@ -79,8 +79,9 @@ typedef struct sl_api_params {
     bool ids_as_tokens;  /* log-probabilities name tokens by their ids */
     bool hide_reasoning; /* chat: it is counted and not shown */
     bool go_on; /* chat: the answer goes on from the last message, which is the assistant's */
-    bool echo_message;   /* with go_on: and begins with it */
-    uint32_t n_top;      /* with logprobs */
+    bool echo_message; /* with go_on: and begins with it */
+    uint32_t n_top;    /* with logprobs: in the answer, unless ids are scored in their place: */
+    uint32_t scored[SL_MAX_SCORED], n_scored;
     sl_logit_bias *bias; /* owned; sampling points to it, as it does to: */
     uint32_t *allowed, *bad;
     sl_json bad_words; /* an array of texts that `bad` is made of (bad_words.c), or absent */
@@ -125,10 +126,11 @@ static inline bool sl_api_fills(const sl_api_params *p) {
 }
 
 bool sl_api_serves(const sl_api_limits *limits, const char *model);
-/* Whether the engine reports on the tokens of the prompt, and how many log-probabilities it gives
- * with a token, its own among them; 0: none. */
+/* Whether the engine reports on the tokens of the prompt; how many log-probabilities it gives with
+ * a token, 0: none, and which; borrows from p. */
 bool sl_api_scores_prompt(const sl_api_params *p);
 uint32_t sl_api_stride(const sl_api_params *p);
+sl_report sl_api_report(const sl_api_params *p);
 
 /* On failure *e says what to answer, and nothing is left to free. */
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,

@@ -43,6 +43,7 @@ void sl_api_write_prompt(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stop(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stop_ids(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_stream_options(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_scored(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_truncation(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_suffix(sl_jbuf *b, const sl_api_limits *limits);
 void sl_api_write_files(sl_jbuf *b, const sl_api_limits *limits);

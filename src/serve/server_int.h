@@ -169,7 +169,7 @@ typedef struct sl_choice {
     size_t n_prompt_heard;
     uint32_t n_found; /* tokens of its prompt whose rows were there */
     sl_ids queue;
-    sl_logprob_list queue_logprobs; /* [queue.len][1 + n_top] when asked for */
+    sl_logprob_list queue_logprobs; /* [queue.len][sl_api_stride] */
     sl_finish last;
 } sl_choice;
 

@@ -5,12 +5,14 @@
 #define SL_SPEC_LIMITS_H
 
 /* Of one request. */
-#define SL_MAX_LOGIT_BIAS  1024u      /* tokens whose logits it changes... */
-#define SL_MAX_BIAS        100        /* ...by so much at most, up or down */
-#define SL_MAX_STOP_IDS    64u        /* ids that end it besides the model's */
-#define SL_MAX_BAD_WORDS   1024u      /* sequences of tokens that it never ends in... */
-#define SL_MAX_BAD_TOKENS  16384u     /* ...and the tokens of all of them */
-#define SL_MAX_LOGPROBS    20u        /* likeliest tokens reported beside the chosen one */
+#define SL_MAX_LOGIT_BIAS  1024u  /* tokens whose logits it changes... */
+#define SL_MAX_BIAS        100    /* ...by so much at most, up or down */
+#define SL_MAX_STOP_IDS    64u    /* ids that end it besides the model's */
+#define SL_MAX_BAD_WORDS   1024u  /* sequences of tokens that it never ends in... */
+#define SL_MAX_BAD_TOKENS  16384u /* ...and the tokens of all of them */
+#define SL_MAX_LOGPROBS    20u    /* likeliest tokens reported beside the chosen one... */
+#define SL_MAX_SCORED      128u   /* ...and ids that it names, which are reported, too; so... */
+#define SL_MAX_REPORTED    (1 + SL_MAX_LOGPROBS + SL_MAX_SCORED) /* ...with a token at most */
 #define SL_MAX_SHAPE       (4u << 20) /* bytes that describe its answer (grammar/grammar.h) */
 #define SL_MAX_TEMPERATURE 100        /* a client may ask for less: spec/sampling.def */
 #define SL_MAX_REPETITION  100        /* repetition_penalty */

@@ -93,3 +93,17 @@ sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) {
     if (st == SL_OK) st = check_allowed(s, vocab, err);
     return st == SL_OK ? check_bad(s, vocab, err) : st;
 }
+
+sl_status sl_report_check(const sl_report *r, uint32_t vocab, sl_err *err) {
+    if (r->n_top > SL_MIN(SL_MAX_LOGPROBS, vocab))
+        return sl_fail(err, SL_ERR_ARG, "logprobs: %u likeliest tokens, limit %u", r->n_top,
+                       SL_MIN(SL_MAX_LOGPROBS, vocab));
+    if (r->n_scored > SL_MAX_SCORED)
+        return sl_fail(err, SL_ERR_ARG, "logprob_token_ids: %u ids, limit %u", r->n_scored,
+                       SL_MAX_SCORED);
+    for (uint32_t i = 0; i < r->n_scored; i++)
+        if (r->scored[i] >= vocab)
+            return sl_fail(err, SL_ERR_ARG, "logprob_token_ids: id %u, the vocabulary has %u",
+                           r->scored[i], vocab);
+    return SL_OK;
+}

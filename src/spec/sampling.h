@@ -22,6 +22,20 @@ typedef struct sl_logprob {
     float logprob;
 } sl_logprob;
 
+/* The log-probabilities that come with a token: its own, those of the likeliest, those of ids. */
+typedef struct sl_report {
+    uint32_t n_top;         /* <= SL_MAX_LOGPROBS and the vocabulary */
+    uint32_t n_scored;      /* <= SL_MAX_SCORED */
+    const uint32_t *scored; /* [n_scored] ids below the vocabulary, borrowed */
+} sl_report;
+
+static inline uint32_t sl_reported(const sl_report *r) {
+    return 1 + r->n_top + r->n_scored;
+}
+
+/* What a report may be of a vocabulary: SL_ERR_ARG names the field, its value and the limit. */
+sl_status sl_report_check(const sl_report *r, uint32_t vocab, sl_err *err) SL_MUST_CHECK;
+
 /* Numbers from lowest to highest; above: without the lowest. */
 typedef struct sl_range {
     double lowest, highest;

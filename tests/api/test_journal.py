@@ -25,7 +25,7 @@ TALK = {"messages": [{"role": "user", "content": "Then he said to them"}], "igno
 MIXED = [
     (TEXT, {**LONG, "stream": True, "seed": 1}),
     (TEXT, {**LONG, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}),
-    (TEXT, {**LONG, "seed": 2, "logprobs": 3, "echo": True, "max_tokens": 300}),
+    (TEXT, {**LONG, "seed": 2, "logprobs": 3, "logprob_token_ids": [5, 900], "echo": True, "max_tokens": 300}),
     (TEXT, {**LONG, "seed": 3, "n": 2, "stream": True, "logprobs": 1, "presence_penalty": 1.5, "frequency_penalty": 0.5}),
     (CHAT, {**TALK, "seed": 4, "stream": True, "logprobs": True, "top_logprobs": 2, "repetition_penalty": 1.3}),
     (CHAT, {**TALK, "seed": 5, "n": 2, "logit_bias": {"5": -100, "9": 2}, "min_tokens": 60, "ignore_eos": False}),

@@ -119,7 +119,7 @@ BODIES = [
     (TEXT, "stop", "a", True), (TEXT, "stop", "", False), (TEXT, "stop", ["a"] * 16, True), (TEXT, "stop", ["a"] * 17, False),
     (TEXT, "stop", "a" * 1025, False), (TEXT, "stop", 1, False), (TEXT, "stop_token_ids", [1], True), (TEXT, "stop_token_ids", [-1], False),
     (TEXT, "stop_token_ids", [1 << 30], False), (TEXT, "stop_token_ids", [1] * 65, False), (TEXT, "logit_bias", {"1": 100}, True),
-    (TEXT, "allowed_token_ids", [1, 1], True), (TEXT, "allowed_token_ids", [], False), (TEXT, "allowed_token_ids", [1 << 30], False),
+    (TEXT, "logprob_token_ids", [], False), (TEXT, "logprob_token_ids", [1] * 129, False), (TEXT, "allowed_token_ids", [1, 1], True), (TEXT, "allowed_token_ids", [], False), (TEXT, "allowed_token_ids", [1 << 30], False),
     (TEXT, "bad_words", ["a"], True), (TEXT, "bad_words", [""], False), (TEXT, "bad_words", [1], False), (TEXT, "bad_words", ["a"] * 1025, False),
     (TEXT, "logit_bias", {"1": 101}, False), (TEXT, "logit_bias", {"a": 1}, False), (TEXT, "prompt", [1, 2], True),
     (TEXT, "prompt", [[1], "a"], True), (TEXT, "prompt", 1, False), (TEXT, "prompt", [1 << 30], False), (TEXT, "prompt", ["a"] * 129, False),

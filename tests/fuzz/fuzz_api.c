@@ -87,7 +87,9 @@ static void check_params(const sl_api_params *p) {
     SL_ASSERT(p->n_files <= SL_API_MAX_FILES && (p->n_files == 0 || p->file));
     for (size_t i = 0; i < p->n_files; i++) SL_ASSERT(p->file[i].text.data);
     SL_ASSERT(!(p->suffix.len && (p->echo || p->truncate)));
-    SL_ASSERT(p->n_top <= SL_MAX_LOGPROBS && (p->logprobs || p->n_top == 0));
+    SL_ASSERT(p->n_top <= SL_MAX_LOGPROBS && (p->logprobs || p->n_top + p->n_scored == 0));
+    const sl_report report = sl_api_report(p);
+    SL_ASSERT(sl_report_check(&report, limits.vocab, &err) == SL_OK);
     if (p->kind == SL_API_COMPLETION) SL_ASSERT(p->n_prompts > 0);
     for (size_t i = 0; i < p->n_prompts; i++) {
         const sl_ids *ids = &p->prompts[i].ids;

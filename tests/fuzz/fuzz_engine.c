@@ -325,7 +325,7 @@ static void say_submit(stage *s, const step *t) {
                                             .bias = &zero,
                                             .repetition_penalty = 1},
                                .flags = t->d & 0xF,
-                               .n_top = t->d & 16 ? 3 : 0,
+                               .report = {t->d & 16 ? 3 : 0, t->d & 64 ? 2 : 0, tokens},
                                .n_prompt = 1 + (t->a >> 3 & 15),
                                .n_tokens = 1 + (t->a >> 3 & 15),
                                .n_pages = 1 + (t->d >> 6),
@@ -400,15 +400,16 @@ static void submit(stage *s, const step *t) {
         sl_engine_cancel(s->engine, t->a & 7);
         return;
     }
-    const sl_request_params p = {.prompt = prompt,
-                                 .n_prompt = 1 + (t->a & 15),
-                                 .max_tokens = 1 + (t->b & 31),
-                                 .sampling = {.top_p = 1},
-                                 .logprobs = t->d & 1,
-                                 .prompt_logprobs = (t->d & 3) == 3,
-                                 .n_top = t->d & 1 ? t->c & 1 : 0,
-                                 .on_event = on_event,
-                                 .on_logits = t->d & 4 ? on_logits : NULL};
+    const sl_request_params p = {
+        .prompt = prompt,
+        .n_prompt = 1 + (t->a & 15),
+        .max_tokens = 1 + (t->b & 31),
+        .sampling = {.top_p = 1},
+        .logprobs = t->d & 1,
+        .prompt_logprobs = (t->d & 3) == 3,
+        .report = {t->d & 1 ? t->c & 1 : 0, (t->d & 9) == 9 ? 3 : 0, prompt},
+        .on_event = on_event,
+        .on_logits = t->d & 4 ? on_logits : NULL};
     (void)!sl_engine_submit(s->engine, &p, &id, &err);
 }
 

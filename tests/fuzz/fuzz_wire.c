@@ -79,6 +79,7 @@ static void submit(sl_span in, uint32_t vocab) {
     read_all(s.stop, 4 * (size_t)s.n_stop);
     read_all(s.sampling.bias, 8 * (size_t)s.sampling.n_bias);
     read_all(s.sampling.allowed, 4 * (size_t)s.sampling.n_allowed);
+    read_all(s.report.scored, 4 * (size_t)s.report.n_scored);
     for (uint32_t i = 0; i < s.sampling.n_bad; i += s.sampling.bad[i] + 1)
         read_all(s.sampling.bad + i + 1, 4 * (size_t)s.sampling.bad[i]);
     /* What decodes encodes to the same bytes. */

@@ -30,6 +30,7 @@ static size_t submit_bytes(uint8_t *p) {
     s.sampling.n_bias = cut_count(p + 80, 4);
     s.sampling.n_allowed = cut_count(p + 120, 2);
     s.sampling.n_bad = cut_count(p + 124, 12);
+    s.report.n_scored = cut_count(p + 128, 4);
     write_u32(p + 20, 0);
     return sl_wire_submit_bytes(&s);
 }

@@ -34,6 +34,8 @@
 #define N_REQUESTS 6u
 #define N_NEW      12u
 #define N_TOP      3u
+#define N_SCORED   2u
+#define N_REPORTED (1 + N_TOP + N_SCORED)
 #define MOST       192u /* positions of a request */
 #define DEADLINE_S 60
 
@@ -47,7 +49,7 @@ typedef struct request {
 typedef struct outcome {
     uint32_t ids[N_NEW], n;
     float *logits;        /* [n_prompt + N_NEW - 1][vocab] */
-    sl_logprob *reported; /* [positions][1 + N_TOP]: row i is about the token at i + 1 */
+    sl_logprob *reported; /* [positions][N_REPORTED]: row i is about the token at i + 1 */
     uint32_t vocab, positions;
     uint32_t n_found; /* tokens of the prompt whose rows were there */
     sl_finish finish;
@@ -86,8 +88,8 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     for (uint32_t i = 0; i < ev->n && o->n < N_NEW; i++) {
         uint32_t at = ev->prompt_position ? ev->prompt_position - 1 : o->positions - N_NEW + o->n;
         if (ev->logprobs)
-            memcpy(o->reported + (size_t)at * (1 + N_TOP), ev->logprobs + (size_t)i * (1 + N_TOP),
-                   (1 + N_TOP) * sizeof *o->reported);
+            memcpy(o->reported + (size_t)at * N_REPORTED, ev->logprobs + (size_t)i * N_REPORTED,
+                   N_REPORTED * sizeof *o->reported);
         if (!ev->prompt_position) o->ids[o->n++] = ev->tokens[i];
     }
     if (ev->finish != SL_FINISH_NONE) {
@@ -153,21 +155,24 @@ static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
 /* COLD: all rows are computed; WARM: but those that are there. */
 typedef enum caching { ALONE, COLD, WARM } caching;
 
+static const uint32_t scored[N_SCORED] = {5, 3};
+
 static int submit(sl_engine *e, const request *r, caching how, outcome *o) {
     sl_err err;
     uint64_t id;
-    const sl_request_params p = {.prompt = r->prompt,
-                                 .n_prompt = r->n_prompt,
-                                 .max_tokens = N_NEW,
-                                 .sampling = r->sampling,
-                                 .ignore_eos = true,
-                                 .logprobs = r->reports,
-                                 .prompt_logprobs = r->reports && how != WARM,
-                                 .n_top = r->reports ? N_TOP : 0,
-                                 .on_event = on_event,
-                                 .on_logits = how == WARM ? NULL : on_logits,
-                                 .shares = how != ALONE,
-                                 .ctx = o};
+    const sl_request_params p = {
+        .prompt = r->prompt,
+        .n_prompt = r->n_prompt,
+        .max_tokens = N_NEW,
+        .sampling = r->sampling,
+        .ignore_eos = true,
+        .logprobs = r->reports,
+        .prompt_logprobs = r->reports && how != WARM,
+        .report = {r->reports ? N_TOP : 0, r->reports ? N_SCORED : 0, scored},
+        .on_event = on_event,
+        .on_logits = how == WARM ? NULL : on_logits,
+        .shares = how != ALONE,
+        .ctx = o};
     pthread_mutex_lock(&lock);
     n_open++;
     pthread_mutex_unlock(&lock);
@@ -416,7 +421,7 @@ static int same(const outcome *want, const outcome *got, const char *what, uint3
         return 1;
     }
     if (memcmp(want->reported, got->reported,
-               (size_t)want->positions * (1 + N_TOP) * sizeof *want->reported)) {
+               (size_t)want->positions * N_REPORTED * sizeof *want->reported)) {
         printf("FAILED %s request %u: other log-probabilities\n", what, i);
         return 1;
     }
@@ -428,8 +433,8 @@ static int same_warm(const outcome *want, const outcome *got, const char *what, 
     size_t from = want->positions - N_NEW;
     if (got->finish != SL_FINISH_LENGTH || want->n != got->n ||
         memcmp(want->ids, got->ids, want->n * sizeof *want->ids) ||
-        memcmp(want->reported + from * (1 + N_TOP), got->reported + from * (1 + N_TOP),
-               (size_t)N_NEW * (1 + N_TOP) * sizeof *want->reported)) {
+        memcmp(want->reported + from * N_REPORTED, got->reported + from * N_REPORTED,
+               (size_t)N_NEW * N_REPORTED * sizeof *want->reported)) {
         printf("FAILED %s request %u behind %u cached tokens: finish %d %s, other ids or "
                "log-probabilities\n",
                what, i, got->n_found, got->finish, got->message);
@@ -442,13 +447,14 @@ static int same_warm(const outcome *want, const outcome *got, const char *what, 
 static int true_reports(const request *r, const outcome *o) {
     for (uint32_t at = 0; at < o->positions; at++) {
         const float *l = o->logits + (size_t)at * o->vocab;
-        const sl_logprob *p = o->reported + (size_t)at * (1 + N_TOP);
+        const sl_logprob *p = o->reported + (size_t)at * N_REPORTED;
         uint32_t next = at + 1 < r->n_prompt ? r->prompt[at + 1] : o->ids[at + 1 - r->n_prompt];
         double sum = 0, top = l[p[1].id];
         for (uint32_t i = 0; i < o->vocab; i++) sum += exp((double)l[i] - top);
-        for (uint32_t j = 0; j <= N_TOP; j++)
+        for (uint32_t j = 0; j < N_REPORTED; j++)
             if (!(fabs(p[j].logprob - (l[p[j].id] - top - log(sum))) < 1e-4) ||
-                (j > 1 && l[p[j].id] > l[p[j - 1].id]) || p[0].id != next || !(sum >= 1))
+                (j > 1 && j <= N_TOP && l[p[j].id] > l[p[j - 1].id]) || p[0].id != next ||
+                !(sum >= 1))
                 return printf("FAILED position %u: log-probability %u of token %u is %g\n", at, j,
                               p[j].id, (double)p[j].logprob),
                        1;
@@ -459,7 +465,7 @@ static int true_reports(const request *r, const outcome *o) {
 static void fresh(outcome *o, const request *r, uint32_t vocab) {
     *o = (outcome){.vocab = vocab, .positions = r->n_prompt + N_NEW - 1};
     o->logits = sl_alloc((size_t)o->positions * vocab, sizeof *o->logits);
-    o->reported = sl_alloc(o->positions, (1 + N_TOP) * sizeof *o->reported);
+    o->reported = sl_alloc(o->positions, N_REPORTED * sizeof *o->reported);
     if (!o->logits || !o->reported) abort();
 }
 

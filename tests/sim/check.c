@@ -16,9 +16,12 @@ static void wrong(sim_request *r, const char *what, uint64_t at) {
              (unsigned long long)at);
 }
 
-static bool same_logprobs(const sl_logprob *a, const sl_logprob *b, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
+/* What a request hears of a token, and what it heard alone, where all was asked for. */
+static bool same_logprobs(const sim_request *r, const sl_logprob *a, const sl_logprob *b) {
+    for (uint32_t i = 0; i < 1 + r->n_top + r->n_scored; i++) {
+        if (i == 1 + r->n_top) b += SL_MAX_LOGPROBS - r->n_top;
         if (a[i].id != b[i].id || a[i].logprob != b[i].logprob) return false;
+    }
     return true;
 }
 
@@ -28,9 +31,8 @@ static void on_prompt(sim_request *r, const sl_request_event *ev) {
         wrong(r, "the order of a prompt's reports", at);
     else if (ev->tokens[0] != (at < r->p->n ? r->p->ids[at] : r->want->ids[at - r->p->n]) ||
              ((r->s->plan.exact || !r->s->moved) &&
-              !same_logprobs(ev->logprobs,
-                             at < r->p->n ? r->want->prompt[at] : r->want->logprobs[at - r->p->n],
-                             1 + r->n_top)))
+              !same_logprobs(r, ev->logprobs,
+                             at < r->p->n ? r->want->prompt[at] : r->want->logprobs[at - r->p->n])))
         wrong(r, "a log-probability of the prompt", at);
     r->n_prompt_reported = at;
 }
@@ -47,8 +49,7 @@ static void on_token(sim_request *r, const sl_request_event *ev) {
     if (bits && ev->tokens[0] != r->want->ids[at]) wrong(r, "token", r->n);
     if (r->logprobs != (ev->logprobs != NULL))
         wrong(r, "the presence of log-probabilities", r->n);
-    else if (r->logprobs && bits &&
-             !same_logprobs(ev->logprobs, r->want->logprobs[at], 1 + r->n_top))
+    else if (r->logprobs && bits && !same_logprobs(r, ev->logprobs, r->want->logprobs[at]))
         wrong(r, "a log-probability", r->n);
     r->n++;
 }

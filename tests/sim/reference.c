@@ -13,6 +13,8 @@ static sim_prompt prompts[SIM_PROMPTS];
 static uint64_t block_now = UINT64_MAX;
 static sim_answer *answers[SL_WIRE_FORMAT_COUNT][MAX_SPLITS]; /* by wire and key: [SIM_PROMPTS] */
 
+const uint32_t sim_scored[SIM_SCORED] = {400, 7, 1};
+
 uint64_t sim_hash(const void *data, size_t n) {
     const uint8_t *p = data;
     uint64_t h = 0xcbf29ce484222325u;
@@ -175,7 +177,7 @@ static bool run_alone(sim *s, const sim_prompt *p, sim_answer *a) {
                                  .shape = p->shape,
                                  .logprobs = true,
                                  .prompt_logprobs = true,
-                                 .n_top = SL_MAX_LOGPROBS,
+                                 .report = {SL_MAX_LOGPROBS, SIM_SCORED, sim_scored},
                                  .on_event = record,
                                  .on_logits = record_logits,
                                  .ctx = &r};

@@ -15,6 +15,8 @@
 #define SIM_MAX_PROMPT   100u
 #define SIM_MAX_NEW      70u
 #define SIM_CONTEXT      (SIM_MAX_PROMPT + SIM_MAX_NEW)
+#define SIM_SCORED       3u /* ids that reports name, and what those of answers alone have */
+#define SIM_REPORTED     (1 + SL_MAX_LOGPROBS + SIM_SCORED)
 #define SIM_FAMILIES     8u /* prompts; each with the choices 0..2 */
 #define SIM_CHOICES      3u
 #define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
@@ -58,6 +60,7 @@
     X(preempted_with_shape)                                                                        \
     X(logprobs)                                                                                    \
     X(prompt_logprobs)                                                                             \
+    X(scored_ids)                                                                                  \
     X(logits)                                                                                      \
     X(stopped_by_id)                                                                               \
     X(stopped_by_eos)                                                                              \
@@ -187,9 +190,9 @@ typedef struct sim_prompt {
 /* What a prompt's request says when it is alone: nothing ends it before SIM_MAX_NEW tokens. */
 typedef struct sim_answer {
     uint32_t ids[SIM_MAX_NEW];
-    sl_logprob logprobs[SIM_MAX_NEW][1 + SL_MAX_LOGPROBS];
-    sl_logprob prompt[SIM_MAX_PROMPT][1 + SL_MAX_LOGPROBS]; /* from position 1 on */
-    uint64_t logits[SIM_CONTEXT];                           /* hash by position; not the last one */
+    sl_logprob logprobs[SIM_MAX_NEW][SIM_REPORTED];
+    sl_logprob prompt[SIM_MAX_PROMPT][SIM_REPORTED]; /* from position 1 on */
+    uint64_t logits[SIM_CONTEXT];                    /* hash by position; not the last one */
 } sim_answer;
 
 typedef struct sim sim;
@@ -199,7 +202,7 @@ typedef struct sim_request {
     const sim_prompt *p;
     const sim_answer *want;
     uint32_t given; /* first tokens of the answer that are in its prompt: a talk that goes on */
-    uint32_t max_tokens, stop[2], n_stop, n_top;
+    uint32_t max_tokens, stop[2], n_stop, n_top, n_scored;
     bool shares; /* its KV pages with others of the same... */
     uint8_t tenant;
     bool ignore_eos, logprobs, prompt_logprobs, logits, too_long;
@@ -292,6 +295,7 @@ struct sim {
 };
 
 extern sl_model_spec sim_spec;
+extern const uint32_t sim_scored[SIM_SCORED];
 extern const char *sim_folder;
 
 static inline uint32_t sim_below(sim *s, uint32_t n) {

@@ -132,6 +132,7 @@ static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us
         r->stop[i] = r->want->ids[sim_below(s, SIM_MAX_NEW)];
     r->logprobs = sim_once_in(s, 3);
     r->n_top = r->logprobs ? sim_below(s, 6) : 0;
+    r->n_scored = r->logprobs ? (prompt + r->n_top) % (SIM_SCORED + 1) : 0;
     r->prompt_logprobs = r->logprobs && sim_once_in(s, 3);
     r->logits = sim_once_in(s, 8);
     if (sim_once_in(s, 40)) {
@@ -175,6 +176,7 @@ static void note_asked(sim *s, const sim_request *r) {
     s->seen[COVER_shape] |= r->p->shape != NULL;
     s->seen[COVER_logprobs] |= r->logprobs;
     s->seen[COVER_prompt_logprobs] |= r->prompt_logprobs;
+    s->seen[COVER_scored_ids] |= r->n_scored > 0;
     s->seen[COVER_logits] |= r->logits;
     s->seen[COVER_prompt_over_a_page] |= sim_prompt_of(r) > SL_KV_PAGE_TOKENS;
     s->seen[COVER_prompt_in_chunks] |=
@@ -196,7 +198,7 @@ bool sim_submit(sim *s, sim_request *r) {
                                  .shape = r->p->shape,
                                  .logprobs = r->logprobs,
                                  .prompt_logprobs = r->prompt_logprobs,
-                                 .n_top = r->n_top,
+                                 .report = {r->n_top, r->n_scored, sim_scored},
                                  .stop = r->stop,
                                  .n_stop = r->n_stop,
                                  .on_event = sim_on_event,

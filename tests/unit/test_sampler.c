@@ -415,7 +415,8 @@ static void min_p_keeps_what_is_likely_enough(void **state) {
 static void log_probabilities_are_of_the_raw_logits(void **state) {
     (void)state;
     float l[VOCAB];
-    sl_logprob out[1 + SL_MAX_LOGPROBS];
+    sl_logprob out[SL_MAX_REPORTED];
+    const uint32_t scored[] = {40, 7, 3, 40};
     fill(l);
     l[40] = l[41]; /* a tie */
     l[7] = -INFINITY;
@@ -424,7 +425,13 @@ static void log_probabilities_are_of_the_raw_logits(void **state) {
     for (uint32_t i = 0; i < VOCAB; i++) sum += i == 8 ? 0 : exp((double)l[i]);
     for (uint32_t id = 0; id < VOCAB; id++) {
         uint32_t n = id % (SL_MAX_LOGPROBS + 1);
-        sl_logprobs(l, VOCAB, id, n, &scratch, out);
+        sl_logprobs(l, VOCAB, id, &(sl_report){n, SL_LEN(scored), scored}, &scratch, out);
+        for (uint32_t i = 0; i < SL_LEN(scored); i++) {
+            const sl_logprob *p = &out[1 + n + i];
+            assert_int_equal(p->id, scored[i]);
+            assert_true(p->id == 7 ? p->logprob == SL_LOGPROB_FLOOR
+                                   : fabs(p->logprob - (l[p->id] - log(sum))) < 1e-5);
+        }
         assert_int_equal(out[0].id, id);
         if (id == 7 || id == 8)
             assert_true(out[0].logprob == SL_LOGPROB_FLOOR);
@@ -439,7 +446,8 @@ static void log_probabilities_are_of_the_raw_logits(void **state) {
         }
     }
     for (uint32_t i = 0; i < VOCAB; i++) l[i] = i % 2 ? NAN : INFINITY;
-    sl_logprobs(l, VOCAB, 3, SL_MAX_LOGPROBS, &scratch, out);
+    const sl_report most = {.n_top = SL_MAX_LOGPROBS};
+    sl_logprobs(l, VOCAB, 3, &most, &scratch, out);
     for (uint32_t i = 0; i <= SL_MAX_LOGPROBS; i++) assert_true(isfinite(out[i].logprob));
     assert_int_equal(scratch.used, 0);
 }
@@ -484,7 +492,7 @@ static void a_real_vocabulary_fits_its_scratch(void **state) {
     for (uint64_t p = 0; p < 4; p++) assert_true(sl_sample(&s, l, n, p, NULL, &own) < n);
     s.presence_penalty = 1;
     for (uint64_t p = 0; p < 4; p++) assert_true(sl_sample(&s, l, n, p, &past, &own) < n);
-    sl_logprobs(l, n, 5, SL_MAX_LOGPROBS, &own, top);
+    sl_logprobs(l, n, 5, &(sl_report){.n_top = SL_MAX_LOGPROBS}, &own, top);
     sl_arena_free(&own);
     free(l);
 }

@@ -53,10 +53,11 @@ static const uint8_t submit_bytes[] = {
     0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x02, 0x03, 0x04,
     0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x07, 0x00, 0x00, 0x00,
     0x04, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00,
-    0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00, 0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00,
+    0x01, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00, 0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00,
     0x65, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf,
     0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc8, 0x42, 0x05, 0x14, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00,
     0x07, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00,
+    0x0a, 0x00, 0x00, 0x00,
 };
 static const uint8_t tokens_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00,
@@ -517,7 +518,7 @@ static void submit_matches_its_bytes(void **state) {
                                  .max_tokens = 16,
                                  .flags = SL_SUBMIT_IGNORE_EOS | SL_SUBMIT_LOGPROBS,
                                  .n_prompt = 2,
-                                 .n_top = 3,
+                                 .report = {3, 1, tokens},
                                  .min_tokens = 5,
                                  .start = 1,
                                  .root = {{0x0807060504030201, 0x100F0E0D0C0B0A09}},
@@ -567,7 +568,8 @@ static void submit_matches_its_bytes(void **state) {
     assert_memory_equal(g->bias, bias, sizeof bias);
     assert_true(g->n_allowed == 1 && g->n_bad == 5 && *g->allowed == *allowed);
     assert_memory_equal(g->bad, unlike, sizeof unlike);
-    assert_true(got.n_prompt == 2 && got.min_tokens == 5 && got.n_top == 3 && got.start == 1);
+    assert_true(got.n_prompt == 2 && got.min_tokens == 5 && got.start == 1);
+    assert_true(got.report.n_top == 3 && got.report.n_scored == 1 && *got.report.scored == 10);
     assert_true(sl_page_key_is(got.root, want.root));
     const struct {
         size_t at;
@@ -582,11 +584,11 @@ static void submit_matches_its_bytes(void **state) {
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
         {40, 32, "unknown flags"},
-        {44, 4, "payload of 192 bytes"},
+        {44, 4, "payload of 200 bytes"},
         {44, 0xFFFFFFFF, "payload of"},
         {48, 0xFFFFFFFF, "payload of"},
         {52, 65, "65 stop ids"},
-        {52, 0, "payload of 192 bytes, 188"},
+        {52, 0, "payload of 200 bytes, 196"},
         {56, 0, "prompt of 0 in 3"},
         {56, 4, "prompt of 4 in 3"},
         {60, 0x3F800001, "min_p: 1"},
@@ -594,35 +596,37 @@ static void submit_matches_its_bytes(void **state) {
         {64, 0x7F800000, "presence_penalty: inf"},
         {68, 0x7FC00000, "frequency_penalty: nan"},
         {72, 0xBF800000, "repetition_penalty: -1"},
-        {76, 21, "21 likeliest"},
-        {40, 1, "3 likeliest tokens with flags 0x1"},
-        {80, 1025, "payload of 192 bytes, 8376"},
-        {80, 1, "payload of 192 bytes, 184"},
+        {76, 14, "logprobs: 14 likeliest tokens, limit 13"},
+        {40, 1, "5 log-probabilities with flags 0x1"},
+        {80, 1025, "payload of 200 bytes, 8384"},
+        {80, 1, "payload of 200 bytes, 192"},
         {20, 18, "min_tokens 18 of 17"},
         {84, 3, "start at 3 of 3 tokens"},
         {88, SL_MAX_SHAPE + 1, "shape of 4194305 bytes"},
         {88, 4, "whose end is not its own"},
         {48, 0, "start at 1 of 3 tokens, 0 pages"},
-        {152, 9, "logit_bias: id 9 after 9"},
-        {156, 0x7FC00000, "logit_bias: nan for id 4"},
-        {132, 13, "token 13, the vocabulary has 13"},
-        {160, 13, "logit_bias: id 13, the vocabulary has 13"},
-        {120, 0, "payload of 192 bytes, 188"},
-        {124, 6, "payload of 192 bytes, 196"},
-        {168, 0, "allowed_token_ids: empty"},
-        {168, 1u << 13, "allowed_token_ids: an id above the 13"},
-        {172, 0, "bad_words: 0 ids of sequence 0, 4 are left"},
-        {172, 5, "bad_words: 5 ids of sequence 0, 4 are left"},
-        {172, 0xFFFFFFFF, "ids of sequence 0"},
-        {180, 3, "bad_words: 3 ids of sequence 1, 2 are left"},
-        {188, 13, "bad_words: id 13, the vocabulary has 13"},
+        {156, 9, "logit_bias: id 9 after 9"},
+        {160, 0x7FC00000, "logit_bias: nan for id 4"},
+        {136, 13, "token 13, the vocabulary has 13"},
+        {164, 13, "logit_bias: id 13, the vocabulary has 13"},
+        {120, 0, "payload of 200 bytes, 196"},
+        {124, 6, "payload of 200 bytes, 204"},
+        {172, 0, "allowed_token_ids: empty"},
+        {172, 1u << 13, "allowed_token_ids: an id above the 13"},
+        {176, 0, "bad_words: 0 ids of sequence 0, 4 are left"},
+        {176, 5, "bad_words: 5 ids of sequence 0, 4 are left"},
+        {176, 0xFFFFFFFF, "ids of sequence 0"},
+        {184, 3, "bad_words: 3 ids of sequence 1, 2 are left"},
+        {192, 13, "bad_words: id 13, the vocabulary has 13"},
+        {128, 0xFFFFFFFF, "payload of 200 bytes"},
+        {196, 13, "logprob_token_ids: id 13, the vocabulary has 13"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         put_u32(&s, bad[i].at, bad[i].value);
         says(sl_wire_submit_decode(s.span, 13, &got, &err), SL_ERR_PROTOCOL, &err, bad[i].text);
     }
-    for (size_t n = 0; n < 208; n++) {
+    for (size_t n = 0; n < 216; n++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         s.span.len = n;
         if (n != sizeof submit_bytes)
@@ -662,7 +666,7 @@ static void records_match_their_bytes(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {52, 22, "record 1: 22 log-probabilities, limit 21"},
+        {52, 150, "record 1: 150 log-probabilities, limit 149"},
         {52, 1, "80 bytes, 72 expected"},
         {52, 3, "80 bytes, 88 expected"},
         {52, 0, "80 bytes, 64 expected"},

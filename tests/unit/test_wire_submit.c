@@ -106,12 +106,39 @@ static void bad_words_have_limits(void **state) {
          "bad_words: 1025 sequences of tokens, limit 1024");
 }
 
+static void scored_ids_have_a_limit(void **state) {
+    (void)state;
+    static uint32_t scored[SL_MAX_SCORED + 1];
+    sl_wire_submit got, in = {.max_tokens = 1,
+                              .n_prompt = 1,
+                              .n_tokens = 1,
+                              .flags = SL_SUBMIT_LOGPROBS,
+                              .tokens = &token,
+                              .sampling = {.top_p = 1},
+                              .report = {.n_top = 20, .scored = scored}};
+    sl_err err = {0};
+    for (uint32_t over = 0; over < 2; over++) {
+        in.report.n_scored = SL_MAX_SCORED + over;
+        sl_wire_submit_encode(&in, out);
+        const sl_span payload = {out, sl_wire_submit_bytes(&in)};
+        says(sl_wire_submit_decode(payload, 64, &got, &err), over ? SL_ERR_PROTOCOL : SL_OK, &err,
+             over ? "logprob_token_ids: 129 ids, limit 128" : "");
+    }
+    in.report.n_scored = 1;
+    in.report.n_top = 0;
+    in.flags = 0;
+    sl_wire_submit_encode(&in, out);
+    says(sl_wire_submit_decode((sl_span){out, sl_wire_submit_bytes(&in)}, 64, &got, &err),
+         SL_ERR_PROTOCOL, &err, "2 log-probabilities with flags 0x0");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shape_comes_whole),
         cmocka_unit_test(biases_have_a_limit),
         cmocka_unit_test(what_is_allowed_is_as_large_as_the_vocabulary),
         cmocka_unit_test(bad_words_have_limits),
+        cmocka_unit_test(scored_ids_have_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

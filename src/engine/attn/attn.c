@@ -40,7 +40,8 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     s->bad = sl_alloc(in->sampling.n_bad, sizeof *s->bad);
     const uint32_t n_only = in->sampling.n_allowed;
     if (n_only) s->only = sl_alloc(n_only, sizeof *s->only);
-    if (!s->tokens || !s->pages || !s->bias || !s->bad || (n_only && !s->only))
+    s->scored = sl_alloc(in->report.n_scored, sizeof *s->scored);
+    if (!s->tokens || !s->pages || !s->bias || !s->bad || !s->scored || (n_only && !s->only))
         return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
     memcpy(s->tokens, in->tokens, in->n_tokens * sizeof *s->tokens);
     memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
@@ -55,7 +56,9 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     s->want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0;
     s->want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0;
     s->want_prompt_logprobs = (in->flags & SL_SUBMIT_PROMPT_LOGPROBS) != 0;
-    s->n_top = in->n_top;
+    memcpy(s->scored, in->report.scored, in->report.n_scored * sizeof *s->scored);
+    s->report = in->report;
+    s->report.scored = s->scored;
     s->sampling = in->sampling;
     s->sampling.bias = s->bias;
     s->sampling.bad = s->bad;
@@ -256,7 +259,9 @@ static sl_status create_slots(sl_attn *a, sl_err *err) {
 static sl_status create_buffers(sl_attn *a, sl_err *err) {
     a->out_cap = a->max_slots * a->n_lanes + 1;
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
-    a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_MAX_LOGPROBS), sizeof *a->pairs);
+    /* room for likeliest tokens of all; where ids are scored, too, they go sooner */
+    a->pairs_cap = a->out_cap * (1 + SL_MAX_LOGPROBS) + SL_MAX_REPORTED;
+    a->pairs = sl_alloc(a->pairs_cap, sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
     a->moe = sl_alloc(a->m->n_layers, 1);
     sl_head_init(&a->head, &a->w->plan, a->w->id, a->m->vocab);

@@ -41,7 +41,8 @@ typedef struct sl_slot {
     uint32_t *tokens;  /* ids; room for all it may generate */
     uint32_t n_prompt; /* of those given: the rest was generated before it came here */
     bool want_logits, want_logprobs, want_prompt_logprobs;
-    uint32_t n_top; /* likeliest tokens reported with a token */
+    sl_report report; /* what a token comes with: */
+    uint32_t *scored; /* owned; the report points to it */
     sl_sampling sampling;
     sl_logit_bias *bias; /* owned; sampling points to it, as it does to: */
     uint32_t *bad;
@@ -123,8 +124,8 @@ struct sl_attn {
     sl_mem head_rows;         /* [HEAD_ROWS][d_model], normed */
     float *logits;            /* [HEAD_ROWS][vocab] */
     sl_wire_token *out;       /* tokens of this step for the coordinator */
-    sl_logprob *pairs;        /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
-    uint32_t n_out, out_cap, n_pairs;
+    sl_logprob *pairs;        /* [pairs_cap] of them */
+    uint32_t n_out, out_cap, n_pairs, pairs_cap;
     uint32_t n_experts;     /* expert workers */
     uint32_t *expert_index; /* [workers of the plan] by id: index among them, or UINT32_MAX */
     uint8_t *lost;          /* [workers of the plan] by id: an expert worker that is gone, or that

@@ -20,7 +20,7 @@ static void send_logits(sl_pass *p, const sl_slot *s, uint32_t first_pos, uint32
 static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
     sl_attn *a = p->attn;
     const sl_history past = {s->tokens, s->life->tokens, s->n_prompt};
-    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+    sl_logprob logprobs[SL_MAX_REPORTED];
     sl_slot_spare_stops(s, s->life->tokens);
     sl_guided_may may = s->guide ? sl_guided_mask(a, s) : SL_GUIDED_DRAW;
     if (may == SL_GUIDED_STUCK) return;
@@ -38,23 +38,23 @@ static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
         return;
     }
     if (s->guide && !sl_guided_take(s, id)) return;
-    if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
-    sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);
+    if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, &s->report, &a->scratch, logprobs);
+    sl_slot_append(a, s, id, logprobs, s->want_logprobs ? sl_reported(&s->report) : 0);
     sl_guided_go_on(a, s);
 }
 
 /* What row `pos`, whose logits are given, says about the prompt's next token. */
 static void report_prompt_token(sl_pass *p, sl_slot *s, uint32_t pos, const float *logits) {
     sl_attn *a = p->attn;
-    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+    sl_logprob logprobs[SL_MAX_REPORTED];
     uint32_t next = pos + 1;
     if (next >= s->n_prompt || s->life->ends) return;
     if (!isfinite(logits[s->tokens[next]])) {
         sl_slot_break(s, a->m->n_layers, pos);
         return;
     }
-    sl_logprobs(logits, a->m->vocab, s->tokens[next], s->n_top, &a->scratch, logprobs);
-    sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, 1 + s->n_top);
+    sl_logprobs(logits, a->m->vocab, s->tokens[next], &s->report, &a->scratch, logprobs);
+    sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, sl_reported(&s->report));
 }
 
 /* Logits of some columns. */

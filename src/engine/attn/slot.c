@@ -18,10 +18,14 @@ void sl_attn_flush(sl_attn *a) {
     a->n_pairs = 0;
 }
 
+static bool has_room(const sl_attn *a, uint32_t pairs) {
+    return a->n_out < a->out_cap && pairs <= a->pairs_cap - a->n_pairs;
+}
+
 void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t token, sl_finish finish,
                   const sl_logprob *logprobs, uint32_t n) {
-    if (a->n_out == a->out_cap) sl_attn_flush(a);
-    if (a->n_out == a->out_cap) return; /* out of memory: the worker stops */
+    if (!has_room(a, n)) sl_attn_flush(a);
+    if (!has_room(a, n)) return; /* out of memory: the worker stops */
     const bool drawn = token != UINT32_MAX && finish <= SL_FINISH_LENGTH;
     a->out[a->n_out++] = (sl_wire_token){.request = s->request,
                                          .position = position,
@@ -57,6 +61,7 @@ void sl_slot_release(sl_attn *a, sl_slot *s) {
     sl_free(s->bias);
     sl_free(s->bad);
     sl_free(s->only);
+    sl_free(s->scored);
     sl_slots_release(&a->slots, s->life);
     *s = (sl_slot){.life = s->life};
 }

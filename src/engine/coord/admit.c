@@ -41,7 +41,7 @@ static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_r
         .min_tokens = r->p.min_tokens,
         .start = q->sure,
         .root = r->root,
-        .n_top = r->p.n_top,
+        .report = r->p.report,
         .sampling = r->p.sampling,
         .n_tokens = sl_admit_known(q),
         .n_pages = q->n_pages,

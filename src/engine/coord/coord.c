@@ -32,7 +32,7 @@ static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_to
     return SL_OK;
 }
 
-/* The answer cannot take the shape that was asked for. */
+/* The answer cannot take the shape that was asked for, or nothing may be drawn. */
 static sl_status report_shapeless(sl_engine *e, sl_request *r, const sl_wire_token *t,
                                   sl_err *err) {
     static const struct {
@@ -50,12 +50,10 @@ static sl_status report_shapeless(sl_engine *e, sl_request *r, const sl_wire_tok
         [SL_SHAPE_STRANGE] = {SL_ERR_INTERNAL,
                               "structured output: the answer so far is none of the grammar"},
         [SL_SHAPE_EXCLUDED] = {SL_ERR_UNSUPPORTED,
-                               "no token is left to draw: allowed_token_ids, bad_words, min_tokens "
-                               "and structured output exclude all of them"}};
-    const sl_sampling *s = &r->p.sampling;
-    const bool excludes = s->n_allowed || s->n_bad || r->p.min_tokens;
+                               "no token is left to draw: allowed_token_ids, bad_words, ends that "
+                               "come too early and structured output exclude all of them"}};
     if (t->token >= SL_SHAPE_FATES || t->n_logprobs ||
-        !(t->token == SL_SHAPE_EXCLUDED ? excludes : r->p.shape != NULL))
+        (t->token != SL_SHAPE_EXCLUDED && !r->p.shape))
         return sl_fail(err, SL_ERR_PROTOCOL, "shape of request %llu: fate %u",
                        (unsigned long long)t->request, t->token);
     sl_coord_finish(e, r, SL_FINISH_ERROR, fate[t->token].status, fate[t->token].text);
@@ -84,7 +82,7 @@ static sl_status on_prompt_token(sl_engine *e, sl_request *r, const sl_wire_toke
                                  const sl_logprob *pairs, sl_err *err) {
     if (!r->p.prompt_logprobs || t->position > r->n_prompt_reported + 1 || t->position == 0 ||
         t->token != r->p.prompt[t->position] || t->finish != SL_FINISH_NONE ||
-        t->n_logprobs != 1 + r->p.n_top)
+        t->n_logprobs != sl_reported(&r->p.report))
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "report of token %u at %u in the prompt of request "
                        "%llu",
@@ -126,7 +124,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
     if (t->finish == SL_FINISH_ERROR)
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %u ends request %llu with an error", id,
                        (unsigned long long)t->request);
-    if (t->n_logprobs != (has_token && r->p.logprobs ? 1 + r->p.n_top : 0))
+    if (t->n_logprobs != (has_token && r->p.logprobs ? sl_reported(&r->p.report) : 0))
         return sl_fail(err, SL_ERR_PROTOCOL, "%u log-probabilities for request %llu", t->n_logprobs,
                        (unsigned long long)t->request);
     if (has_token &&

@@ -29,14 +29,14 @@ typedef struct sl_request {
     uint64_t id;
     uint32_t place;
     char name[65];
-    sl_request_params
-        p; /* prompt and stop point to `tokens` and `stop`, the sampling to what is behind them */
+    sl_request_params p; /* prompt and stop point to `tokens` and `stop`, sampling and report to
+                          * what is behind them */
     uint32_t *stop;
     sl_logit_bias *bias;
-    uint32_t *allowed, *bad;
+    uint32_t *allowed, *bad, *scored;
     uint32_t n_prompt_reported; /* highest position of the prompt that was reported */
     uint32_t *tokens;           /* prompt and generated: what it is recomputed from */
-    void *arrays;               /* what stop, tokens and those of the sampling are in */
+    void *arrays;               /* what stop, tokens and those behind them are in */
     uint32_t n_before;          /* generated before it was last submitted */
     uint64_t queued_us;         /* how long it waited for its first start */
     uint64_t started_us;        /* last; 0: a token was drawn since */

@@ -296,10 +296,9 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
     sl_status st = check_ids("prompt", p->prompt, p->n_prompt, e->spec.vocab, err);
     if (st == SL_OK) st = check_ids("drawn", p->drawn, p->n_drawn, e->spec.vocab, err);
     if (st != SL_OK) return st;
-    if (p->n_top > SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab))
-        return sl_fail(err, SL_ERR_ARG, "logprobs: %u likeliest tokens, limit %u", p->n_top,
-                       SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab));
-    if (!p->logprobs && (p->n_top > 0 || p->prompt_logprobs))
+    st = sl_report_check(&p->report, e->spec.vocab, err);
+    if (st != SL_OK) return st;
+    if (!p->logprobs && (sl_reported(&p->report) > 1 || p->prompt_logprobs))
         return sl_fail(err, SL_ERR_ARG, "logprobs: not asked for, but their details are");
     size_t n_shape = sl_shared_bytes(p->shape).len;
     if (n_shape > SL_MAX_SHAPE)

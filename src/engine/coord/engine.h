@@ -97,8 +97,8 @@ typedef struct sl_request_event {
     uint64_t request;
     const uint32_t *tokens;
     uint32_t n;
-    /* With logprobs asked for: of each token itself, then n_top likeliest, [n][1 + n_top]; else
-     * NULL. Borrowed for the call. */
+    /* With logprobs asked for: what each token comes with, [n][sl_reported]; else NULL. Borrowed
+     * for the call. */
     const sl_logprob *logprobs;
     /* Not 0: no new token, but what was asked about the prompt's token at this position. They come
      * in order, once each, before the first new token. */
@@ -122,7 +122,7 @@ typedef struct sl_request_params {
     bool ignore_eos;
     bool logprobs;        /* events carry log-probabilities */
     bool prompt_logprobs; /* with logprobs: those of the prompt from its second token on, too */
-    uint32_t n_top;       /* with logprobs: <= SL_MAX_LOGPROBS and the vocabulary */
+    sl_report report;     /* with logprobs: what a token comes with; ids are copied */
     const uint32_t *stop; /* further ids that end generation; copied */
     uint32_t n_stop;      /* <= SL_MAX_STOP_IDS */
     uint32_t min_tokens;  /* <= max_tokens: so many come before an end is drawn */

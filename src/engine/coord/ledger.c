@@ -19,7 +19,7 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     r->arrays = sl_alloc_arrays(
         SL_ARRAY(r->stop, p->n_stop), SL_ARRAY(r->tokens, (size_t)p->n_prompt + p->max_tokens),
         SL_ARRAY(r->bias, p->sampling.n_bias), SL_ARRAY(r->allowed, p->sampling.n_allowed),
-        SL_ARRAY(r->bad, p->sampling.n_bad));
+        SL_ARRAY(r->bad, p->sampling.n_bad), SL_ARRAY(r->scored, p->report.n_scored));
     if (!r->arrays) {
         sl_request_free(r);
         return NULL;
@@ -36,6 +36,9 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     r->n_prompt_reported = p->n_prompt_reported;
     r->p.stop = r->stop;
     copy_sampling(r, &p->sampling);
+    if (p->report.n_scored)
+        memcpy(r->scored, p->report.scored, p->report.n_scored * sizeof *r->scored);
+    r->p.report.scored = r->scored;
     r->p.shape = sl_shared_hold(p->shape);
     return r;
 }
