@@ -351,32 +351,6 @@ enum MHD_Result sl_call_advance(sl_call *call) {
     return sl_call_reply(call, MHD_HTTP_OK, "application/json", &b);
 }
 
-static sl_status encode_prompt(const sl_call *call, sl_api_prompt *p, sl_ids *out, sl_err *err) {
-    if (sl_api_fills(&call->params)) return sl_call_fill(call, p, out, err);
-    if (p->ids.len == 0)
-        return sl_tokenizer_encode(call->server->o.tokenizer, p->text, true,
-                                   !call->params.no_special, out, err);
-    *out = p->ids;
-    p->ids = (sl_ids){0};
-    return SL_OK;
-}
-
-/* Refuses at once what would take long to tokenize and could never fit. */
-static sl_status check_text(const sl_call *call, sl_api_error *e) {
-    const sl_api_params *p = &call->params;
-    size_t n = 0, limit = call->server->max_text_bytes;
-    for (size_t i = 0; i < p->n_prompts; i++) n = SL_MAX(n, p->prompts[i].text.len);
-    n += p->suffix.len;
-    for (size_t i = 0; i < p->n_messages; i++) n += p->messages[i].content.len;
-    if (n <= limit) return SL_OK;
-    sl_api_error_bad(e, p->kind == SL_API_CHAT ? "messages" : "prompt",
-                     "This model's maximum context length is %" PRIu32
-                     " tokens (--ctx); they cannot hold a text of %zu bytes.",
-                     call->server->limits.context, n);
-    e->code = "context_length_exceeded";
-    return SL_ERR_LIMIT;
-}
-
 /* What a request says of reasoning, to the template in its own words; one that it does not know is
  * refused. */
 static sl_status choose_reasoning(const sl_call *call, sl_chat_options *o, sl_api_error *e) {
@@ -444,8 +418,9 @@ static sl_status encode_messages(sl_call *call, sl_chat_options options, const c
 
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
-    sl_status st = check_text(call, e);
+    sl_status st = sl_call_check_text(call, e);
     if (st == SL_OK) st = sl_call_take_fill(call, e);
+    if (st == SL_OK) st = sl_call_take_bias(call, e);
     if (st != SL_OK) return st;
     const sl_server_opts *o = &call->server->o;
     sl_api_params *p = &call->params;
@@ -477,7 +452,7 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
         }
     }
     for (size_t i = 0; !chat && st == SL_OK && i < n; i++)
-        st = encode_prompt(call, &p->prompts[i], &call->prompt[i], &err);
+        st = sl_call_encode_prompt(call, &p->prompts[i], &call->prompt[i], &err);
     return st == SL_OK ? SL_OK : sl_api_error_of(e, st, param, err.msg);
 }
 

@@ -253,10 +253,43 @@ static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, bool tr
     return read_ids(v, "prompt", limits->vocab, out, e);
 }
 
-/* A text or an array of ids. */
+/* Whether an array has texts beside ids, and is one prompt. */
+static bool is_mixed(sl_json v) {
+    bool text = false, id = false;
+    for (size_t i = 0; i < sl_json_count(v); i++) {
+        sl_json_kind kind = sl_json_kind_of(sl_json_at(v, i));
+        bool number = kind == SL_JSON_INT || kind == SL_JSON_REAL;
+        text |= kind == SL_JSON_STRING;
+        id |= number;
+        if (kind != SL_JSON_STRING && !number) return false;
+    }
+    return text && id;
+}
+
+/* Its texts become tokens later, what else it has is known to be ids then. */
+static sl_status read_mixed(sl_json v, const sl_api_limits *limits, bool truncate,
+                            sl_api_prompt *out, sl_api_error *e) {
+    size_t n = sl_json_count(v);
+    if (!truncate && n > limits->context) return refuse_long_list("prompt", n, limits, e);
+    for (size_t i = 0; i < n; i++) {
+        sl_json part = sl_json_at(v, i);
+        uint64_t id = 0;
+        if (sl_json_kind_of(part) == SL_JSON_STRING) continue;
+        if (!sl_json_as_u64(part, &id) || id >= limits->vocab)
+            return sl_api_error_bad(e, "prompt",
+                                    "prompt[%zu]: neither a string nor a token id below %" PRIu32,
+                                    i, limits->vocab);
+    }
+    out->mixed = v;
+    (void)sl_json_as_span(sl_json_at(v, 0), &out->text);
+    return SL_OK;
+}
+
+/* A text, or an array of ids, or of both. */
 static sl_status read_one_prompt(sl_json v, const sl_api_limits *limits, bool truncate,
                                  sl_api_prompt *out, sl_api_error *e) {
     if (sl_json_as_span(v, &out->text)) return SL_OK;
+    if (is_mixed(v)) return read_mixed(v, limits, truncate, out, e);
     if (sl_json_kind_of(v) == SL_JSON_ARRAY && sl_json_count(v) > 0)
         return read_prompt_ids(v, limits, truncate, &out->ids, e);
     if (sl_json_kind_of(v) == SL_JSON_ARRAY)
@@ -269,7 +302,7 @@ static sl_status read_prompt(sl_json root, const sl_api_limits *limits, sl_api_p
     sl_json v = sl_json_get(root, "prompt");
     if (sl_json_kind_of(v) <= SL_JSON_NULL) return sl_api_error_bad(e, "prompt", "prompt: missing");
     sl_json_kind first = sl_json_kind_of(sl_json_at(v, 0));
-    bool many = first == SL_JSON_STRING || first == SL_JSON_ARRAY;
+    bool many = (first == SL_JSON_STRING || first == SL_JSON_ARRAY) && !is_mixed(v);
     size_t n = many ? sl_json_count(v) : 1;
     if (n * p->n > SL_API_MAX_CHOICES)
         return sl_api_error_bad(e, many && p->n == 1 ? "prompt" : "n",
@@ -577,6 +610,7 @@ sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) {
     for (size_t i = 0; i < p->n_prompts; i++) {
         sl_api_prompt *prompt = &p->prompts[i];
         sl_ids_free(&prompt->ids);
+        prompt->mixed = (sl_json){0};
         if (!prompt->text.data) continue;
         size_t n = SL_MIN(prompt->text.len, most);
         memcpy(kept + i * most, prompt->text.data, n);
@@ -587,6 +621,9 @@ sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) {
     p->file = NULL;
     p->n_files = 0;
     p->suffix = (sl_span){0};
+    sl_free(p->bias_text);
+    p->bias_text = NULL;
+    p->n_bias_texts = 0;
     memset(p->stop, 0, sizeof p->stop);
     sl_json_doc_free(p->doc);
     p->doc = NULL;
@@ -603,6 +640,7 @@ void sl_api_params_free(sl_api_params *p) {
     sl_free(p->bias);
     sl_free(p->allowed);
     sl_free(p->bad);
+    sl_free(p->bias_text);
     sl_free(p->kept);
     sl_ids_free(&p->ids);
     sl_jbuf_free(&p->extra.echo);
@@ -671,15 +709,19 @@ void sl_api_write_side(sl_jbuf *b, const sl_api_limits *limits) {
     sl_jbuf_fmt(b, "{\"enum\":[\"left\",\"right\",null]}");
 }
 
-/* A text, token ids, or several of these. */
+/* A text, token ids, ids with texts between them, or several of these. */
 void sl_api_write_prompt(sl_jbuf *b, const sl_api_limits *limits) {
-    char one[160];
+    char id[64], one[320];
+    snprintf(id, sizeof id, "{\"type\":\"integer\",\"minimum\":0,\"maximum\":%" PRIu32 "}",
+             limits->vocab - 1);
     snprintf(
         one, sizeof one,
-        "{\"type\":\"string\"},{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"integer\","
-        "\"minimum\":0,\"maximum\":%" PRIu32 "}}",
-        limits->vocab - 1);
-    sl_jbuf_fmt(b,
-                "{\"anyOf\":[%s,{\"type\":\"array\",\"maxItems\":%u,\"items\":{\"anyOf\":[%s]}}]}",
-                one, SL_API_MAX_CHOICES, one);
+        "{\"type\":\"string\"},{\"type\":\"array\",\"contains\":{\"type\":\"integer\"},\"items\":{"
+        "\"anyOf\":[{\"type\":\"string\"},%s]}}",
+        id);
+    sl_jbuf_fmt(
+        b,
+        "{\"anyOf\":[%s,{\"type\":\"array\",\"minItems\":1,\"maxItems\":%u,\"items\":{\"anyOf\":"
+        "[%s]}}]}",
+        one, SL_API_MAX_CHOICES, one);
 }

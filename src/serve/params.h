@@ -42,7 +42,15 @@ typedef enum sl_api_shape {
 typedef struct sl_api_prompt {
     sl_span text; /* when ids is empty */
     sl_ids ids;
+    sl_json mixed; /* or present: an array of texts and ids, which follow one another; `text` is the
+                      first one where that is a text */
 } sl_api_prompt;
+
+/* A bias of all tokens of a text. */
+typedef struct sl_api_bias {
+    sl_span text;
+    float bias;
+} sl_api_bias;
 
 /* What only some dialects have. */
 typedef struct sl_api_extra {
@@ -82,9 +90,11 @@ typedef struct sl_api_params {
     bool echo_message; /* with go_on: and begins with it */
     uint32_t n_top;    /* with logprobs: in the answer, unless ids are scored in their place: */
     uint32_t scored[SL_MAX_SCORED], n_scored;
-    sl_logit_bias *bias; /* owned; sampling points to it, as it does to: */
+    sl_logit_bias *bias; /* owned, ascending ids; sampling points to it, as it does to: */
     uint32_t *allowed, *bad;
-    sl_json bad_words; /* an array of texts that `bad` is made of (bad_words.c), or absent */
+    sl_json bad_words;      /* an array of texts that `bad` is made of (bad_words.c), or absent */
+    sl_api_bias *bias_text; /* [n_bias_texts], owned: to become ids */
+    size_t n_bias_texts;
     bool has_seed;
     sl_sampling sampling; /* seed only valid with has_seed */
     sl_span stop[SL_STOP_MAX_STRINGS];
@@ -131,6 +141,10 @@ bool sl_api_serves(const sl_api_limits *limits, const char *model);
 bool sl_api_scores_prompt(const sl_api_params *p);
 uint32_t sl_api_stride(const sl_api_params *p);
 sl_report sl_api_report(const sl_api_params *p);
+
+/* A bias of one more token, or the same again: SL_ERR_ARG when it has another one, SL_ERR_LIMIT
+ * beyond SL_MAX_LOGIT_BIAS, SL_ERR_NOMEM. */
+sl_status sl_api_add_bias(sl_api_params *p, uint32_t id, float bias) SL_MUST_CHECK;
 
 /* On failure *e says what to answer, and nothing is left to free. */
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,

@@ -80,37 +80,100 @@ static sl_status refuse_keys(sl_json v, const sl_api_limits *limits, sl_api_erro
                             n > 1 ? "are not token ids" : "is not a token id", limits->vocab);
 }
 
-static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_params *p,
-                           sl_api_error *e) {
-    sl_err err = {0};
-    sl_json v = {0};
+sl_status sl_api_add_bias(sl_api_params *p, uint32_t id, float bias) {
+    uint32_t n = p->sampling.n_bias, at = n;
+    while (at > 0 && p->bias[at - 1].id > id) at--;
+    if (at > 0 && p->bias[at - 1].id == id)
+        return p->bias[at - 1].bias == bias ? SL_OK : SL_ERR_ARG;
+    if (n == SL_MAX_LOGIT_BIAS) return SL_ERR_LIMIT;
+    if (!p->bias) p->bias = sl_alloc(SL_MAX_LOGIT_BIAS, sizeof *p->bias);
+    if (!p->bias) return SL_ERR_NOMEM;
+    memmove(p->bias + at + 1, p->bias + at, (n - at) * sizeof *p->bias);
+    p->bias[at] = (sl_logit_bias){id, bias};
+    p->sampling.bias = p->bias;
+    p->sampling.n_bias++;
+    return SL_OK;
+}
+
+static sl_status read_one_bias(sl_json v, const char *whose, float *out, sl_api_error *e) {
+    double bias = 0;
+    if (!sl_json_as_f64(v, &bias) || !(bias >= -SL_MAX_BIAS && bias <= SL_MAX_BIAS))
+        return sl_api_error_bad(e, "logit_bias",
+                                "logit_bias: the value of %.32s is not a number of -%d..%d", whose,
+                                SL_MAX_BIAS, SL_MAX_BIAS);
+    *out = (float)bias;
+    return SL_OK;
+}
+
+static sl_status put_bias(sl_api_params *p, uint32_t id, float bias, sl_api_error *e) {
+    sl_status st = sl_api_add_bias(p, id, bias);
+    if (st == SL_ERR_ARG)
+        return sl_api_error_bad(e, "logit_bias", "logit_bias: id %" PRIu32 " twice", id);
+    return st == SL_OK ? SL_OK : sl_api_error_of(e, st, "logit_bias", NULL);
+}
+
+/* OpenAI's form: {"ID": number}. */
+static sl_status read_bias_map(sl_json v, const sl_api_limits *limits, sl_api_params *p,
+                               sl_api_error *e) {
     void *iter = NULL;
     const char *key;
-    if (sl_json_object(root, "logit_bias", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
-        return sl_api_field_error(e, "logit_bias", &err);
-    size_t n = v.value ? sl_json_count(v) : 0;
+    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
+        uint32_t id = 0;
+        float bias = 0;
+        if (!parse_id(key, limits->vocab, &id)) return refuse_keys(v, limits, e);
+        for (uint32_t i = 0; i < p->sampling.n_bias; i++) /* "1" and "01" */
+            if (p->bias[i].id == id)
+                return sl_api_error_bad(e, "logit_bias", "logit_bias: id %" PRIu32 " twice", id);
+        sl_status st = read_one_bias(f, key, &bias, e);
+        if (st == SL_OK) st = put_bias(p, id, bias, e);
+        if (st != SL_OK) return st;
+    }
+    return SL_OK;
+}
+
+/* llama.cpp's: [[ID or TEXT, number]], where a text stands for each of its tokens. */
+static sl_status read_bias_list(sl_json v, const sl_api_limits *limits, sl_api_params *p,
+                                sl_api_error *e) {
+    size_t n = sl_json_count(v);
+    p->bias_text = sl_alloc(n, sizeof *p->bias_text);
+    if (!p->bias_text) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    for (size_t i = 0; i < n; i++) {
+        sl_json pair = sl_json_at(v, i), whose = sl_json_at(pair, 0);
+        sl_api_bias *text = &p->bias_text[p->n_bias_texts];
+        char name[32];
+        uint64_t id = 0;
+        float bias = 0;
+        snprintf(name, sizeof name, "[%zu]", i);
+        bool is_text = sl_json_as_span(whose, &text->text);
+        bool is_id = sl_json_as_u64(whose, &id) && id < limits->vocab;
+        if (sl_json_kind_of(pair) != SL_JSON_ARRAY || sl_json_count(pair) != 2 ||
+            !(is_text || is_id) || (is_text && text->text.len == 0))
+            return sl_api_error_bad(
+                e, "logit_bias", "logit_bias%s: not [ID or TEXT, number] with an id below %" PRIu32,
+                name, limits->vocab);
+        sl_status st = read_one_bias(sl_json_at(pair, 1), name, &bias, e);
+        if (st == SL_OK && is_id) st = put_bias(p, (uint32_t)id, bias, e);
+        if (st != SL_OK) return st;
+        text->bias = bias;
+        p->n_bias_texts += is_text;
+    }
+    return SL_OK;
+}
+
+static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                           sl_api_error *e) {
+    sl_json v = sl_json_get(root, "logit_bias");
+    sl_json_kind kind = sl_json_kind_of(v);
+    if (kind <= SL_JSON_NULL) return SL_OK;
+    if (kind != SL_JSON_OBJECT && kind != SL_JSON_ARRAY)
+        return sl_api_error_bad(e, "logit_bias", "logit_bias: neither an object nor an array");
+    size_t n = sl_json_count(v);
     if (n > SL_MAX_LOGIT_BIAS)
         return sl_api_error_bad(e, "logit_bias", "logit_bias: %zu ids, limit %u", n,
                                 SL_MAX_LOGIT_BIAS);
     if (n == 0) return SL_OK;
-    p->bias = sl_alloc(n, sizeof *p->bias);
-    if (!p->bias) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
-    p->sampling.bias = p->bias;
-    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
-        uint32_t id = 0, at = p->sampling.n_bias;
-        double bias = 0;
-        if (!parse_id(key, limits->vocab, &id)) return refuse_keys(v, limits, e);
-        if (!sl_json_as_f64(f, &bias) || !(bias >= -SL_MAX_BIAS && bias <= SL_MAX_BIAS))
-            return sl_api_error_bad(e, "logit_bias",
-                                    "logit_bias: the value of %.32s is not a number of -%d..%d",
-                                    key, SL_MAX_BIAS, SL_MAX_BIAS);
-        for (; at > 0 && p->bias[at - 1].id > id; at--) p->bias[at] = p->bias[at - 1];
-        if (at > 0 && p->bias[at - 1].id == id)
-            return sl_api_error_bad(e, "logit_bias", "logit_bias: id %" PRIu32 " twice", id);
-        p->bias[at] = (sl_logit_bias){id, (float)bias};
-        p->sampling.n_bias++;
-    }
-    return SL_OK;
+    return kind == SL_JSON_OBJECT ? read_bias_map(v, limits, p, e)
+                                  : read_bias_list(v, limits, p, e);
 }
 
 static sl_status read_allowed(sl_json root, const sl_api_limits *limits, sl_api_params *p,
@@ -195,12 +258,19 @@ void sl_api_write_seed(sl_jbuf *b, const sl_api_limits *limits) {
 }
 
 void sl_api_write_bias(sl_jbuf *b, const sl_api_limits *limits) {
-    (void)limits;
+    sl_jbuf_fmt(
+        b,
+        "{\"anyOf\":[{\"type\":\"object\",\"maxProperties\":%u,\"propertyNames\":{\"pattern\":"
+        "\"^[0-9]{1,10}$\"},\"additionalProperties\":{\"type\":\"number\",\"minimum\":-%d,"
+        "\"maximum\":%d}},",
+        SL_MAX_LOGIT_BIAS, SL_MAX_BIAS, SL_MAX_BIAS);
     sl_jbuf_fmt(b,
-                "{\"type\":\"object\",\"maxProperties\":%u,\"propertyNames\":{\"pattern\":"
-                "\"^[0-9]{1,10}$\"},\"additionalProperties\":{\"type\":\"number\",\"minimum\":-%d,"
-                "\"maximum\":%d}}",
-                SL_MAX_LOGIT_BIAS, SL_MAX_BIAS, SL_MAX_BIAS);
+                "{\"type\":\"array\",\"maxItems\":%u,\"items\":{\"type\":\"array\",\"minItems\":2,"
+                "\"maxItems\":2,\"prefixItems\":[{\"anyOf\":[{\"type\":\"integer\",\"minimum\":0,"
+                "\"maximum\":%" PRIu32
+                "},{\"type\":\"string\",\"minLength\":1}]},{\"type\":\"number\","
+                "\"minimum\":-%d,\"maximum\":%d}]}}]}",
+                SL_MAX_LOGIT_BIAS, limits->vocab - 1, SL_MAX_BIAS, SL_MAX_BIAS);
 }
 
 void sl_api_write_allowed(sl_jbuf *b, const sl_api_limits *limits) {

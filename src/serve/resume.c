@@ -183,6 +183,7 @@ static sl_status read_again(const sl_kept *k, sl_call *call, sl_api_error *e) {
     if (st == SL_OK) st = sl_call_take_budget(call, e);
     if (st == SL_OK) st = sl_call_take_bad_words(call, e);
     if (st == SL_OK) st = sl_call_take_fill(call, e);
+    if (st == SL_OK) st = sl_call_take_bias(call, e);
     if (st != SL_OK) return st;
     st = sl_choices_create(call, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);

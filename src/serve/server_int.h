@@ -401,6 +401,9 @@ int sl_call_given_thought(const sl_call *call);
 sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, const sl_chat *chat,
                          char out[SL_FINGERPRINT_BYTES], sl_err *err) SL_MUST_CHECK;
 
+/* bias.c: texts of logit_bias become the ids of their tokens, each with the same bias. */
+sl_status sl_call_take_bias(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+
 /* timings.c: how long an answer takes */
 /* What is said of it from now on: call->head.timings. Refuses what only an answer of one choice
  * that nobody can ask for again has. */
@@ -417,6 +420,13 @@ bool sl_call_thinks(const sl_call *call, bool *opened);
 
 /* bad_words.c: the tokens of p->bad_words, into the call's sampling; refuses too many. */
 sl_status sl_call_take_bad_words(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+
+/* prompts.c */
+/* Refuses at once what would take long to tokenize and could never fit. */
+sl_status sl_call_check_text(const sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* One prompt as ids; takes those that it has. */
+sl_status sl_call_encode_prompt(const sl_call *call, sl_api_prompt *p, sl_ids *out,
+                                sl_err *err) SL_MUST_CHECK;
 
 /* fill.c: answers that stand between two texts */
 /* Refuses them where the model's tokenizer has no tokens for that; else their ends become ids that

@@ -303,6 +303,11 @@ bool sl_tokenizer_added_at(const sl_tokenizer *tok, size_t i, sl_tokenizer_added
     return true;
 }
 
+sl_status sl_tokenizer_begin(const sl_tokenizer *tok, sl_ids *out, sl_err *err) {
+    if (tok->n_before == 0 || sl_ids_copy(out, tok->before, tok->n_before)) return SL_OK;
+    return sl_fail(err, SL_ERR_NOMEM, "%zu tokens", tok->n_before);
+}
+
 int64_t sl_tokenizer_begins_with(const sl_tokenizer *tok) {
     return tok->n_before ? (int64_t)tok->before[0] : -1;
 }

@@ -97,7 +97,10 @@ typedef struct sl_tokenizer_added {
 } sl_tokenizer_added;
 bool sl_tokenizer_added_at(const sl_tokenizer *tok, size_t i, sl_tokenizer_added *out);
 
-/* The first token that every text gets in front, -1: none; and whether it is SentencePiece's shape.
+/* Appends the tokens that every text gets in front. SL_ERR_NOMEM. */
+sl_status sl_tokenizer_begin(const sl_tokenizer *tok, sl_ids *out, sl_err *err) SL_MUST_CHECK;
+
+/* The first of these, -1: none; and whether it is SentencePiece's shape.
  */
 int64_t sl_tokenizer_begins_with(const sl_tokenizer *tok);
 bool sl_tokenizer_is_sentencepiece(const sl_tokenizer *tok);

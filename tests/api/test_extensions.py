@@ -299,3 +299,38 @@ def test_every_bad_key_of_a_bias_is_named(server, client):
     with pytest.raises(openai.BadRequestError) as caught:
         complete(client, server, prompt="x", logit_bias={f"a key that is long {i}": 1 for i in range(99)})
     assert "more are not token ids" in caught.value.message
+
+
+def tokens_of(server, text):
+    return httpx.post(server.url + "/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+
+
+def test_texts_and_ids_in_one_prompt(server):
+    ask = lambda prompt, **more: httpx.post(server.url + "/v1/completions", timeout=60,
+                                            json={"prompt": prompt, "max_tokens": 2, "temperature": 0, "return_token_ids": True, **more})
+    ids = lambda *parts: [t for p in parts for t in (tokens_of(server, p) if isinstance(p, str) else [p])]
+    mixed = [7, 8, "Who was", 9, " Jonah<|im_end|>"]
+    choice = ask(mixed).json()["choices"][0]
+    assert choice["prompt_token_ids"] == ids(*mixed) and choice["text"] == ask(ids(*mixed)).json()["choices"][0]["text"]
+    several = ask([["a", 7], "b", [8]], echo=True).json()["choices"]
+    assert [c["prompt_token_ids"] for c in several] == [ids("a", 7), ids("b"), [8]] and several[0]["text"].startswith("a")
+    for bad in (["a", 1 << 30], ["a", -1], ["a", 0.5], ["a", 1, None], ["a", 1, ["b"]]):
+        answer = ask(bad)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "prompt", (bad, answer.text)
+
+
+def test_biases_of_texts(server, client):
+    """A list of pairs, as llama.cpp has it: each token of a text gets the bias."""
+    golden = case(server, "line")
+    ask = lambda bias: ids_of(complete(client, server, prompt=golden["prompt_ids"], max_tokens=8,
+                                       extra_body=extra(logit_bias=bias)).choices[0])
+    plain = ask({})
+    text = httpx.post(server.url + "/detokenize", json={"tokens": plain[2:4]}).json()["prompt"]
+    banned = tokens_of(server, text)
+    assert ask([[text, -100]]) == ask([[i, -100] for i in banned]) == ask({str(i): -100 for i in banned}) != plain
+    assert ask([[text, -100], [banned[0], -100]]) == ask([[text, -100]])
+    for bad in ([["a"]], [["a", 1, 2]], [["", 1]], [["a", 101]], [["a", False]], [[1 << 30, 1]], [[None, 1]], ["a"], "a", [[text, 1], [text, 2]],
+                [["abcdefgh " * 400, 1]] * 2 + [[i, 2] for i in range(900)]):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(bad)
+        assert caught.value.param == "logit_bias", bad

@@ -122,6 +122,8 @@ BODIES = [
     (TEXT, "logprob_token_ids", [], False), (TEXT, "logprob_token_ids", [1] * 129, False), (TEXT, "allowed_token_ids", [1, 1], True), (TEXT, "allowed_token_ids", [], False), (TEXT, "allowed_token_ids", [1 << 30], False),
     (TEXT, "bad_words", ["a"], True), (TEXT, "bad_words", [""], False), (TEXT, "bad_words", [1], False), (TEXT, "bad_words", ["a"] * 1025, False),
     (TEXT, "logit_bias", {"1": 101}, False), (TEXT, "logit_bias", {"a": 1}, False), (TEXT, "prompt", [1, 2], True),
+    (TEXT, "prompt", [1, "a"], True), (TEXT, "prompt", ["a", 1, [2]], False), (TEXT, "prompt", [], False),
+    (TEXT, "logit_bias", [["a", 1], [2, 3]], True), (TEXT, "logit_bias", [["a", 101]], False), (TEXT, "logit_bias", [["a"]], False),
     (TEXT, "prompt", [[1], "a"], True), (TEXT, "prompt", 1, False), (TEXT, "prompt", [1 << 30], False), (TEXT, "prompt", ["a"] * 129, False),
     (TEXT, "truncate_prompt_tokens", -1, True), (TEXT, "truncate_prompt_tokens", 0, False), (TEXT, "truncation_side", "right", True), (TEXT, "truncation_side", "up", False), (TEXT, "seed", -5, True),
     (TEXT, "seed", 0.5, False), (TEXT, "guided_choice", ["a"], True), (TEXT, "guided_choice", [], False), (TEXT, "guided_json", 1, False),

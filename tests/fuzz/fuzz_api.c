@@ -86,6 +86,8 @@ static void check_params(const sl_api_params *p) {
     SL_ASSERT(p->n >= 1 && p->n * SL_MAX(p->n_prompts, 1u) <= SL_API_MAX_CHOICES);
     SL_ASSERT(p->n_files <= SL_API_MAX_FILES && (p->n_files == 0 || p->file));
     for (size_t i = 0; i < p->n_files; i++) SL_ASSERT(p->file[i].text.data);
+    SL_ASSERT(p->n_bias_texts == 0 || p->bias_text);
+    for (size_t i = 0; i < p->n_bias_texts; i++) SL_ASSERT(p->bias_text[i].text.len > 0);
     SL_ASSERT(!(p->suffix.len && (p->echo || p->truncate)));
     SL_ASSERT(p->n_top <= SL_MAX_LOGPROBS && (p->logprobs || p->n_top + p->n_scored == 0));
     const sl_report report = sl_api_report(p);
@@ -93,7 +95,7 @@ static void check_params(const sl_api_params *p) {
     if (p->kind == SL_API_COMPLETION) SL_ASSERT(p->n_prompts > 0);
     for (size_t i = 0; i < p->n_prompts; i++) {
         const sl_ids *ids = &p->prompts[i].ids;
-        SL_ASSERT(ids->len > 0 || p->prompts[i].text.data);
+        SL_ASSERT(ids->len > 0 || p->prompts[i].text.data || p->prompts[i].mixed.value);
         for (size_t j = 0; j < ids->len; j++) SL_ASSERT(ids->data[j] < limits.vocab);
     }
 }
