@@ -93,6 +93,7 @@ void sl_call_unref(sl_call *call) {
     sl_tool_set_free(call->tools);
     sl_shared_let_go(call->shape);
     sl_ids_free(&call->forced);
+    sl_free(call->prompt_text);
     sl_api_params_free(&call->params);
     sl_blocks_free(&call->blocks);
     for (size_t i = 0; i < call->n_prompts; i++) sl_ids_free(&call->prompt[i]);

@@ -669,7 +669,8 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) {
         .blocks = &call->blocks,
         .stored = call->keeps || call->fetched,
         .echo = {(const uint8_t *)call->params.extra.echo.data, call->params.extra.echo.len}};
-    return sl_call_begin_timings(call, e);
+    st = sl_call_begin_timings(call, e);
+    return st == SL_OK ? sl_call_take_text(call, e) : st;
 }
 
 static void read_request(sl_call *call) {

@@ -385,6 +385,7 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
                  {"return_token_ids", &p->return_token_ids},
                  {"return_tokens_as_token_ids", &p->ids_as_tokens},
                  {"timings_per_token", &p->timings_each},
+                 {"verbose", &p->verbose},
                  {"include_reasoning", &reasoning},
                  {"include_stop_str_in_output", &p->include_stop},
                  {"skip_special_tokens", &skip},
@@ -401,6 +402,8 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
         return sl_api_error_bad(e, "include_reasoning",
                                 "include_reasoning: false, and skip_special_tokens, too, with "
                                 "which no reasoning is told apart");
+    if (p->verbose && p->stream)
+        return sl_api_error_bad(e, "verbose", "verbose: not with \"stream\": true");
     return read_beginning(root, p, e);
 }
 

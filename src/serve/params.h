@@ -83,6 +83,7 @@ typedef struct sl_api_params {
     bool echo, logprobs;
     bool prompt_logprobs; /* of the tokens of the prompt, with so many of the likeliest: */
     uint32_t n_prompt_top;
+    bool verbose;        /* the answer has the text of its prompt */
     bool timings_each;   /* every chunk says how long it took so far, and the answer how long */
     bool ids_as_tokens;  /* log-probabilities name tokens by their ids */
     bool hide_reasoning; /* chat: it is counted and not shown */

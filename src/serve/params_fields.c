@@ -38,6 +38,7 @@ static const struct rule {
     {"return_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"return_tokens_as_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"return_progress", RULE_BOOL, BOTH, 0}, /* nobody knows it before the first token */
+    {"verbose", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"timings_per_token", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"user", RULE_IGNORE, BOTH},
     {"metadata", RULE_IGNORE, BOTH},

@@ -57,3 +57,25 @@ sl_status sl_call_check_text(const sl_call *call, sl_api_error *e) {
     e->code = "context_length_exceeded";
     return SL_ERR_LIMIT;
 }
+
+sl_status sl_call_take_text(sl_call *call, sl_api_error *e) {
+    sl_err err = {0};
+    size_t n = 0;
+    sl_ids known = {0}; /* padding of the embedding stands for no text */
+    if (!call->params.verbose) return SL_OK;
+    if (call->n_prompts != 1)
+        return sl_api_error_bad(e, "verbose", "verbose: %zu prompts, only an answer to one has it",
+                                call->n_prompts);
+    const sl_tokenizer *tok = call->server->o.tokenizer;
+    const sl_ids *ids = &call->prompt[0];
+    sl_status st = SL_OK;
+    for (size_t i = 0; st == SL_OK && i < ids->len; i++)
+        if (ids->data[i] < sl_tokenizer_vocab_size(tok))
+            st = sl_ids_push(&known, ids->data[i], &err);
+    if (st == SL_OK)
+        st = sl_tokenizer_decode(tok, known.data, known.len, false, &call->prompt_text, &n, &err);
+    sl_ids_free(&known);
+    if (st != SL_OK) return sl_api_error_of(e, st, "verbose", err.msg);
+    call->head.prompt_text = (sl_span){(const uint8_t *)call->prompt_text, n};
+    return SL_OK;
+}

@@ -61,6 +61,7 @@ typedef struct sl_reply_head {
     const sl_reply_usage *so_far; /* or, when not NULL, the usage so far */
 
     const sl_reply_timings *timings; /* NULL: nobody asked */
+    sl_span prompt_text;             /* NULL data: nobody asked */
     bool timings_each;               /* in every chunk, not in the last one alone */
 
     /* of dialects whose answers are blocks */

@@ -223,6 +223,7 @@ struct sl_call {
     sl_tool_set *tools; /* that may be called; NULL: none */
     sl_shared *shape;   /* what its answers are to be like; NULL: anything */
     sl_ids forced;      /* what the prompt ends with: the beginning of a call, part of the answer */
+    char *prompt_text;  /* of the prompt, for who asked; NULL: nobody did */
     char id[48];        /* "chatcmpl-..." */
     sl_reply_head head;
     sl_reply_usage usage;     /* of the chunks so far */
@@ -427,6 +428,9 @@ sl_status sl_call_check_text(const sl_call *call, sl_api_error *e) SL_MUST_CHECK
 /* One prompt as ids; takes those that it has. */
 sl_status sl_call_encode_prompt(const sl_call *call, sl_api_prompt *p, sl_ids *out,
                                 sl_err *err) SL_MUST_CHECK;
+
+/* The text of the prompt, special tokens written out, for an answer that is to have it. */
+sl_status sl_call_take_text(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 
 /* fill.c: answers that stand between two texts */
 /* Refuses them where the model's tokenizer has no tokens for that; else their ends become ids that

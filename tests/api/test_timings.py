@@ -26,8 +26,8 @@ def check(said, n, usage):
     assert metrics["time_to_first_token_ms"] >= timings["prompt_ms"] + metrics["queue_time_ms"] - 1
     if n > 1 and timings["predicted_ms"] > 0:
         assert metrics["mean_itl_ms"] == pytest.approx(timings["predicted_ms"] / (n - 1), rel=1e-3)
-        assert timings["predicted_per_second"] == pytest.approx(1e3 * n / timings["predicted_ms"], rel=1e-3)
-        assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / n, rel=1e-3)
+        assert timings["predicted_per_second"] == pytest.approx(1e3 * (n - 1) / timings["predicted_ms"], rel=1e-3)
+        assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / (n - 1), rel=1e-3)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -70,3 +70,21 @@ def test_every_answer_with_the_option(make_server):
     assert "timings" not in HTTP.post(server.url + "/v1/completions", json=body, **key).json()
     refused = HTTP.post(server.url + "/v1/completions", json={**body, "timings_per_token": True}, headers={"Idempotency-Key": "l"})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "timings_per_token"
+
+
+def test_one_token_took_no_time(server):
+    answer = ask(server, "/v1/completions", max_tokens=1, timings_per_token=True).json()
+    assert answer["timings"]["predicted_per_second"] == answer["timings"]["predicted_per_token_ms"] == 0
+    assert answer["metrics"]["mean_itl_ms"] is None and all(v is not None for v in answer["timings"].values())
+
+
+def test_the_prompts_text(server):
+    """`verbose`: what the template made of the messages."""
+    answer = ask(server, "/v1/chat/completions", verbose=True).json()
+    ids = HTTP.post(server.url + "/tokenize", json={"messages": MESSAGES}).json()["tokens"]
+    assert answer["__verbose"] == HTTP.post(server.url + "/detokenize", json={"tokens": ids}).json()
+    assert "__verbose" not in ask(server, "/v1/chat/completions", verbose=False).json()
+    assert ask(server, "/v1/completions", verbose=True, prompt="a<|im_end|>").json()["__verbose"] == {"prompt": "a<|im_end|>"}
+    for more in ({"stream": True}, {"prompt": ["a", "b"]}, {"verbose": 1}):
+        refused = ask(server, "/v1/completions", **{"verbose": True, **more})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "verbose"
