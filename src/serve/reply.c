@@ -114,7 +114,7 @@ static void put_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage u) {
 /* ,"NAME":OF/BY; without something to divide by what is `otherwise`. */
 static void put_rate(sl_jbuf *b, const char *name, double of, double by, const char *otherwise) {
     if (by > 0)
-        sl_jbuf_fmt(b, ",\"%s\":%.6g", name, of / by);
+        sl_jbuf_fmt(b, ",\"%s\":%.12g", name, of / by);
     else
         sl_jbuf_fmt(b, ",\"%s\":%s", name, otherwise);
 }
@@ -123,16 +123,16 @@ void sl_reply_timings_write(sl_jbuf *b, const sl_reply_timings *t) {
     if (!t) return;
     double prompt = (double)(t->n_prompt - t->n_cached), made = (double)t->n_made;
     double steps = made > 1 ? made - 1 : 0; /* the first token is the prompt's */
-    sl_jbuf_fmt(b, ",\"timings\":{\"cache_n\":%" PRIu64 ",\"prompt_n\":%.0f,\"prompt_ms\":%.6g",
+    sl_jbuf_fmt(b, ",\"timings\":{\"cache_n\":%" PRIu64 ",\"prompt_n\":%.0f,\"prompt_ms\":%.12g",
                 t->n_cached, prompt, 1e3 * t->prompt_s);
     put_rate(b, "prompt_per_token_ms", 1e3 * t->prompt_s, prompt, "0");
     put_rate(b, "prompt_per_second", prompt, t->prompt_s, "0");
-    sl_jbuf_fmt(b, ",\"predicted_n\":%.0f,\"predicted_ms\":%.6g", made, 1e3 * t->made_s);
+    sl_jbuf_fmt(b, ",\"predicted_n\":%.0f,\"predicted_ms\":%.12g", made, 1e3 * t->made_s);
     put_rate(b, "predicted_per_token_ms", 1e3 * t->made_s, steps, "0");
     put_rate(b, "predicted_per_second", steps, t->made_s, "0");
     sl_jbuf_fmt(b,
-                "},\"metrics\":{\"time_to_first_token_ms\":%.6g,\"queue_time_ms\":%.6g,"
-                "\"generation_time_ms\":%.6g",
+                "},\"metrics\":{\"time_to_first_token_ms\":%.12g,\"queue_time_ms\":%.12g,"
+                "\"generation_time_ms\":%.12g",
                 1e3 * t->first_s, 1e3 * t->queued_s, 1e3 * t->made_s);
     put_rate(b, "mean_itl_ms", 1e3 * t->made_s, steps, "null");
     put_rate(b, "tokens_per_second", made, t->prompt_s + t->made_s, "null");
