@@ -188,6 +188,13 @@ static sl_status score_later(sl_choice *c, uint32_t id, const sl_logprob *p) {
                        : st;
 }
 
+/* What is shown beside a token of the answer. */
+static sl_logprob_beside beside(const sl_api_params *p, const sl_logprob *own) {
+    const sl_report r = sl_api_report(p);
+    if (p->n_scored) return (sl_logprob_beside){own + 1 + r.n_top, r.n_scored, true};
+    return (sl_logprob_beside){own + 1, p->n_top, false};
+}
+
 /* n bytes of text have come: the last tokens that are as long say them, those before said nothing.
  */
 static void score_text(sl_choice *c, size_t n) {
@@ -198,7 +205,7 @@ static void score_text(sl_choice *c, size_t n) {
         said += sl_tokenizer_piece(tok, c->mute.data[first - 1]).len;
     for (size_t i = first; i < c->mute.len; i++)
         sl_logprob_text_add(&c->logprobs, tok, c->mute.data[i], c->mute_logprobs.data + i * stride,
-                            asked->n_top, c->offset);
+                            beside(asked, c->mute_logprobs.data + i * stride), c->offset);
     c->mute.len = c->mute_logprobs.len = 0;
 }
 
@@ -405,13 +412,6 @@ static sl_status answer_push(sl_choice *c, uint32_t id) {
     if (st != SL_OK || text.len >= sizeof name) return st; /* no marker is so long */
     snprintf(name, sizeof name, "%.*s", (int)text.len, (const char *)text.data);
     return sl_answer_marker(c->answer, name);
-}
-
-/* What is shown beside a token of the answer. */
-static sl_logprob_beside beside(const sl_api_params *p, const sl_logprob *own) {
-    const sl_report r = sl_api_report(p);
-    if (p->n_scored) return (sl_logprob_beside){own + 1 + r.n_top, r.n_scored, true};
-    return (sl_logprob_beside){own + 1, p->n_top, false};
 }
 
 static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {

@@ -248,6 +248,7 @@ int main(int argc, char **argv) {
     uint64_t first = strtoull(argv[2], NULL, 10), count = strtoull(argv[3], NULL, 10), bad = 0;
     if (sl_model_read_spec(sim_folder, &sim_spec, NULL, &err) != SL_OK)
         return printf("%s\n", err.msg), 1;
+    sim_spec.kv_type = SL_KV_AUTO_ON_CPUS; /* what plans that say none have */
     sl_log_set_level(verbose ? SL_LOG_DEBUG : SL_LOG_ERROR);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (mutate && !set_mutation(mutate)) return 2;
