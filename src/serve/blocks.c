@@ -6,6 +6,7 @@
 sl_blocks sl_blocks_init(void) {
     return (sl_blocks){.text = sl_jbuf_init(),
                        .scores = sl_jbuf_init(),
+                       .raw = sl_jbuf_init(),
                        .name = sl_jbuf_init(),
                        .items = sl_jbuf_init(),
                        .stop = sl_jbuf_init()};
@@ -14,6 +15,7 @@ sl_blocks sl_blocks_init(void) {
 void sl_blocks_free(sl_blocks *k) {
     sl_jbuf_free(&k->text);
     sl_jbuf_free(&k->scores);
+    sl_jbuf_free(&k->raw);
     sl_jbuf_free(&k->name);
     sl_jbuf_free(&k->items);
     sl_jbuf_free(&k->stop);

@@ -18,6 +18,7 @@ typedef struct sl_blocks {
     char call_id[72];  /* of the call */
     uint32_t call;     /* which of the answer */
     uint32_t n;        /* blocks that began; the open one is the last */
+    sl_jbuf raw;       /* what the model wrote, as the dialect shows it; empty: nobody asked */
     sl_jbuf items;     /* those that have ended, as the dialect writes them, with commas between */
     uint64_t sequence; /* events so far, where the dialect counts them */
     const char *finish;

@@ -598,6 +598,13 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     c->ended = true;
 }
 
+/* What its tokens say, special ones written out; false: no memory. */
+static bool raw_text(const sl_choice *c, char **out, size_t *n) {
+    sl_err err = {0};
+    return sl_tokenizer_decode(c->call->server->o.tokenizer, c->shown.data, c->shown.len, false,
+                               out, n, &err) == SL_OK;
+}
+
 void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
     sl_jbuf logprobs = sl_jbuf_init();
     sl_logprob_text_write(&c->logprobs, &logprobs);
@@ -605,6 +612,9 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
     sl_reply_ids ids = ids_of(c, d->kind != SL_API_CHAT, true);
     ids.whole = true;
     ids.scores = scores_of(c);
+    char *raw = NULL;
+    size_t n_raw = 0;
+    if (c->call->params.verbose && d->in_blocks) b->ok = b->ok && raw_text(c, &raw, &n_raw);
     d->add(b, &c->call->head,
            &(sl_reply_choice){.index = c->index,
                               .text = span_of(&c->text),
@@ -618,7 +628,9 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
                               .full = c->full,
                               .ids = ids,
                               .logprobs = span_of(&logprobs),
+                              .raw = {(const uint8_t *)raw, n_raw},
                               .scores = span_of(&c->logprobs.part[0])});
+    sl_free(raw);
     b->ok = b->ok && logprobs.ok && c->prompt_scores.ok;
     sl_jbuf_free(&logprobs);
 }

@@ -41,7 +41,7 @@ void sl_messages_fail(sl_jbuf *b, const sl_reply_head *h, const sl_api_error *e)
 void sl_messages_remark(sl_jbuf *b, const char *text);
 
 /* responses_read.c: bodies of /v1/responses */
-#define SL_RESPONSES_FIELDS 45u
+#define SL_RESPONSES_FIELDS 46u
 extern const sl_dialect_field sl_responses_fields[SL_RESPONSES_FIELDS];
 sl_status sl_responses_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
                                  sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;

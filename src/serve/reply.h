@@ -120,6 +120,7 @@ typedef struct sl_reply_choice {
     bool full;          /* with "length": the context ended it */
     sl_reply_ids ids;
     sl_span logprobs; /* a JSON object; empty: null */
+    sl_span raw;      /* where its prompt's text is wanted: that of its tokens */
     sl_span scores;   /* with runs: entries of the same for the text's tokens */
 } sl_reply_choice;
 

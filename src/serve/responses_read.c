@@ -29,6 +29,7 @@ const sl_dialect_field sl_responses_fields[] = {
     {"background", SL_FIELD_OWN, NULL},
     {"stream_options", SL_FIELD_OWN, NULL},
     {"top_logprobs", SL_FIELD_OWN, NULL},
+    {"enable_response_messages", SL_FIELD_COPY, "verbose"},
     {"user", SL_FIELD_IGNORE, NULL},
     {"safety_identifier", SL_FIELD_IGNORE, NULL},
     {"prompt_cache_key", SL_FIELD_IGNORE, NULL},
@@ -453,6 +454,9 @@ sl_status sl_responses_translate(sl_json root, const sl_api_limits *limits, sl_j
     if (st == SL_OK) st = add_reasoning(chat, root, e);
     if (st == SL_OK) st = add_text(chat, root, extra, e);
     if (st == SL_OK) st = add_logprobs(chat, root, e);
+    bool raw = false; /* the core refuses what is no boolean */
+    if (sl_json_as_bool(sl_json_get(root, "enable_response_messages"), &raw) && raw)
+        sl_jbuf_fmt(chat, ",\"return_token_ids\":true");
     if (st == SL_OK) st = check_metadata(root, e);
     if (st == SL_OK) st = check_rest(root, extra, e);
     if (st == SL_OK) echo_all(&extra->echo, root);

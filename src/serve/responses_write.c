@@ -170,8 +170,9 @@ static void open_response(sl_jbuf *b, const sl_reply_head *h, const char *status
                 cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
 }
 
+/* Its list of items is closed. */
 static void close_response(sl_jbuf *b, const sl_reply_usage *u) {
-    sl_jbuf_fmt(b, "],\"usage\":");
+    sl_jbuf_fmt(b, ",\"usage\":");
     if (u)
         put_usage(b, *u);
     else
@@ -187,9 +188,21 @@ void sl_responses_open(sl_jbuf *b, const sl_reply_head *h) {
     (void)b, (void)h; /* how it ended comes first, see sl_responses_close */
 }
 
+/* Text and tokens of what went in or came out, as vLLM shows them. */
+static void put_raw(sl_jbuf *b, const char *key, sl_span text, const uint32_t *ids, size_t n) {
+    sl_jbuf_fmt(b, ",\"%s\":[{\"type\":\"raw_message_tokens\",\"message\":", key);
+    sl_jbuf_string(b, (const char *)text.data, text.len);
+    sl_jbuf_fmt(b, ",\"tokens\":");
+    sl_jbuf_ids(b, ids, n);
+    sl_jbuf_fmt(b, "}]");
+}
+
 void sl_responses_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) {
     sl_blocks_add(NULL, h, &style, c);
     sl_blocks_end(NULL, h, &style, c);
+    if (c->raw.data)
+        put_raw(&h->blocks->raw, "output_messages", c->raw, c->ids.tokens, c->ids.n_tokens);
+    b->ok = b->ok && h->blocks->raw.ok;
     b->ok = b->ok && h->blocks->items.ok && h->blocks->text.ok && h->blocks->scores.ok &&
             h->blocks->name.ok;
     open_response(b, h, was_cut(h->blocks) ? "incomplete" : "completed", was_cut(h->blocks), NULL);
@@ -198,7 +211,12 @@ void sl_responses_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice 
 
 void sl_responses_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
                         sl_reply_usage usage) {
-    (void)h, (void)ids;
+    const sl_jbuf *raw = &h->blocks->raw;
+    sl_jbuf_put(b, "]", 1);
+    if (raw->len) {
+        put_raw(b, "input_messages", h->prompt_text, ids->prompt, ids->n_prompt);
+        sl_jbuf_put(b, raw->data, raw->len);
+    }
     close_response(b, &usage);
 }
 
@@ -211,6 +229,7 @@ static void put_response_event(sl_jbuf *b, const sl_reply_head *h, const char *s
     sl_jbuf_fmt(b, ",\"response\":");
     open_response(b, h, ends ? status : "in_progress", u && was_cut(h->blocks), e);
     if (ends) sl_jbuf_put(b, h->blocks->items.data, h->blocks->items.len);
+    sl_jbuf_put(b, "]", 1);
     close_response(b, u);
     sl_event_close(b);
 }
@@ -240,5 +259,6 @@ void sl_responses_fail(sl_jbuf *b, const sl_reply_head *h, const sl_api_error *e
 
 void sl_responses_cancelled(sl_jbuf *b, const sl_reply_head *h) {
     open_response(b, h, "cancelled", false, NULL);
+    sl_jbuf_put(b, "]", 1);
     close_response(b, NULL);
 }

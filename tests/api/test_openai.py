@@ -187,7 +187,7 @@ def test_models(server, client):
 
 BAD = [
     (dict(model="another"), openai.NotFoundError, "model", "model_not_found"),
-    (dict(suffix="!"), openai.BadRequestError, "suffix", None),
+    (dict(suffix="!"), openai.BadRequestError, "suffix", "unsupported_value"),
     (dict(temperature=2.5), openai.BadRequestError, "temperature", None),
     (dict(stop=["a"] * 17), openai.BadRequestError, "stop", None),
     (dict(max_tokens=10**6), openai.BadRequestError, "max_tokens", "context_length_exceeded"),

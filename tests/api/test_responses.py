@@ -414,3 +414,19 @@ def test_logprobs_as_chats_have_them(keeping):
     want = [e for e in chat.choices[0].logprobs.content][:len(got)]
     assert text == chat.choices[0].message.content and spelled(got) == text
     assert [(e.token, e.logprob) for e in got] == [(e.token, e.logprob) for e in want]
+
+
+def test_what_went_in_and_came_out(keeping):
+    """enable_response_messages, of vLLM: text and tokens of prompt and answer."""
+    ask = lambda **more: httpx.post(keeping.url + "/v1/responses", timeout=60,
+                                    json={"input": "Hello", "max_output_tokens": 6, "temperature": 0, "store": False, **more})
+    body = ask(enable_response_messages=True).json()
+    ids = httpx.post(keeping.url + "/tokenize", json={"messages": [{"role": "user", "content": "Hello"}]}).json()["tokens"]
+    said = lambda ids: httpx.post(keeping.url + "/detokenize", json={"tokens": ids}).json()["prompt"]
+    assert body["input_messages"] == [{"type": "raw_message_tokens", "message": said(ids), "tokens": ids}]
+    out = body["output_messages"][0]
+    assert out["message"] == said(out["tokens"]) and len(out["tokens"]) == body["usage"]["output_tokens"]
+    assert "input_messages" not in ask().json()
+    for more in ({"enable_response_messages": 1}, {"enable_response_messages": True, "stream": True}):
+        answer = ask(**more)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "enable_response_messages", answer.text
