@@ -107,7 +107,7 @@ static size_t size_of_file(void) {
 
 static void what_is_written_comes_back(void **state) {
     (void)state;
-    seen s;
+    seen s = {0};
     sl_err err;
     uint8_t bytes[4096];
     assert_int_equal(sl_crc32c(0, "123456789", 9), 0xE3069283u); /* the published check value */
@@ -136,7 +136,7 @@ static void what_is_written_comes_back(void **state) {
 
 static void a_tail_torn_at_any_byte_is_cut(void **state) {
     (void)state;
-    seen s;
+    seen s = {0};
     sl_err err;
     uint8_t bytes[4096], tail[64] = {0};
     size_t n = make(bytes, sizeof bytes), whole = SL_JOURNAL_HEAD_BYTES;
@@ -160,7 +160,7 @@ static void a_tail_torn_at_any_byte_is_cut(void **state) {
 
 static void a_flipped_bit_is_never_believed(void **state) {
     (void)state;
-    seen s;
+    seen s = {0};
     uint8_t bytes[4096];
     size_t n = make(bytes, sizeof bytes), last = n - 16 - length(RECORDS - 1);
     for (size_t bit = 0; bit < 8 * n; bit++) {
@@ -232,7 +232,7 @@ static uint32_t file_of(sl_journal *j) {
 
 static void the_new_file_has_what_its_writers_say(void **state) {
     (void)state;
-    seen s;
+    seen s = {0};
     sl_err err = {0};
     uint8_t bytes[4096];
     make(bytes, sizeof bytes);
@@ -266,7 +266,7 @@ static void the_new_file_has_what_its_writers_say(void **state) {
 
 static void a_full_disk_is_borne(void **state) {
     (void)state;
-    seen s;
+    seen s = {0};
     sl_err err = {0};
     uint8_t bytes[4096];
     struct rlimit was, small;

@@ -188,7 +188,7 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{" PROMPT "\"n\":129}", "n", "outside"},
         {SL_API_COMPLETION, "{\"model\":\"m\",\"n\":64,\"prompt\":[\"a\",\"b\",\"c\"]}", "n",
          "3 prompts with n = 64"},
-        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[\"a\",7]}", "prompt", "neither"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[\"a\",true]}", "prompt", "neither"},
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[]]}", "prompt", "empty"},
         {SL_API_COMPLETION, "{" PROMPT "\"best_of\":3}", "best_of", "as many as n"},
         {SL_API_COMPLETION, "{" PROMPT "\"logprobs\":21}", "logprobs", "outside"},

@@ -572,7 +572,7 @@ static void draw_scene(scene *x, uint64_t *rng) {
     x->s.jitter = 0.1 * upto(rng, 0, 5);
     x->s.message_us = upto(rng, 0, 5);
     x->s.shared_ports = upto(rng, 0, 1);
-    x->p.speculate = (sl_speculate)upto(rng, 0, SL_SPECULATE_COUNT - 1);
+    x->p.speculate = (sl_speculate)upto(rng, SL_SPECULATE_OFF, SL_SPECULATE_ALWAYS);
     x->load.guess_right = 0.25 * upto(rng, 1, 4);
     x->load.guess_found = 0.5 * upto(rng, 0, 2);
     x->p.attention_tp = schedule == SL_SCHED_HYBRID ? 1u << upto(rng, 0, 2) : 1;

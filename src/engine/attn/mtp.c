@@ -129,7 +129,8 @@ static bool guess(sl_attn *a, sl_slot *s, const float *logits) {
     const sl_history past = {s->tokens, at, s->n_prompt};
     sl_slot_spare_stops(s, at);
     sl_sampling how = s->sampling;
-    how.allowed = NULL;
+    how.allowed = s->only; /* not the shape's, which is of the token before */
+    how.n_allowed = s->only ? sl_id_words(a->m->vocab) : 0;
     const uint32_t id = sl_sample(&how, logits, a->m->vocab, at, &past, &a->scratch);
     if (!isfinite(logits[id])) return false;
     s->tokens[at] = id;

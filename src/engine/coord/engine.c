@@ -379,6 +379,7 @@ sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_m
     sl_status st = sl_plan_check(plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_copy(plan, &r.plan, err);
     if (st != SL_OK) return st;
+    r.plan.kv_type = sl_plan_kv_type(plan);
     st = command(e, &(sl_command){.replan = &r}, err);
     pthread_mutex_lock(&e->lock);
     while (st == SL_OK && !r.done) pthread_cond_wait(&e->changed, &e->lock);
