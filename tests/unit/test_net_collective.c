@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "net/collective.h"
 #include "net/transports.h"
+#include "sanitized.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,7 +21,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define CALLS     60u
+#define CALLS     (60u / take_one_in(SL_SLOW_BUILD == 2 ? 4 : 1))
 #define MOST_ROWS 12u
 #define MOST_WIDE 70000u /* a row that is more than a slot holds */
 #define PATIENCE  60000u /* ms: of a machine with much else to do */

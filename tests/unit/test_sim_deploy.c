@@ -517,6 +517,7 @@ static void amoe_table(void **state) {
         {"mtfs", SL_SCHED_AEP, SL_POLICY_MTFS, 0, 1, 14.9},
         {"ep on 8 workers", SL_SCHED_EP, SL_POLICY_DEFRAG, 2, 1, 31.1},
     };
+    if (SL_SLOW_BUILD && !take_whole()) return; /* half a minute each */
     for (size_t i = 0; i < SL_LEN(rows); i += full ? 1 : 6) {
         double itl, got = amoe(rows[i].schedule, rows[i].policy, rows[i].lookahead, rows[i].delta,
                                0.6, 4096, false, &itl);
@@ -584,7 +585,7 @@ static void draw_scene(scene *x, uint64_t *rng) {
 static void nothing_gets_lost(void **state) {
     (void)state;
     uint64_t rng = 1, preempted = 0, failed = 0;
-    for (int i = 0; i < (full ? 150 : SL_SLOW_BUILD ? 5 : 15); i++) {
+    for (int i = 0; i < (full ? 150 : 15); i++) {
         static scene x;
         draw_scene(&x, &rng);
         sl_sim_death death = {.worker = upto(&rng, 0, x.p.n_workers - 1),
