@@ -141,9 +141,10 @@ SL_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t
     const float *q[GROUP];
     uint32_t j = first;
     for (uint32_t i = 0; i < Q; i++) q[i] = u[i].q;
-    for (; j + T <= end; j += T) products(q, k + j * step, step, dim, h, score + j, K, Q, T);
-    for (; j + 2 <= end; j += 2) products(q, k + j * step, step, dim, h, score + j, K, Q, 2);
-    for (; j < end; j++) products(q, k + j * step, step, dim, h, score + j, K, Q, 1);
+    k += j * step;
+    for (; j + T <= end; j += T, k += T * step) products(q, k, step, dim, h, score + j, K, Q, T);
+    for (; j + 2 <= end; j += 2, k += 2 * step) products(q, k, step, dim, h, score + j, K, Q, 2);
+    for (; j < end; j++, k += step) products(q, k, step, dim, h, score + j, K, Q, 1);
 }
 
 /* Scaled scores of the tokens that a query sees, -inf for others; returns their greatest, or `top`.
@@ -177,10 +178,10 @@ SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const uint8_t *v, siz
         for (uint32_t c = 0; c < V; c++)
             acc[i * V + c] =
                 _mm256_mul_ps(_mm256_loadu_ps(u[i].o + d + 8 * c), _mm256_broadcast_ss(shrink + i));
-    for (uint32_t t = 0; t < n; t++) {
+    for (uint32_t t = 0; t < n; t++, v += step) {
         __m256 row[4];
 #pragma GCC unroll 4
-        for (uint32_t c = 0; c < V; c++) row[c] = row_load(v + t * step, d + 8 * c, K);
+        for (uint32_t c = 0; c < V; c++) row[c] = row_load(v, d + 8 * c, K);
         if (h && (V == 4 || t % 2 || t % 8 == 0)) ask_times(h, K, 1);
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < Q; i++) {
