@@ -139,11 +139,11 @@ def test_of_another_model_or_numerics_it_is_replaced(make_server, tmp_path):
     first = make_server(MODEL, *disk(tmp_path / "kv"))
     ask(first)
     first.stop()
-    second = make_server(MODEL, *disk(tmp_path / "kv", "--kv-type", "f16"))
+    second = make_server(MODEL, *disk(tmp_path / "kv", "--kv-type", "bf16"))
     assert pages(second, "loaded") == 0 and cached(second) == 0
     assert "it is not used, and replaced" in second.log.read_text()
     second.stop()
-    assert cached(make_server(MODEL, *disk(tmp_path / "kv", "--kv-type", "f16"))) == FULL
+    assert cached(make_server(MODEL, *disk(tmp_path / "kv", "--kv-type", "bf16"))) == FULL
 
 
 def test_two_servers_and_one_folder(make_server, tmp_path):

@@ -34,7 +34,7 @@ def test_greedy_answer_equals_transformers(case):
 
 
 def perplexity(how, text):
-    out = subprocess.run([SLUICE, "logits", MODEL, "--perplexity", text, "--activations", how, "--json"],
+    out = subprocess.run([SLUICE, "logits", MODEL, "--perplexity", text, "--activations", how, "--kv-type", "f32", "--json"],
                          capture_output=True, text=True, timeout=600, check=True)
     return json.loads(out.stdout)["perplexity"]
 
