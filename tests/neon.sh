@@ -12,7 +12,7 @@ done
 [ -e /usr/lib/aarch64-linux-gnu/libcmocka.so ] || { echo "skipped: no cmocka for arm64"; exit 0; }
 mkdir -p "$out"
 flags="-g1 -std=gnu11 -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno \
--D_GNU_SOURCE -Isrc -Itests/unit"
+-D_GNU_SOURCE -Isrc -Itests -Itests/unit"
 # The sources of the library sl_kernel, but for the choice that CMake tells its revision, and of what it needs.
 sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/quant/*.c src/spec/kv_type.c) \
 src/base/mem.c src/base/pool.c src/base/status.c src/base/rng.c src/base/clock.c"
