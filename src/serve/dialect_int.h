@@ -23,7 +23,7 @@ sl_status sl_dialect_only(sl_json v, const char *where, const char *const *known
 
 /* messages_read.c: Anthropic's bodies */
 #define SL_MESSAGES_FIELDS 39u
-extern const sl_dialect_field sl_messages_fields[SL_MESSAGES_FIELDS];
+extern const sl_dialect_field sl_messages_fields[];
 sl_status sl_messages_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
                                 sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;
 
@@ -42,7 +42,7 @@ void sl_messages_remark(sl_jbuf *b, const char *text);
 
 /* responses_read.c: bodies of /v1/responses */
 #define SL_RESPONSES_FIELDS 46u
-extern const sl_dialect_field sl_responses_fields[SL_RESPONSES_FIELDS];
+extern const sl_dialect_field sl_responses_fields[];
 sl_status sl_responses_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *chat,
                                  sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;
 
@@ -61,7 +61,7 @@ void sl_responses_cancelled(sl_jbuf *b, const sl_reply_head *h);
 
 /* infill_read.c: bodies of /infill */
 #define SL_INFILL_FIELDS 41u
-extern const sl_dialect_field sl_infill_fields[SL_INFILL_FIELDS];
+extern const sl_dialect_field sl_infill_fields[];
 sl_status sl_infill_translate(sl_json root, const sl_api_limits *limits, sl_jbuf *completion,
                               sl_api_extra *extra, sl_api_error *e) SL_MUST_CHECK;
 

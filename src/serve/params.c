@@ -55,13 +55,10 @@ static sl_status read_scored(sl_json root, const sl_api_limits *limits, sl_api_p
     if (p->no_answer)
         return sl_api_error_bad(e, field, "%s: with max_tokens 0 no token comes", field);
     for (size_t i = 0; i < n; i++) {
-        uint64_t id = 0;
-        uint32_t k = 0;
-        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
-            return sl_api_error_bad(e, field, "%s[%zu]: not a token id below %" PRIu32, field, i,
-                                    limits->vocab);
+        uint32_t id = 0, k = 0;
+        if (sl_api_id_at(v, i, field, limits->vocab, &id, e) != SL_OK) return SL_ERR_ARG;
         while (k < p->n_scored && p->scored[k] != id) k++;
-        p->scored[k] = (uint32_t)id;
+        p->scored[k] = id;
         p->n_scored += k == p->n_scored;
     }
     return SL_OK;
@@ -213,12 +210,9 @@ static sl_status read_stop_ids(sl_json root, const sl_api_limits *limits, sl_api
         return sl_api_error_bad(e, "stop_token_ids", "stop_token_ids: %zu ids, limit %u", n,
                                 SL_MAX_STOP_IDS);
     for (size_t i = 0; i < n; i++) {
-        uint64_t id = 0;
-        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
-            return sl_api_error_bad(e, "stop_token_ids",
-                                    "stop_token_ids[%zu]: not a token id below %" PRIu32, i,
-                                    limits->vocab);
-        p->stop_id[p->n_stop_ids++] = (uint32_t)id;
+        uint32_t id = 0;
+        if (sl_api_id_at(v, i, "stop_token_ids", limits->vocab, &id, e) != SL_OK) return SL_ERR_ARG;
+        p->stop_id[p->n_stop_ids++] = id;
     }
     return SL_OK;
 }
@@ -227,11 +221,9 @@ static sl_status read_ids(sl_json v, const char *field, uint32_t vocab, sl_ids *
                           sl_api_error *e) {
     sl_err err = {0};
     for (size_t i = 0; i < sl_json_count(v); i++) {
-        uint64_t id = 0;
-        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= vocab)
-            return sl_api_error_bad(e, field, "%s[%zu]: not a token id below %" PRIu32, field, i,
-                                    vocab);
-        if (sl_ids_push(out, (uint32_t)id, &err) != SL_OK)
+        uint32_t id = 0;
+        if (sl_api_id_at(v, i, field, vocab, &id, e) != SL_OK) return SL_ERR_ARG;
+        if (sl_ids_push(out, id, &err) != SL_OK)
             return sl_api_error_of(e, err.code, field, err.msg);
     }
     return SL_OK;

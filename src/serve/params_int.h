@@ -29,6 +29,10 @@ sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) S
 /* p->shape with what belongs to it (params_shape.c). */
 sl_status sl_api_read_shape(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 
+/* Element i of an array that `field` is: a token id (params_sampling.c). */
+sl_status sl_api_id_at(sl_json array, size_t i, const char *field, uint32_t vocab, uint32_t *out,
+                       sl_api_error *e) SL_MUST_CHECK;
+
 /* p->suffix and p->file, and what is not with them (params_fill.c). */
 sl_status sl_api_read_fill(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 

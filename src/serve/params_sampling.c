@@ -176,6 +176,16 @@ static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_par
                                   : read_bias_list(v, limits, p, e);
 }
 
+sl_status sl_api_id_at(sl_json array, size_t i, const char *field, uint32_t vocab, uint32_t *out,
+                       sl_api_error *e) {
+    uint64_t id = 0;
+    if (!sl_json_as_u64(sl_json_at(array, i), &id) || id >= vocab)
+        return sl_api_error_bad(e, field, "%s[%zu]: not a token id below %" PRIu32, field, i,
+                                vocab);
+    *out = (uint32_t)id;
+    return SL_OK;
+}
+
 static sl_status read_allowed(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                               sl_api_error *e) {
     static const char field[] = "allowed_token_ids";
@@ -191,10 +201,8 @@ static sl_status read_allowed(sl_json root, const sl_api_limits *limits, sl_api_
     p->sampling.allowed = p->allowed;
     p->sampling.n_allowed = sl_id_words(limits->vocab);
     for (size_t i = 0; i < n; i++) {
-        uint64_t id = 0;
-        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
-            return sl_api_error_bad(e, field, "%s[%zu]: not a token id below %" PRIu32, field, i,
-                                    limits->vocab);
+        uint32_t id = 0;
+        if (sl_api_id_at(v, i, field, limits->vocab, &id, e) != SL_OK) return SL_ERR_ARG;
         p->allowed[id / 32] |= 1u << id % 32;
     }
     return SL_OK;
