@@ -21,9 +21,9 @@
 #include <unistd.h>
 
 extern const uint8_t bench_image_bench[], bench_image_experts[], bench_image_tiles[],
-    bench_image_small[], bench_image_big[], bench_image_sort[];
+    bench_image_small[], bench_image_big[], bench_image_sort[], bench_image_vec[];
 static const uint8_t *const images[] = {bench_image_bench, bench_image_experts, bench_image_tiles,
-                                        bench_image_small, bench_image_big,     bench_image_sort};
+                                        bench_image_small, bench_image_big,     bench_image_sort,  bench_image_vec};
 
 #define MOST_LAYERS 64
 #define ROUTINGS    4 /* different routings of each layer, one behind another in a graph */
@@ -56,7 +56,7 @@ typedef struct bench {
     float *host_x;
 } bench;
 
-static const char *const way_name[] = {"auto", "stream", "tiles", "small", "big"};
+static const char *const way_name[] = {"auto", "stream", "tiles", "small", "big", "vec"};
 
 /* ------------------------------------------------------------------ launches */
 

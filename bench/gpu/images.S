@@ -12,4 +12,5 @@
     IMAGE(bench_image_small, IMAGE_FAST_SMALL)
     IMAGE(bench_image_big, IMAGE_FAST_BIG)
     IMAGE(bench_image_sort, IMAGE_FAST_SORT)
+    IMAGE(bench_image_vec, IMAGE_FAST_VEC)
     .section .note.GNU-stack,"",@progbits

@@ -218,11 +218,13 @@ static void check(uint32_t d, uint32_t f, uint32_t rows, uint32_t top_k, const u
 }
 
 static void few_rows(void **state) {
-    static const uint32_t one[] = {1, 1, 1, 0, 1}, few[] = {0, 7, 3, 1, 0, 5},
-                          eight[] = {8, 8, 1, 2, 8, 0, 7};
+    static const uint32_t one[] = {1, 1, 1, 0, 1}, two[] = {2, 1, 0, 1, 2}, four[] = {4, 0, 3, 1},
+                          few[] = {0, 7, 3, 1, 0, 5}, eight[] = {8, 8, 1, 2, 8, 0, 7};
     (void)state;
     check(256, 64, 1, 4, one, 5, 0, false);
     check(2048, 768, 1, 1, one, 1, 0, false);
+    check(328, 104, 2, 4, two, 5, 0, false);
+    check(128, 64, 4, 3, four, 4, 1.0f, true);
     check(128, 64, 7, 4, few, 6, 0, false);
     check(128, 96, 7, 3, few, 6, 0, false);
     check(128, 64, 8, 5, eight, 7, 0, false);

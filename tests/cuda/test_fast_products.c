@@ -1,6 +1,7 @@
 /* Products of numerics fast against sums in double, within what rounding to bf16 costs; and the
  * same bits every time. */
 #include "products_test.h"
+#include "stage/cuda/exec_rows.h"
 
 /* Of the sum of magnitudes: rows as two numbers of bf16 each, and as one. */
 #define NEAR_FEW  2e-5
@@ -114,6 +115,89 @@ static void test_wide(void **state) {
     draw_case(140, 72, 600, true);
 }
 
+static double norm_of(const float *x, uint32_t n, const float *w, bool centred, uint32_t i) {
+    double mean = 0, s = 0;
+    for (uint32_t j = 0; centred && j < n; j++) mean += x[j] / (double)n;
+    for (uint32_t j = 0; j < n; j++) s += (x[j] - mean) * (x[j] - mean);
+    return (x[i] - mean) / sqrt(s / n + 1e-6) * w[i];
+}
+
+static void expect_rows(const char *what, const float *at, const double *want, size_t n) {
+    float *got = host(n * sizeof *got);
+    double size = 1e-3;
+    download(got, at, n * sizeof *got);
+    for (size_t i = 0; i < n; i++) size = fmax(size, fabs(want[i]));
+    for (size_t i = 0; i < n; i++) expect(got[i], want[i], 2e-5 * size, what);
+}
+
+static twin plain(uint32_t n, uint32_t k) {
+    twin m = {.host = {.data = host((size_t)n * k * 2), .n = n, .k = k, .dtype = SL_BF16}};
+    fill(SL_BF16, (size_t)n * k, (uint8_t *)(uintptr_t)m.host.data);
+    m.gpu = m.host;
+    m.gpu.data = upload(m.host.data, (size_t)n * k * 2, 0);
+    return m;
+}
+
+/* A norm, two products with its rows, a product with those, and what that is added to: as one
+ * launch each or several, every row has its value. The last one's rows are the norm's own where
+ * `again`: then they are added apart. */
+static void joined(uint32_t rows, uint32_t k, uint32_t n, bool centred, bool again) {
+    const twin a = plain(n, k), b = plain(9, k), c = plain(k, n);
+    const size_t in = (size_t)rows * k, mid = (size_t)rows * n;
+    float *x = host(in * sizeof *x), *w = host(k * sizeof *w);
+    double *h = host(in * sizeof *h), *y = host(mid * sizeof *y), *z = host(in * sizeof *z);
+    double *s = host(in * sizeof *s), *v = host(rows * 9 * sizeof *v);
+    tame(x, in);
+    tame(w, k);
+    float *gx = upload(x, in * sizeof *x, 0), *gh = device(in * 4), *gy = device(mid * 4);
+    float *gz = device(in * 4), *gs = upload(x, in * sizeof *x, 0), *gv = device(rows * 9 * 4);
+    const sl_mat norm = {.data = upload(w, k * sizeof *w, 0), .n = 1, .k = k, .dtype = SL_F32};
+    const sl_norm_out out = {.y = gh};
+    sl_cuda_norm(gpu, gx, &norm, 1e-6f, centred, rows, k, &out);
+    sl_gemm_job job[] = {
+        {.w = &a.gpu, .x = gh, .n_rows = rows, .x_stride = k, .y = gy, .y_stride = n},
+        {.w = &b.gpu, .x = gh, .n_rows = rows, .x_stride = k, .y = gv, .y_stride = 9}};
+    sl_cuda_gemm(gpu, job, NULL, 2);
+    sl_gemm_job last = {
+        .w = &c.gpu, .x = gy, .n_rows = rows, .x_stride = n, .y = gz, .y_stride = k};
+    if (n % 8 == 0) sl_cuda_gemm(gpu, &last, NULL, 1);
+    if (n % 8 == 0) sl_cuda_vec_add(gpu, again ? gh : gs, gz, in);
+    for (size_t i = 0; i < in; i++) h[i] = norm_of(x + i / k * k, k, w, centred, i % k);
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t j = 0; j < n + 9; j++) {
+            const uint8_t *row = (const uint8_t *)(j < n ? a.host.data : b.host.data);
+            double *to = j < n ? &y[r * n + j] : &v[r * 9 + j - n];
+            *to = 0;
+            for (uint32_t i = 0; i < k; i++)
+                *to += h[r * k + i] * kt_weight(row + (j < n ? j : j - n) * k * 2, SL_BF16, i);
+        }
+        for (uint32_t j = 0; j < k; j++) {
+            const size_t at = (size_t)r * k + j;
+            z[at] = 0;
+            for (uint32_t i = 0; i < n; i++)
+                z[at] += y[r * n + i] *
+                         kt_weight((const uint8_t *)c.host.data + (size_t)j * n * 2, SL_BF16, i);
+            s[at] = x[at] + z[at];
+        }
+    }
+    expect_rows("y", gy, y, mid);
+    expect_rows("second", gv, v, rows * 9);
+    if (n % 8 == 0) expect_rows("z", gz, z, in);
+    if (n % 8 == 0 && !again) expect_rows("sum", gs, s, in);
+    for (size_t i = 0; again && n % 8 == 0 && i < in; i++) h[i] += z[i];
+    expect_rows("h", gh, h, in);
+    forget();
+}
+
+static void test_joined(void **state) {
+    (void)state;
+    for (uint32_t rows = 1; rows <= 5; rows++) {
+        joined(rows, 264, 136, rows & 1, false);
+        joined(rows, 1024, 40, false, true);
+        joined(rows, 8, 700, true, false);
+    }
+}
+
 /* What there is no kernel for has the bits of the other numerics. */
 static void test_others(void **state) {
     (void)state;
@@ -151,6 +235,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_wide),
+        cmocka_unit_test(test_joined),
         cmocka_unit_test(test_others),
     };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);

@@ -5,6 +5,8 @@
 
 #include "stage/cuda/cuda_int.h"
 #include "stage/cuda/driver.h"
+#include "stage/cuda/kernels/args_fast_vec.h"
+#include "stage/cuda/kernels/args_rows.h"
 
 #define SL_CUDA_IMAGES 64u /* modules at most */
 
@@ -33,6 +35,24 @@ typedef struct sl_cuda_lists {
     size_t junk_bytes;
 } sl_cuda_lists;
 
+/* A launch that waits for the next one, which may take what it does with it: a norm its product, a
+ * product a sum. Whatever else is asked of the GPU settles it first. */
+typedef enum sl_cuda_held_what {
+    SL_CUDA_HELD_NONE,
+    SL_CUDA_HELD_NORM,
+    SL_CUDA_HELD_VEC
+} sl_cuda_held_what;
+
+typedef struct sl_cuda_held {
+    sl_cuda_held_what what;
+    sl_cuda_kernel_id kernel;
+    uint32_t blocks, threads, shared;
+    union {
+        sl_k_norm_args norm;
+        sl_vec_args vec;
+    } args;
+} sl_cuda_held;
+
 struct sl_cuda {
     const sl_cu_driver *d;
     sl_cu_device device;
@@ -44,6 +64,7 @@ struct sl_cuda {
     uint32_t n_modules;
     sl_cu_function kernels[SL_CUDA_KERNEL_COUNT];
     uint32_t dynamic[SL_CUDA_KERNEL_COUNT]; /* bytes that are allowed to each so far */
+    sl_cuda_held held;
     sl_cuda_lists lists;
     uint64_t scratch;
     size_t scratch_bytes;
@@ -62,6 +83,14 @@ bool sl_cuda_did(sl_cuda *c, const char *call, sl_cu_result r);
 #define SL_CUDA_DO(c, call, ...) sl_cuda_did(c, #call, (c)->d->call(__VA_ARGS__))
 
 const char *sl_cuda_kernel_name(uint32_t k);
+
+/* Keeps a launch back, one at a time. */
+void sl_cuda_hold(sl_cuda *c, const sl_cuda_held *h);
+/* What is held, if it is of that kind, else NULL; it may be changed. */
+sl_k_norm_args *sl_cuda_held_norm(sl_cuda *c);
+sl_vec_args *sl_cuda_held_vec(sl_cuda *c);
+/* It is not launched: another launch does it. */
+void sl_cuda_drop_held(sl_cuda *c);
 
 /* Makes the context that of the calling thread. */
 sl_status sl_cuda_enter(const sl_cuda *c, sl_err *err) SL_MUST_CHECK;

@@ -21,6 +21,7 @@
 typedef struct launched {
     sl_stage_call call;
     sl_cuda_event *event;
+    bool marked; /* `event` is behind it; what is before the next mark is through with that */
     const uint8_t *result; /* in the ring; NULL: it has none */
     uint64_t end;          /* of results up to this call's, counted from the first ever */
 } launched;
@@ -79,20 +80,39 @@ static void deliver(const cuda *d, const launched *l) {
     }
 }
 
+static void mark(cuda *d, launched *l) {
+    sl_cuda_event_record(d->c, l->event);
+    l->marked = true;
+}
+
+/* The first call in flight with a mark, which the last one gets if there is none: whoever asks is
+ * waiting. A mark for each call would cost the host as much as a launch. */
+static launched *next_mark(cuda *d) {
+    launched *l = NULL;
+    for (uint64_t i = d->n_done; i < d->n_launched; i++) {
+        l = &d->call[i % MOST_CALLS];
+        if (l->marked) return l;
+    }
+    mark(d, l);
+    return l;
+}
+
 static void cuda_poll(sl_device *base) {
     cuda *d = (cuda *)base;
     sl_err err;
     if (base->failed != SL_OK) return;
     sl_status st = sl_cuda_failed(d->c, &err);
     while (st == SL_OK && d->n_done < d->n_launched) {
-        launched *l = &d->call[d->n_done % MOST_CALLS];
-        if (!sl_cuda_event_is_done(d->c, l->event)) break;
+        const launched *mark = next_mark(d), *l;
+        if (!sl_cuda_event_is_done(d->c, mark->event)) break;
         st = sl_cuda_failed(d->c, &err);
         if (st != SL_OK) break;
-        deliver(d, l);
-        d->results_done = l->end;
-        d->n_done++;
-        sl_device_ran(base, l->call.queue);
+        do {
+            l = &d->call[d->n_done++ % MOST_CALLS];
+            deliver(d, l);
+            d->results_done = l->end;
+            sl_device_ran(base, l->call.queue);
+        } while (l != mark);
     }
     if (st != SL_OK) fails(d, st, &err);
 }
@@ -100,7 +120,7 @@ static void cuda_poll(sl_device *base) {
 /* Waits until the oldest call is through. */
 static void wait_for_one(cuda *d) {
     if (d->n_done == d->n_launched) return;
-    sl_cuda_event_wait(d->c, d->call[d->n_done % MOST_CALLS].event);
+    sl_cuda_event_wait(d->c, next_mark(d)->event);
     cuda_poll(&d->base);
 }
 
@@ -176,7 +196,7 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     const uint32_t n = l->call.rows.n;
     const size_t values = (size_t)n * m->d_model;
     float *x = sl_mem_at(l->call.rows.x), *h = sl_mem_at(l->call.rows.h);
-    float *y = (float *)(uintptr_t)d->fast.rows.at, *shared = (float *)(uintptr_t)d->fast.shared.at;
+    float *shared = (float *)(uintptr_t)d->fast.shared.at;
     sl_stage_call c = l->call;
     uint64_t heard = 0;
     if (n == 0) return;
@@ -188,15 +208,14 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     c.rows.expert = (uint32_t *)(uintptr_t)d->fast.expert.at;
     c.rows.gate = (float *)(uintptr_t)d->fast.gate.at;
     (void)sl_stage_run_model(s, &c);
-    sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard);
+    sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard, x);
     if (m->d_ff_shared) {
         sl_cuda_copy(d->c, d->fast.shared.at, c.rows.h.at, values * sizeof(float));
         c.op = SL_OP_SHARED;
         c.rows.h = (sl_mem){SL_SPACE_CUDA, d->fast.shared.at, values * sizeof(float)};
         (void)sl_stage_run_model(s, &c);
-        sl_cuda_vec_add(d->c, y, shared, values);
+        sl_cuda_vec_add(d->c, x, shared, values);
     }
-    sl_cuda_vec_add(d->c, x, y, values);
 }
 
 /* Places of n rows, `row` bytes each, one after another from `at` on. */
@@ -336,13 +355,15 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     launched *l = &d->call[d->n_launched % MOST_CALLS];
     l->call = *c;
     l->result = NULL;
+    l->marked = false;
     sl_arena_reset(&d->rows);
     sl_arena_reset(&d->lists);
     run(d, l);
     l->end = d->results_used;
+    sl_cuda_settle(d->c);
     sl_cuda_fence(d->c);
-    sl_cuda_event_record(d->c, l->event);
     d->n_launched++;
+    if (l->result && c->op != SL_OP_INSIDE) mark(d, l); /* somebody waits for it */
 }
 
 /* ---- memory ---- */

@@ -67,6 +67,9 @@ void sl_cuda_fail(sl_cuda *c, sl_status code, const char *fmt, ...) SL_PRINTF(3,
 void sl_cuda_launch(sl_cuda *c, sl_cuda_kernel_id k, uint32_t grid_x, uint32_t grid_y,
                     uint32_t grid_z, uint32_t threads, uint32_t dynamic_shared, const void *args);
 
+/* Launches what is held back (context.h): everything but launches, too, calls this first. */
+void sl_cuda_settle(sl_cuda *c);
+
 /* A copy of a list of the host, 16-byte aligned, at the address that kernels read it from; the
  * list itself may change once this returns. It may be read by all that is launched before the next
  * sl_cuda_fence. NULL after a failure, when nothing is launched. */

@@ -29,6 +29,7 @@ static sl_status load(sl_err *err) {
     SL_CU_CALLS(SL_CU_CALL)
 #undef SL_CU_CALL
     (void)look_up(library, "cuTensorMapEncodeTiled", &driver.cuTensorMapEncodeTiled);
+    (void)look_up(library, "cuLaunchKernelEx", &driver.cuLaunchKernelEx);
     (void)look_up(library, "sluice_cuda_image", &driver.image);
     sl_err why = {0};
     if (SL_CU_DO(&driver, &why, cuInit, 0) == SL_OK) return SL_OK;

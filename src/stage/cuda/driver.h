@@ -43,11 +43,28 @@ enum {
     SL_CU_EVENT_UNTIMED = 2,
     SL_CU_HOST_PORTABLE = 1,
     SL_CU_HOST_MAPPED = 2,
+    SL_CU_LAUNCH_EARLY = 6, /* attribute: programmatic stream serialization */
 
     SL_CU_MAP_BF16 = 9, /* of tensor maps: type, swizzle, what is fetched at once */
     SL_CU_MAP_SWIZZLE_128 = 3,
     SL_CU_MAP_FETCH_256 = 3
 };
+
+typedef struct sl_cu_launch_attribute {
+    int id;
+    char pad[4];
+    union {
+        char all[64];
+        int allowed;
+    } value;
+} sl_cu_launch_attribute;
+
+typedef struct sl_cu_launch_config {
+    unsigned grid[3], block[3], shared;
+    sl_cu_stream stream;
+    sl_cu_launch_attribute *attributes;
+    unsigned n_attributes;
+} sl_cu_launch_config;
 
 /* X(name, parameters) */
 #define SL_CU_CALLS(X)                                                                             \
@@ -101,6 +118,9 @@ typedef struct sl_cu_driver {
                                            const uint64_t *dim, const uint64_t *stride,
                                            const uint32_t *box, const uint32_t *step,
                                            int interleave, int swizzle, int fetch, int fill);
+    /* Since CUDA 11.8; NULL: it has none. */
+    sl_cu_result (*cuLaunchKernelEx)(const sl_cu_launch_config *how, sl_cu_function f, void **args,
+                                     void **extra);
     /* A driver that has kernels of its own, as that of the tests, exports sluice_cuda_image: it is
      * loaded instead of the program's. NULL: any other. */
     const void *image;

@@ -164,12 +164,16 @@ static void run_launch(sl_product_launch *l) {
     sl_product_args *a = &l->args;
     uint32_t tiles = 0;
     if (a->n_jobs == 0) return;
-    shape_launch(l);
-    for (uint32_t i = 0; i < a->n_jobs; i++) {
-        a->job[i].first = tiles;
-        tiles += sl_product_job_tiles(&a->job[i], a->cols, l->rows);
+    if (l->way == SL_WAY_FAST_VEC) {
+        sl_cuda_vec_run(l);
+    } else {
+        shape_launch(l);
+        for (uint32_t i = 0; i < a->n_jobs; i++) {
+            a->job[i].first = tiles;
+            tiles += sl_product_job_tiles(&a->job[i], a->cols, l->rows);
+        }
+        sl_cuda_launch(l->c, l->kernel, tiles, l->parts, 1, l->threads, l->shared, a);
     }
-    sl_cuda_launch(l->c, l->kernel, tiles, l->parts, 1, l->threads, l->shared, a);
     a->n_jobs = 0;
     l->k = l->n_rows = 0;
 }
@@ -219,6 +223,7 @@ static void add_job(sl_product_launch *l, const sl_gemm_job *j, const sl_mat *w,
 /* ---- all of them ---- */
 
 static sl_product_way way_of(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
+    if (sl_cuda_vec_fits(c, j, w)) return SL_WAY_FAST_VEC;
     if (sl_cuda_fast_fits(c, j, w)) return sl_cuda_fast_is_few(j) ? SL_WAY_FAST_FEW : SL_WAY_FAST;
     if (kind_for(j, w) != SL_ACT_NONE)
         return j->n_rows > MOST_FEW_INT8 ? SL_WAY_INT8 : SL_WAY_FEW_INT8;

@@ -22,4 +22,8 @@ void sl_cuda_quantise(sl_cuda *c, const float *x, const uint32_t *row, uint32_t 
 /* x[i] = row ids[i] of w, widened. */
 void sl_cuda_embed(sl_cuda *c, const sl_mat *w, const uint32_t *ids, uint32_t n_rows, float *x);
 
+/* y += x of n values, if x is what a product is about to make that is held (context.h): then that
+ * adds it, too. False: nothing was done. */
+bool sl_cuda_vec_adds(sl_cuda *c, float *y, const float *x, size_t n);
+
 #endif

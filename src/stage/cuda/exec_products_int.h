@@ -16,6 +16,7 @@ typedef enum sl_product_way {
     SL_WAY_INT8,
     SL_WAY_FAST_FEW,
     SL_WAY_FAST,
+    SL_WAY_FAST_VEC, /* very few: no tiles */
     SL_WAY_COUNT
 } sl_product_way;
 
@@ -49,6 +50,10 @@ static inline uint32_t sl_product_tiles(const sl_product_launch *l, uint32_t col
 /* Whether numerics fast has a kernel for a job's product with w; of few rows, or of many. */
 bool sl_cuda_fast_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w);
 bool sl_cuda_fast_is_few(const sl_gemm_job *j);
+/* Whether it is one of very few rows, which are f32 there: routers' products, too. */
+bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w);
+/* Jobs of way FAST_VEC. The last launch is held (context.h). */
+void sl_cuda_vec_run(sl_product_launch *l);
 /* Kernel, tiles, threads, shared memory of ways FAST_FEW and FAST. */
 void sl_cuda_fast_shape(sl_product_launch *l);
 

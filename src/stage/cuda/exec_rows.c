@@ -1,6 +1,8 @@
 /* Norms, element-wise steps, rotations, copies and sums of rows on the GPU: lists and launches. */
 #include "stage/cuda/exec_rows.h"
 
+#include "stage/cuda/context.h"
+#include "stage/cuda/exec_products.h"
 #include "stage/cuda/kernels/args_rows.h"
 
 #include <string.h>
@@ -35,6 +37,22 @@ static uint32_t blocks_of_rows(uint32_t rows, uint32_t lanes_log) {
 
 /* ---- norms ---- */
 
+/* Very few rows in numerics fast are normalised by the product that reads them, if there is one. */
+static void launch_norm(sl_cuda *c, const sl_k_norm_args *a, bool rounds) {
+    const sl_cuda_held h = {.what = SL_CUDA_HELD_NORM,
+                            .kernel = SL_CUDA_sl_k_norm,
+                            .blocks = a->n_rows,
+                            .threads = a->n > MANY_THREADS ? SL_CUDA_NORM_THREADS
+                                                           : SL_CUDA_NORM_THREADS / 2,
+                            .args.norm = *a};
+    const float *end = a->x + (size_t)a->n_rows * a->n;
+    const bool apart = end <= a->y || a->y + (size_t)a->n_rows * a->n <= a->x;
+    sl_cuda_hold(c, &h);
+    if (rounds || !a->y || !apart || a->n_rows > SL_VEC_ROWS ||
+        sl_cuda_numerics_of(c) != SL_NUMERICS_FAST)
+        sl_cuda_settle(c);
+}
+
 void sl_cuda_norm(sl_cuda *c, const float *x, const sl_mat *w, float eps, bool centred,
                   uint32_t n_rows, uint32_t n, const sl_norm_out *out) {
     sl_k_norm_args a = {.x = x,
@@ -59,8 +77,7 @@ void sl_cuda_norm(sl_cuda *c, const float *x, const sl_mat *w, float eps, bool c
                        blocks_for((uint64_t)n_rows * SL_DOT_LANES, SL_CUDA_SMALL_THREADS), 1, 1,
                        SL_CUDA_SMALL_THREADS, 0, &a);
     else
-        sl_cuda_launch(c, SL_CUDA_sl_k_norm, n_rows, 1, 1,
-                       n > MANY_THREADS ? SL_CUDA_NORM_THREADS : SL_CUDA_NORM_THREADS / 2, 0, &a);
+        launch_norm(c, &a, rounds);
 }
 
 /* ---- element by element ---- */
@@ -73,6 +90,7 @@ static void vec(sl_cuda *c, sl_cuda_vec_op op, float *y, const float *x, float l
 }
 
 void sl_cuda_vec_add(sl_cuda *c, float *y, const float *x, size_t n) {
+    if (sl_cuda_vec_adds(c, y, x, n)) return;
     vec(c, SL_CUDA_VEC_ADD, y, x, 0, n);
 }
 

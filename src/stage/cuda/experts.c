@@ -222,7 +222,7 @@ sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *e
 }
 
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
-                            uint64_t heard) {
+                            uint64_t heard, float *y) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
     const sl_fast_moe b = {.d_model = s->d_model,
                            .d_ff = s->d_ff_expert,
@@ -236,7 +236,8 @@ void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, cons
                            .heard = (uint32_t *)(uintptr_t)heard,
                            .limit = s->glu_limit,
                            .x = h,
-                           .y = (float *)(uintptr_t)x->rows.at,
+                           .y = y,
+                           .add = true,
                            .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
     sl_cuda_fast_moe(x->c, &b);
 }

@@ -30,10 +30,10 @@ sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs,
                                   sl_err *err) SL_MUST_CHECK;
 /* INSIDE for up to so many rows. Anew when experts have come or gone. */
 sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *err) SL_MUST_CHECK;
-/* The routed experts of n rows h whose ids and weights lie at x->expert and x->gate, added up in
- * x->rows. heard: where the GPU writes a copy of the ids. */
+/* y += the routed experts of n rows h whose ids and weights lie at x->expert and x->gate. heard:
+ * where the GPU writes a copy of the ids. */
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
-                            uint64_t heard);
+                            uint64_t heard, float *y);
 /* EXPERTS; false: this call's results are not a row of each row of x, and nothing was done. lists:
  * room for a few words a pair. */
 bool sl_cuda_experts_run(sl_cuda_experts *x, const sl_stage_call *c, sl_arena *lists);

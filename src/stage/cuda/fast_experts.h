@@ -9,6 +9,7 @@
 
 #include "stage/cuda/cuda_int.h"
 #include "stage/cuda/kernels/args_fast.h"
+#include "stage/cuda/kernels/args_fast_vec.h"
 
 #define SL_FAST_LAUNCHES 6
 
@@ -50,6 +51,7 @@ typedef enum sl_fast_way {
     SL_FAST_TILES,  /* more: tiles in shared memory */
     SL_FAST_SMALL,  /* sm_90, at most SL_FAST_SMALL_ROWS rows: one launch */
     SL_FAST_BIG,    /* sm_90a, many rows: warp groups' tensor cores */
+    SL_FAST_VEC,    /* at most SL_VEC_ROWS rows: each pair by itself, no lists */
     SL_FAST_WAYS
 } sl_fast_way;
 
@@ -64,6 +66,7 @@ typedef struct sl_fast_launch {
         sl_fast_sum_args sum;
         sl_fast_small_args small;
         sl_fast_big_args big;
+        sl_vec_moe_args vec;
     } args;
 } sl_fast_launch;
 
@@ -74,6 +77,9 @@ typedef struct sl_fast_plan {
 
 /* Whether the batch can be computed in that way. */
 bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way);
+/* The plan of VEC, with rows of d_ff values in bf16 of each pair at mid; false, and nothing is done,
+ * where it cannot be taken. out NULL: only that is asked. */
+bool sl_fast_vec_plan(const sl_fast_moe *m, void *mid, sl_fast_plan *out);
 /* For batches of at most n_rows rows and n_pairs pairs, by any way. */
 size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
                              uint32_t n_pairs);

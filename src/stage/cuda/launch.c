@@ -60,18 +60,78 @@ static bool allow_shared(sl_cuda *c, uint32_t k, uint32_t bytes) {
                       (int)bytes);
 }
 
-void sl_cuda_launch(sl_cuda *c, sl_cuda_kernel_id k, uint32_t grid_x, uint32_t grid_y,
-                    uint32_t grid_z, uint32_t threads, uint32_t dynamic_shared, const void *args) {
+/* Kernels that wait themselves for what they read (kernels/fast.h): they may begin while the one in
+ * front still runs. */
+static bool is_early(sl_cuda_kernel_id k) {
+    switch (k) {
+#define SL_CUDA_EARLY(name) case SL_CUDA_##name:
+#include "stage/cuda/kernels/early.def"
+#undef SL_CUDA_EARLY
+        return true;
+    default:
+        return false;
+    }
+}
+
+static sl_cu_result start(const sl_cuda *c, sl_cuda_kernel_id k, const uint32_t grid[3],
+                          uint32_t threads, uint32_t shared, void **list) {
+    sl_cu_launch_attribute early = {.id = SL_CU_LAUNCH_EARLY, .value.allowed = 1};
+    const sl_cu_launch_config how = {.grid = {grid[0], grid[1], grid[2]},
+                                     .block = {threads, 1, 1},
+                                     .shared = shared,
+                                     .stream = c->stream,
+                                     .attributes = &early,
+                                     .n_attributes = 1};
+    if (c->d->cuLaunchKernelEx && c->info.major >= 9 && is_early(k))
+        return c->d->cuLaunchKernelEx(&how, c->kernels[k], list, NULL);
+    return c->d->cuLaunchKernel(c->kernels[k], grid[0], grid[1], grid[2], threads, 1, 1, shared,
+                                c->stream, list, NULL);
+}
+
+static void launch(sl_cuda *c, sl_cuda_kernel_id k, const uint32_t grid[3], uint32_t threads,
+                   uint32_t dynamic_shared, const void *args) {
+    const uint32_t grid_x = grid[0], grid_y = grid[1], grid_z = grid[2];
     if (c->failed || !grid_x || !grid_y || !grid_z) return;
     if (!allow_shared(c, k, dynamic_shared)) return;
     void *list[] = {(void *)(uintptr_t)args};
-    const sl_cu_result r = c->d->cuLaunchKernel(c->kernels[k], grid_x, grid_y, grid_z, threads, 1,
-                                                1, dynamic_shared, c->stream, list, NULL);
-    if (sl_cuda_did(c, "cuLaunchKernel", r)) return;
+    if (sl_cuda_did(c, "a launch", start(c, k, grid, threads, dynamic_shared, list))) return;
     (void)sl_err_prefix(&c->failure, "kernel %s, %u x %u x %u blocks of %u threads", names[k],
                         grid_x, grid_y, grid_z, threads);
 }
 
+void sl_cuda_launch(sl_cuda *c, sl_cuda_kernel_id k, uint32_t grid_x, uint32_t grid_y,
+                    uint32_t grid_z, uint32_t threads, uint32_t dynamic_shared, const void *args) {
+    sl_cuda_settle(c);
+    launch(c, k, (const uint32_t[]){grid_x, grid_y, grid_z}, threads, dynamic_shared, args);
+}
+
+/* What is held back. */
+
+void sl_cuda_hold(sl_cuda *c, const sl_cuda_held *h) {
+    sl_cuda_settle(c);
+    c->held = *h;
+}
+
+sl_k_norm_args *sl_cuda_held_norm(sl_cuda *c) {
+    return c->held.what == SL_CUDA_HELD_NORM ? &c->held.args.norm : NULL;
+}
+
+sl_vec_args *sl_cuda_held_vec(sl_cuda *c) {
+    return c->held.what == SL_CUDA_HELD_VEC ? &c->held.args.vec : NULL;
+}
+
+void sl_cuda_drop_held(sl_cuda *c) {
+    c->held.what = SL_CUDA_HELD_NONE;
+}
+
+void sl_cuda_settle(sl_cuda *c) {
+    const sl_cuda_held *h = &c->held;
+    if (h->what == SL_CUDA_HELD_NONE) return;
+    sl_cuda_drop_held(c);
+    launch(c, h->kernel, (const uint32_t[]){h->blocks, 1, 1}, h->threads, h->shared, &h->args);
+}
+
 void sl_cuda_drain(sl_cuda *c) {
+    sl_cuda_settle(c);
     if (!c->failed) SL_CUDA_DO(c, cuStreamSynchronize, c->stream);
 }

@@ -83,18 +83,22 @@ sl_status sl_cuda_copy_out(sl_cuda *c, void *to, uint64_t from, size_t bytes, sl
 }
 
 void sl_cuda_copy_in_later(sl_cuda *c, uint64_t to, const void *from, size_t bytes) {
+    sl_cuda_settle(c);
     if (!c->failed && bytes) SL_CUDA_DO(c, cuMemcpyHtoDAsync_v2, to, from, bytes, c->stream);
 }
 
 void sl_cuda_copy_out_later(sl_cuda *c, void *to, uint64_t from, size_t bytes) {
+    sl_cuda_settle(c);
     if (!c->failed && bytes) SL_CUDA_DO(c, cuMemcpyDtoHAsync_v2, to, from, bytes, c->stream);
 }
 
 void sl_cuda_copy(sl_cuda *c, uint64_t to, uint64_t from, size_t bytes) {
+    sl_cuda_settle(c);
     if (!c->failed && bytes) SL_CUDA_DO(c, cuMemcpyDtoDAsync_v2, to, from, bytes, c->stream);
 }
 
 void sl_cuda_fill(sl_cuda *c, uint64_t to, uint8_t byte, size_t bytes) {
+    sl_cuda_settle(c);
     if (!c->failed && bytes) SL_CUDA_DO(c, cuMemsetD8Async, to, byte, bytes, c->stream);
 }
 
@@ -118,6 +122,7 @@ void sl_cuda_event_free(sl_cuda *c, sl_cuda_event *e) {
 }
 
 void sl_cuda_event_record(sl_cuda *c, sl_cuda_event *e) {
+    sl_cuda_settle(c);
     if (!c->failed) e->put = SL_CUDA_DO(c, cuEventRecord, e->handle, c->stream);
 }
 

@@ -23,7 +23,12 @@ SL_DEV void sl_fast_let_next(void) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+/* Soon this will be read. */
+SL_DEV void sl_fast_fetch(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 #else
+#define sl_fast_fetch(p)   ((void)(p))
 #define sl_fast_wait()     ((void)0)
 #define sl_fast_let_next() ((void)0)
 #endif

@@ -212,11 +212,15 @@ SL_DEV void walk(const sl_fast_attn_args *a, const task *t, uint32_t dim, float 
     if (begin < t->row.low / KEYS) begin = t->row.low / KEYS;
     if (end > t->row.pos / KEYS + 1) end = t->row.pos / KEYS + 1;
     begin += sl_warp();
-    if (begin >= end) return;
+    if (begin >= end) {
+        sl_fast_wait();
+        return;
+    }
     uint32_t q[DIM / 16][4];
     float4 k[2][DIM / 16], v[4][DIM / 32];
-    pages p = {0, numbers_from(a, t, 0), 0};
+    pages p = {0, numbers_from(a, t, 0), 0}; /* a list of the host */
     size_t at = page_at(a, t, begin * KEYS / PAGE - t->first, &p);
+    sl_fast_wait();
     load_queries(a, t, dim, q);
     uint32_t base = begin * KEYS / PAGE * PAGE;
     uint32_t lo = clamp(t->row.low, base, base + PAGE - 1) - base;
@@ -360,6 +364,7 @@ SL_DEV bool is_last(const sl_fast_attn_args *a, const task *t) {
 }
 
 SL_DEV void attend(const sl_fast_attn_args *a, uint32_t dim) {
+    sl_fast_let_next();
     SL_SHARED(float, room, WARPS *HEADS *DIM);
     SL_SHARED(float, numbers, 2 * WARPS * HEADS);
     const task t = task_of_block(a);

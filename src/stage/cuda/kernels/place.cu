@@ -4,6 +4,7 @@
 #include "kernel/formula.h"
 #include "spec/model.h"
 #include "stage/cuda/kernels/args_rows.h"
+#include "stage/cuda/kernels/fast.h"
 #include "stage/cuda/kernels/lanes.h"
 
 #define EACH (SL_CUDA_PLACE_DIM / SL_DOT_LANES) /* values of a thread */
@@ -90,10 +91,11 @@ SL_DEV void turn(uint32_t half, uint32_t lane, const float *c, const float *s, f
         if (half == steps * SL_DOT_LANES) turn_vector(steps, lane, c, s, x);
 }
 
-SL_DEV void store_vector(const sl_k_place_args *a, const vector *v, const float x[EACH]) {
+SL_DEV void store_vector(const sl_k_place_args *a, const vector *v, uint64_t at,
+                         const float x[EACH]) {
     float *to = a->q + ((size_t)blockIdx.x * a->heads + v->head) * a->dim;
     if (v->kind != QUERY)
-        to = a->kv + a->at[blockIdx.x] + v->head * a->tile + (v->kind == VALUE ? a->values : 0);
+        to = a->kv + at + v->head * a->tile + (v->kind == VALUE ? a->values : 0);
     SL_UNROLL
     for (uint32_t j = 0; j < EACH; j++) {
         const uint32_t i = v->lane + j * SL_DOT_LANES;
@@ -106,13 +108,16 @@ SL_KERNEL_BOUNDS(sl_k_place, sl_k_place_args, SL_CUDA_PLACE_THREADS, 4) {
     SL_SHARED(float, s, SL_CUDA_PLACE_DIM / 2);
     const vector v = vector_of_thread(&a);
     const bool moves = v.kind != VALUE;
+    const uint64_t to = a.at[blockIdx.x];
     float x[EACH];
-    load_vector(&a, &v, x);
-    if (a.freq) {
+    sl_fast_let_next();
+    if (a.freq) { /* before the wait: nobody writes lists or frequencies */
         const double pos = (double)a.pos[blockIdx.x];
         for (uint32_t i = threadIdx.x; i < a.half; i += SL_CUDA_PLACE_THREADS)
             sl_sincos_scalar(pos * a.freq[i], &c[i], &s[i]);
     }
+    sl_fast_wait();
+    load_vector(&a, &v, x);
     if (a.norm[0] || a.norm[1]) {
         const void *w = moves ? a.norm[v.kind] : NULL;
         norm_vector(&a, &v, w != NULL, w, moves ? a.norm_type[v.kind] : 0, x);
@@ -127,5 +132,5 @@ SL_KERNEL_BOUNDS(sl_k_place, sl_k_place_args, SL_CUDA_PLACE_THREADS, 4) {
         SL_UNROLL
         for (uint32_t j = 0; j < EACH; j++) x[j] = f * x[j];
     }
-    store_vector(&a, &v, x);
+    store_vector(&a, &v, to, x);
 }

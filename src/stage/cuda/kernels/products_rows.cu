@@ -1,6 +1,7 @@
 /* Rows before products: to 8 bits, and out of a matrix of any type. */
 #include "stage/cuda/kernels/act_rows.h"
 #include "stage/cuda/kernels/args_products.h"
+#include "stage/cuda/kernels/fast.h"
 #include "stage/cuda/kernels/piece.h"
 
 /* A warp has 256 values of a row, a lane eight of them. */
@@ -56,6 +57,8 @@ SL_DEV void widen_piece(const sl_widen_args *a, sl_dtype t, const uint8_t *row, 
 
 /* A block has 32 units of a row. */
 SL_KERNEL(sl_k_widen, sl_widen_args) {
+    sl_fast_wait();
+    sl_fast_let_next();
     const uint32_t id = a.id[blockIdx.x], u = blockIdx.y * (blockDim.x / 4) + threadIdx.x / 4;
     const uint8_t *row = a.side.w + id * a.side.stride;
     float *x = a.x + (uint64_t)blockIdx.x * a.k;

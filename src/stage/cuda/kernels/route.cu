@@ -2,6 +2,7 @@
 #include "kernel/formula.h"
 #include "spec/model.h"
 #include "stage/cuda/kernels/args_attention.h"
+#include "stage/cuda/kernels/fast.h"
 #include "stage/cuda/kernels/lanes.h"
 
 /* What ranks higher has the larger key, what ties an equal one; a number has more than NaN, and
@@ -114,6 +115,8 @@ SL_DEV float gate_of(const sl_k_route_args *a, float v, float sum) {
 }
 
 SL_KERNEL(sl_k_route, sl_k_route_args) {
+    sl_fast_wait();
+    sl_fast_let_next();
     SL_DYNAMIC(float, value); /* what weighs */
     SL_SHARED(uint32_t, expert, SL_MAX_TOP_K);
     const float *logit = a.logit + (size_t)blockIdx.x * a.n;

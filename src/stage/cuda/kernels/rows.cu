@@ -4,6 +4,7 @@
 #include "spec/model.h"
 #include "stage/cuda/kernels/act_rows.h"
 #include "stage/cuda/kernels/args_rows.h"
+#include "stage/cuda/kernels/fast.h"
 #include "stage/cuda/kernels/lanes.h"
 
 /* ---- norms ---- */
@@ -102,6 +103,8 @@ SL_DEV void norm_store(const sl_k_norm_args *a, float *y, uint32_t n, const floa
 }
 
 SL_KERNEL_BOUNDS(sl_k_norm, sl_k_norm_args, SL_CUDA_NORM_THREADS, 2) {
+    sl_fast_wait();
+    sl_fast_let_next();
     SL_SHARED(float, part, 2 * NORM_CHUNK);
     const size_t row = blockIdx.x;
     const float *x = a.x + row * a.n;
@@ -121,6 +124,8 @@ SL_KERNEL_BOUNDS(sl_k_norm, sl_k_norm_args, SL_CUDA_NORM_THREADS, 2) {
 
 /* Vectors that are short, as those of heads: half a warp each, straight from memory. */
 SL_KERNEL(sl_k_norm_small, sl_k_norm_args) {
+    sl_fast_wait();
+    sl_fast_let_next();
     const uint32_t lane = sl_lane() % SL_DOT_LANES;
     const size_t row =
         (size_t)blockIdx.x * (SL_CUDA_SMALL_THREADS / SL_DOT_LANES) + threadIdx.x / SL_DOT_LANES;
@@ -148,6 +153,8 @@ SL_DEV float vec_value(const sl_k_vec_args *a, float y, float x) {
 }
 
 SL_KERNEL(sl_k_vec, sl_k_vec_args) {
+    sl_fast_wait();
+    sl_fast_let_next();
     const uint64_t step = (uint64_t)gridDim.x * SL_CUDA_ROW_THREADS;
     for (uint64_t i = (uint64_t)blockIdx.x * SL_CUDA_ROW_THREADS + threadIdx.x; i < a.n; i += step)
         a.y[i] = vec_value(&a, a.y[i], a.x[i]);
@@ -176,6 +183,8 @@ SL_DEV uint32_t shared_row(uint32_t lanes_log) {
 }
 
 SL_KERNEL(sl_k_copy_rows, sl_k_copy_rows_args) {
+    sl_fast_wait();
+    sl_fast_let_next();
     const uint32_t i = shared_row(a.lanes_log), lanes = 1u << a.lanes_log;
     if (i >= a.n_rows) return;
     const float *x = a.x + (a.from_row ? a.from_row[i] : i) * a.x_stride;

@@ -1,0 +1,112 @@
+/* Products of very few rows in numerics fast (fast_vec.cu): which jobs they are for, and what goes
+ * into one launch with them: a norm in front, a sum behind. */
+#include "stage/cuda/context.h"
+#include "stage/cuda/exec_products.h"
+#include "stage/cuda/exec_products_int.h"
+
+#include <string.h>
+
+#define BLOCKS      2u           /* of a multiprocessor: as many of the next kernel find room */
+#define OUTPUTS     64u          /* of a block at most: more blocks where there are more of them */
+#define MOST_SHARED (100u << 10) /* of a block */
+
+/* Rows of x that the kernel for so many has. */
+static uint32_t rows_of(uint32_t n) {
+    return n <= 2 ? n : SL_VEC_ROWS;
+}
+
+static size_t shared_of(uint32_t k, uint32_t n_rows, uint32_t weights) {
+    const size_t parts = (k + SL_VEC_PART - 1) / SL_VEC_PART, rows = rows_of(n_rows);
+    const size_t x = rows * parts * SL_VEC_PART, sums = parts * weights * rows;
+    return ((size_t)weights * sizeof(void *) + 15) / 16 * 16 + (x + sums) * sizeof(float);
+}
+
+bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
+    return c->numerics == SL_NUMERICS_FAST && j->n_rows && j->n_rows <= SL_VEC_ROWS && !j->row &&
+           w->dtype == SL_BF16 && w->k && w->k % 8 == 0 && !w->segments &&
+           ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 && (uintptr_t)j->x % 16 == 0 &&
+           j->x_stride % 4 == 0 && !j->act.row[SL_ACT_BF16] &&
+           shared_of(w->k, j->n_rows, 2 * OUTPUTS) <= SL_MIN(MOST_SHARED, c->info.shared_bytes);
+}
+
+/* Whether a norm that is held makes the rows that these jobs read. */
+static bool norm_goes_in(const sl_k_norm_args *n, const sl_vec_args *a) {
+    return n && n->y == a->x && n->n == a->k && n->n == a->x_stride && n->n_rows == a->n_rows;
+}
+
+static void take_norm(sl_cuda *c, sl_vec_args *a) {
+    const sl_k_norm_args *n = sl_cuda_held_norm(c);
+    if (!norm_goes_in(n, a)) return;
+    a->x = n->x;
+    a->norm = n->w;
+    a->norm_type = n->dtype;
+    a->centred = n->centred;
+    a->eps = n->eps;
+    a->h = n->y;
+    a->h_stride = n->n;
+    sl_cuda_drop_held(c);
+}
+
+static void launch(sl_cuda *c, sl_vec_args *a) {
+    const uint32_t blocks = BLOCKS * c->info.sms;
+    a->most = SL_MIN((a->outputs + blocks - 1) / blocks, OUTPUTS);
+    take_norm(c, a);
+    const sl_cuda_held h = {.what = SL_CUDA_HELD_VEC,
+                            .kernel = a->n_rows == 1   ? SL_CUDA_sl_k_fast_vec_1
+                                      : a->n_rows == 2 ? SL_CUDA_sl_k_fast_vec_2
+                                                       : SL_CUDA_sl_k_fast_vec_4,
+                            .blocks = (a->outputs + a->most - 1) / a->most,
+                            .threads = SL_VEC_THREADS,
+                            .shared = (uint32_t)shared_of(a->k, a->n_rows, a->most * a->sides),
+                            .args.vec = *a};
+    sl_cuda_hold(c, &h);
+}
+
+static void add_job(sl_vec_args *a, const sl_product_job *j) {
+    sl_vec_job *to = &a->job[a->n_jobs++];
+    *to = (sl_vec_job){.y = j->y,
+                       .n = j->n,
+                       .y_stride = j->y_stride,
+                       .first = a->outputs,
+                       .gate = j->end == SL_PRODUCT_GATE};
+    for (uint32_t s = 0; s < a->sides; s++)
+        to->w[s] = j->side[s].w, to->stride[s] = j->side[s].stride;
+    a->outputs += j->n;
+}
+
+void sl_cuda_vec_run(sl_product_launch *l) {
+    const sl_product_args *p = &l->args;
+    for (uint32_t i = 0; i < p->n_jobs;) {
+        const sl_product_job *first = &p->job[i];
+        sl_vec_args a = {.x = (const float *)(const void *)first->x,
+                         .x_stride = (uint32_t)(first->x_stride / sizeof(float)),
+                         .k = first->k,
+                         .n_rows = first->n_rows,
+                         .sides = first->end == SL_PRODUCT_SWIGLU ? 2 : 1};
+        while (i < p->n_jobs && a.n_jobs < SL_VEC_JOBS && p->job[i].x == first->x &&
+               p->job[i].x_stride == first->x_stride && p->job[i].k == first->k &&
+               p->job[i].n_rows == first->n_rows && p->job[i].end == first->end)
+            add_job(&a, &p->job[i++]);
+        launch(l->c, &a);
+    }
+}
+
+static bool apart(const void *p, size_t n, const void *q, size_t m) {
+    const uintptr_t a = (uintptr_t)p, b = (uintptr_t)q;
+    return a + n * sizeof(float) <= b || b + m * sizeof(float) <= a;
+}
+
+bool sl_cuda_vec_adds(sl_cuda *c, float *y, const float *x, size_t n) {
+    sl_vec_args *a = sl_cuda_held_vec(c);
+    if (!a || a->n_jobs != 1) return false;
+    sl_vec_job *j = &a->job[0];
+    const size_t read = (size_t)a->n_rows * a->x_stride;
+    if (j->gate || j->y != x || j->y_stride != j->n || n != (size_t)a->n_rows * j->n || j->sum)
+        return false;
+    if (!apart(y, n, a->x, read) || !apart(y, n, x, n)) return false;
+    if (a->norm && !apart(y, n, a->h, read)) return false;
+    j->sum = y;
+    j->sum_stride = j->n;
+    sl_cuda_settle(c);
+    return true;
+}

@@ -1,0 +1,58 @@
+/* Arguments of products of very few rows with weights in bf16, numerics fast (fast_vec.cu). All
+ * pointers are device addresses. */
+#ifndef SL_CUDA_ARGS_FAST_VEC_H
+#define SL_CUDA_ARGS_FAST_VEC_H
+
+#include "stage/cuda/kernels/args_fast.h"
+
+#define SL_VEC_THREADS 256u
+#define SL_VEC_PART    256u /* values of a weight row that a warp takes at a time */
+#define SL_VEC_ROWS    4u   /* most rows of x of a product */
+#define SL_VEC_JOBS    4u
+#define SL_VEC_SETS    32u /* most pairs of a row */
+
+/* y[r][j] = row r of x times row j of w[0]; with two sides SwiGLU of the products with w[0] and
+ * w[1]; with `gate` that of what y was and the product. It is added to sum[r][j], too, unless sum
+ * is NULL. */
+typedef struct sl_vec_job {
+    const uint8_t *w[2];
+    uint64_t stride[2]; /* bytes */
+    float *y, *sum;
+    uint32_t n, y_stride, sum_stride;
+    uint32_t first; /* its first output among those of all jobs */
+    uint32_t gate;
+} sl_vec_job;
+
+/* Jobs with the same rows x. Blocks share the outputs of all jobs evenly. */
+typedef struct sl_vec_args {
+    const float *x;
+    /* Rows are normalised first (docs/numbers.md, "Norms", but for the order of sums) and go to h,
+     * too, which is elsewhere. NULL: they are not. */
+    const void *norm;
+    float *h;
+    uint32_t norm_type, centred;
+    float eps;
+    uint32_t x_stride, h_stride; /* floats */
+    uint32_t k, n_rows, n_jobs, sides;
+    uint32_t outputs, most; /* of all jobs; of a block at most */
+    sl_vec_job job[SL_VEC_JOBS];
+} sl_vec_args;
+
+/* Routed experts: pairs of row r as in args_fast.h, each by itself. mid[pair] = SwiGLU of its row
+ * with its expert's gate and up, y[r] (+)= the sum of what down makes of its pairs, weighed, in
+ * their order. A row of x is a block in y; blocks in x share the values of mid, or the columns. */
+typedef struct sl_vec_moe_args {
+    const sl_fast_expert *expert;
+    const uint32_t *id, *row_first; /* row_first: or NULL */
+    const float *gate;
+    uint32_t *heard; /* where a copy of the ids goes; NULL: nowhere */
+    const float *x;
+    uint16_t *mid;
+    float *y;
+    uint32_t d_model, d_ff, top_k, n_experts, add;
+    uint32_t most;  /* values of mid, or columns, of a block at most */
+    uint32_t table; /* whether the experts' matrices are looked up in shared memory */
+    float limit;    /* 0: SwiGLU; else gpt-oss's clamped form with this limit */
+} sl_vec_moe_args;
+
+#endif

@@ -1,0 +1,414 @@
+/* Products of one to four rows with weights in bf16, numerics fast: what decoding one request is
+ * made of. Memory is all that they wait for, so every lane has 16 bytes of eight weight rows under
+ * way, the first ones before the kernels in front have ended.
+ *
+ * A block has some rows of weights. They are cut into items, 256 values of one row each, that all
+ * warps share evenly: those of the same values of k one after another, so that a warp keeps these
+ * values of x in registers. Products are f32; sums of an item are added up over the lanes, then
+ * items of a row, both in a fixed order: a product's bits depend on its shape alone, not on how
+ * many rows go with it. Routed experts are the same walk over several sets of rows. */
+#include "stage/cuda/kernels/args_fast_vec.h"
+#include "stage/cuda/kernels/fast.h"
+#include "stage/cuda/kernels/lanes.h"
+
+#define WARPS SL_VEC_THREADS / SL_WARP
+#define PART  SL_VEC_PART
+#define AHEAD 8u /* items of a warp that are under way */
+
+/* What a block walks: `sets` of `rows` rows of weights with k values each, in parts. All in shared
+ * memory; rows NULL are zero. */
+typedef struct vec_plan {
+    const uint8_t *const *row; /* [sets][rows] */
+    const float *x;            /* [sets or 1][rows of x][parts * PART] */
+    float *sum;                /* of each item, of each row of x */
+    uint32_t rows, parts, k;
+    uint32_t x_set; /* floats from one set's x to the next one's */
+} vec_plan;
+
+/* An item, and the lane's values of it. */
+typedef struct vec_at {
+    uint32_t set, part, row;
+} vec_at;
+
+SL_DEV vec_at vec_item(const vec_plan *p, uint32_t i) {
+    vec_at at;
+    at.row = i % p->rows;
+    at.part = i / p->rows % p->parts;
+    at.set = i / p->rows / p->parts;
+    return at;
+}
+
+SL_DEV void vec_next(const vec_plan *p, vec_at *at) {
+    if (++at->row < p->rows) return;
+    at->row = 0;
+    if (++at->part < p->parts) return;
+    at->part = 0;
+    at->set++;
+}
+
+SL_DEV uint4 vec_load(const vec_plan *p, const vec_at *at) {
+    const uint8_t *row = p->row[at->set * p->rows + at->row];
+    const uint32_t k = at->part * PART + 8 * sl_lane();
+    if (!row || k >= p->k) return make_uint4(0, 0, 0, 0);
+    return sl_load16_once(row + 2 * (size_t)k);
+}
+
+/* A warp's share of the items. */
+typedef struct vec_share {
+    uint32_t first, n;
+    vec_at at, ahead; /* the next one that is multiplied, and that is loaded */
+} vec_share;
+
+SL_DEV vec_share vec_begin(const vec_plan *p, uint32_t sets, uint4 w[AHEAD]) {
+    const uint32_t all = sets * p->parts * p->rows;
+    vec_share s;
+    s.first = all * sl_warp() / (WARPS);
+    s.n = all * (sl_warp() + 1) / (WARPS)-s.first;
+    s.at = s.ahead = vec_item(p, s.first);
+    SL_UNROLL
+    for (uint32_t u = 0; u < AHEAD; u++) {
+        w[u] = make_uint4(0, 0, 0, 0);
+        if (u >= s.n) continue;
+        w[u] = vec_load(p, &s.ahead);
+        vec_next(p, &s.ahead);
+    }
+    return s;
+}
+
+SL_DEV void vec_load_x(const vec_plan *p, const vec_at *at, uint32_t rows, float x[][8]) {
+    const float *from = p->x + at->set * p->x_set + at->part * PART + 8 * sl_lane();
+    SL_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        const float4 lo = *(const float4 *)(from + r * p->parts * PART);
+        const float4 hi = *(const float4 *)(from + r * p->parts * PART + 4);
+        x[r][0] = lo.x, x[r][1] = lo.y, x[r][2] = lo.z, x[r][3] = lo.w;
+        x[r][4] = hi.x, x[r][5] = hi.y, x[r][6] = hi.z, x[r][7] = hi.w;
+    }
+}
+
+SL_DEV float vec_dot(uint4 w, const float x[8]) {
+    float s = sl_f32_of_bits(w.x << 16) * x[0];
+    float t = sl_f32_of_bits(w.z << 16) * x[4];
+    s = fmaf(sl_f32_of_bits(w.x & 0xffff0000u), x[1], s);
+    t = fmaf(sl_f32_of_bits(w.z & 0xffff0000u), x[5], t);
+    s = fmaf(sl_f32_of_bits(w.y << 16), x[2], s);
+    t = fmaf(sl_f32_of_bits(w.w << 16), x[6], t);
+    s = fmaf(sl_f32_of_bits(w.y & 0xffff0000u), x[3], s);
+    return s + fmaf(sl_f32_of_bits(w.w & 0xffff0000u), x[7], t);
+}
+
+/* Sums over the lanes of eight values: lane 4 i + j gets that of value i. */
+SL_DEV float vec_fold(float v[AHEAD]) {
+    const uint32_t lane = sl_lane();
+    SL_UNROLL
+    for (uint32_t by = 16, n = AHEAD / 2; n; by /= 2, n /= 2) {
+        const bool high = (lane & by) != 0;
+        SL_UNROLL
+        for (uint32_t i = 0; i < n; i++) {
+            const float keep = high ? v[i + n] : v[i], give = high ? v[i] : v[i + n];
+            v[i] = keep + __shfl_xor_sync(SL_ALL, give, by);
+        }
+    }
+    v[0] += __shfl_xor_sync(SL_ALL, v[0], 2);
+    return v[0] + __shfl_xor_sync(SL_ALL, v[0], 1);
+}
+
+/* All items of a warp; rows: of x, a constant. */
+SL_DEV void vec_walk(const vec_plan *p, vec_share *s, uint32_t rows, uint4 w[AHEAD]) {
+    float x[SL_VEC_ROWS][8];
+    for (uint32_t i = 0; i < s->n; i += AHEAD) {
+        float v[SL_VEC_ROWS][AHEAD];
+        SL_UNROLL
+        for (uint32_t u = 0; u < AHEAD; u++) {
+            if (i + u < s->n) {
+                if (s->at.row == 0 || i + u == 0) vec_load_x(p, &s->at, rows, x);
+                vec_next(p, &s->at);
+            }
+            SL_UNROLL
+            for (uint32_t r = 0; r < rows; r++) v[r][u] = i + u < s->n ? vec_dot(w[u], x[r]) : 0;
+            if (i + u + AHEAD < s->n) {
+                w[u] = vec_load(p, &s->ahead);
+                vec_next(p, &s->ahead);
+            }
+        }
+        const uint32_t mine = i + sl_lane() / 4;
+        SL_UNROLL
+        for (uint32_t r = 0; r < rows; r++) {
+            const float sum = vec_fold(v[r]);
+            if (sl_lane() % 4 == 0 && mine < s->n) p->sum[(s->first + mine) * rows + r] = sum;
+        }
+    }
+}
+
+/* What all parts of a row of a set have. */
+SL_DEV float vec_sum(const vec_plan *p, uint32_t set, uint32_t row, uint32_t rows, uint32_t r) {
+    float sum = 0;
+    for (uint32_t part = 0; part < p->parts; part++)
+        sum += p->sum[((set * p->parts + part) * p->rows + row) * rows + r];
+    return sum;
+}
+
+/* ---- products ---- */
+
+/* Sums of a value each of some rows over all threads, for all threads. */
+SL_DEV void vec_block_sums(uint32_t rows, float s[SL_VEC_ROWS]) {
+    SL_SHARED2(float, part, SL_VEC_ROWS, WARPS);
+    SL_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        SL_UNROLL
+        for (uint32_t by = 16; by; by /= 2) s[r] += __shfl_xor_sync(SL_ALL, s[r], by);
+        if (sl_lane() == 0) part[r][sl_warp()] = s[r];
+    }
+    __syncthreads();
+    SL_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        s[r] = 0;
+        SL_UNROLL
+        for (uint32_t w = 0; w < WARPS; w++) s[r] += part[r][w];
+    }
+    __syncthreads();
+}
+
+/* Rows of x to shared memory; what lies behind their ends, and rows that are not there, zero. */
+SL_DEV void vec_stage(const sl_vec_args *a, uint32_t rows, uint32_t wide, float *x) {
+    SL_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
+            float4 v = make_float4(0, 0, 0, 0);
+            if (r < a->n_rows && i < a->k)
+                v = __ldcg((const float4 *)(a->x + (size_t)r * a->x_stride + i));
+            *(float4 *)(x + r * wide + i) = v;
+        }
+    }
+}
+
+/* The same threads' values of staged rows, normalised. */
+SL_DEV void vec_norm(const sl_vec_args *a, uint32_t rows, uint32_t wide, float *x) {
+    float mean[SL_VEC_ROWS] = {0}, s[SL_VEC_ROWS] = {0};
+    if (a->centred) {
+        SL_UNROLL
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t i = 4 * threadIdx.x; i < a->k; i += 4 * SL_VEC_THREADS)
+                for (uint32_t e = 0; e < 4; e++) mean[r] += x[r * wide + i + e];
+        vec_block_sums(rows, mean);
+    }
+    SL_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        mean[r] /= (float)a->k;
+        for (uint32_t i = 4 * threadIdx.x; i < a->k; i += 4 * SL_VEC_THREADS) {
+            const float4 v = *(const float4 *)(x + r * wide + i);
+            const float d[4] = {v.x - mean[r], v.y - mean[r], v.z - mean[r], v.w - mean[r]};
+            SL_UNROLL
+            for (uint32_t e = 0; e < 4; e++) s[r] = fmaf(d[e], d[e], s[r]);
+        }
+    }
+    vec_block_sums(rows, s);
+    for (uint32_t i = 4 * threadIdx.x; i < a->k; i += 4 * SL_VEC_THREADS) {
+        float w[4];
+        SL_UNROLL
+        for (uint32_t e = 0; e < 4; e++) w[e] = sl_plain_value(a->norm, a->norm_type, i + e);
+        SL_UNROLL
+        for (uint32_t r = 0; r < rows; r++) {
+            const float inv = 1.0f / sqrtf(s[r] / (float)a->k + a->eps);
+            const float4 v = *(const float4 *)(x + r * wide + i);
+            const float4 h =
+                make_float4((v.x - mean[r]) * inv * w[0], (v.y - mean[r]) * inv * w[1],
+                            (v.z - mean[r]) * inv * w[2], (v.w - mean[r]) * inv * w[3]);
+            *(float4 *)(x + r * wide + i) = h;
+            if (blockIdx.x == 0 && r < a->n_rows)
+                *(float4 *)(a->h + (size_t)r * a->h_stride + i) = h;
+        }
+    }
+}
+
+SL_DEV const sl_vec_job *vec_job(const sl_vec_args *a, uint32_t output) {
+    uint32_t j = 0;
+    while (j + 1 < a->n_jobs && a->job[j + 1].first <= output) j++;
+    return &a->job[j];
+}
+
+SL_DEV void vec_store(const sl_vec_args *a, const vec_plan *p, uint32_t rows, uint32_t first,
+                      uint32_t n) {
+    for (uint32_t i = threadIdx.x; i < n * rows; i += SL_VEC_THREADS) {
+        const uint32_t o = i / rows, r = i % rows;
+        const sl_vec_job *j = vec_job(a, first + o);
+        const uint32_t col = first + o - j->first;
+        if (r >= a->n_rows) continue;
+        float v = vec_sum(p, 0, o * a->sides, rows, r);
+        if (a->sides == 2) v = sl_fast_swiglu(v, vec_sum(p, 0, 2 * o + 1, rows, r), 0);
+        float *y = j->y + (size_t)r * j->y_stride + col;
+        if (j->gate) v = sl_fast_swiglu(*y, v, 0);
+        *y = v;
+        if (j->sum) j->sum[(size_t)r * j->sum_stride + col] += v;
+    }
+}
+
+SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
+    SL_DYNAMIC(uint8_t, room);
+    const uint32_t first = (uint32_t)((uint64_t)a->outputs * blockIdx.x / gridDim.x);
+    const uint32_t n = (uint32_t)((uint64_t)a->outputs * (blockIdx.x + 1) / gridDim.x) - first;
+    const uint32_t parts = (a->k + PART - 1) / PART, wide = parts * PART;
+    const uint8_t **row = (const uint8_t **)room;
+    float *x = (float *)(room + ((size_t)a->most * a->sides * sizeof *row + 15) / 16 * 16);
+    const vec_plan p = {row, x, x + rows * wide, n * a->sides, parts, a->k, 0};
+    for (uint32_t i = threadIdx.x; i < n * a->sides; i += SL_VEC_THREADS) {
+        const uint32_t o = first + i / a->sides, side = i % a->sides;
+        const sl_vec_job *j = vec_job(a, o);
+        row[i] = j->w[side] + (o - j->first) * j->stride[side];
+    }
+    __syncthreads();
+    uint4 w[AHEAD];
+    vec_share s = vec_begin(&p, 1, w);
+    if (a->norm) /* 128 bytes a thread */
+        for (uint32_t i = threadIdx.x * 32; i < a->k; i += 32 * SL_VEC_THREADS)
+            sl_fast_fetch((const uint8_t *)a->norm + (size_t)i * (a->norm_type == SL_F32 ? 4 : 2));
+    sl_fast_let_next();
+    sl_fast_wait();
+    vec_stage(a, rows, wide, x);
+    if (a->norm) vec_norm(a, rows, wide, x);
+    __syncthreads();
+    vec_walk(&p, &s, rows, w);
+    __syncthreads();
+    vec_store(a, &p, rows, first, n);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_vec_1, sl_vec_args, SL_VEC_THREADS, 4) {
+    vec_product(&a, 1);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_vec_2, sl_vec_args, SL_VEC_THREADS, 2) {
+    vec_product(&a, 2);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_vec_4, sl_vec_args, SL_VEC_THREADS, 2) {
+    vec_product(&a, 4);
+}
+
+/* ---- routed experts ---- */
+
+/* The pairs of this block's row. */
+typedef struct vec_pairs {
+    uint32_t first, n;
+} vec_pairs;
+
+SL_DEV vec_pairs vec_pairs_of(const sl_vec_moe_args *a) {
+    vec_pairs p;
+    p.first = a->row_first ? a->row_first[blockIdx.y] : blockIdx.y * a->top_k;
+    p.n = (a->row_first ? a->row_first[blockIdx.y + 1] : p.first + a->top_k) - p.first;
+    return p;
+}
+
+/* This block's share of n values. */
+SL_DEV uint32_t vec_cut(uint32_t n, uint32_t block) {
+    return (uint32_t)((uint64_t)n * block / gridDim.x);
+}
+
+/* Blocks take up the next kernel's room only behind the wait: down reads the ids before its own. */
+SL_DEV void vec_up(const sl_vec_moe_args *a) {
+    SL_DYNAMIC(uint8_t, room);
+    SL_SHARED(uint32_t, id, SL_VEC_SETS);
+    const uint32_t first = vec_cut(a->d_ff, blockIdx.x),
+                   n = vec_cut(a->d_ff, blockIdx.x + 1) - first;
+    const uint32_t parts = (a->d_model + PART - 1) / PART, wide = parts * PART;
+    const uint8_t **row = (const uint8_t **)room;
+    const sl_fast_expert *expert = a->expert;
+    float *x = (float *)(room + ((size_t)a->top_k * 2 * a->most * sizeof *row + 15) / 16 * 16);
+    const vec_plan p = {row, x, x + wide, 2 * n, parts, a->d_model, 0};
+    if (a->table) {
+        const size_t sums = ((size_t)a->top_k * parts * 2 * a->most + 3) / 4 * 4;
+        sl_fast_expert *table = (sl_fast_expert *)(x + wide + sums);
+        for (uint32_t i = threadIdx.x; i < a->n_experts; i += SL_VEC_THREADS)
+            table[i] = a->expert[i];
+        expert = table;
+    }
+    sl_fast_wait();
+    sl_fast_let_next();
+    const vec_pairs pairs = vec_pairs_of(a);
+    if (threadIdx.x < pairs.n) {
+        id[threadIdx.x] = __ldcg(a->id + pairs.first + threadIdx.x);
+        if (a->heard && blockIdx.x == 0) a->heard[pairs.first + threadIdx.x] = id[threadIdx.x];
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < pairs.n * 2 * n; i += SL_VEC_THREADS) {
+        const uint32_t e = id[i / (2 * n)], up = i / n % 2, f = first + i % n;
+        const uint8_t *w = NULL;
+        if (e < a->n_experts) w = up ? expert[e].up : expert[e].gate;
+        row[i] = w ? w + (size_t)f * a->d_model * 2 : NULL;
+    }
+    __syncthreads();
+    uint4 w[AHEAD];
+    vec_share s = vec_begin(&p, pairs.n, w);
+    for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
+        float4 v = make_float4(0, 0, 0, 0);
+        if (i < a->d_model)
+            v = __ldcg((const float4 *)(a->x + (size_t)blockIdx.y * a->d_model + i));
+        *(float4 *)(x + i) = v;
+    }
+    __syncthreads();
+    vec_walk(&p, &s, 1, w);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS) {
+        const uint32_t set = i / n, f = i % n;
+        const float m =
+            sl_fast_swiglu(vec_sum(&p, set, f, 1, 0), vec_sum(&p, set, n + f, 1, 0), a->limit);
+        a->mid[(size_t)(pairs.first + set) * a->d_ff + first + f] = (uint16_t)sl_pack_bf16(m, 0);
+    }
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_vec_up, sl_vec_moe_args, SL_VEC_THREADS, 4) {
+    vec_up(&a);
+}
+
+SL_DEV void vec_down(const sl_vec_moe_args *a) {
+    SL_DYNAMIC(uint8_t, room);
+    SL_SHARED(uint32_t, id, SL_VEC_SETS);
+    SL_SHARED(float, gate, SL_VEC_SETS);
+    const uint32_t first = vec_cut(a->d_model, blockIdx.x);
+    const uint32_t n = vec_cut(a->d_model, blockIdx.x + 1) - first;
+    const uint32_t parts = (a->d_ff + PART - 1) / PART, wide = parts * PART;
+    const uint8_t **row = (const uint8_t **)room;
+    float *x = (float *)(room + ((size_t)a->top_k * a->most * sizeof *row + 15) / 16 * 16);
+    const vec_plan p = {row, x, x + a->top_k * wide, n, parts, a->d_ff, wide};
+    const vec_pairs pairs = vec_pairs_of(a);
+    if (threadIdx.x < pairs.n) {
+        id[threadIdx.x] = __ldcg(a->id + pairs.first + threadIdx.x);
+        gate[threadIdx.x] = __ldcg(a->gate + pairs.first + threadIdx.x);
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS) {
+        const uint32_t e = id[i / n];
+        row[i] = NULL;
+        if (e < a->n_experts) row[i] = a->expert[e].down + (size_t)(first + i % n) * a->d_ff * 2;
+    }
+    __syncthreads();
+    uint4 w[AHEAD];
+    vec_share s = vec_begin(&p, pairs.n, w);
+    sl_fast_let_next();
+    sl_fast_wait();
+    for (uint32_t i = 8 * threadIdx.x; i < pairs.n * wide; i += 8 * SL_VEC_THREADS) {
+        const uint32_t k = i % wide;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (k < a->d_ff)
+            v = __ldcg((const uint4 *)(a->mid + (size_t)(pairs.first + i / wide) * a->d_ff + k));
+        *(float4 *)(x + i) =
+            make_float4(sl_f32_of_bits(v.x << 16), sl_f32_of_bits(v.x & 0xffff0000u),
+                        sl_f32_of_bits(v.y << 16), sl_f32_of_bits(v.y & 0xffff0000u));
+        *(float4 *)(x + i + 4) =
+            make_float4(sl_f32_of_bits(v.z << 16), sl_f32_of_bits(v.z & 0xffff0000u),
+                        sl_f32_of_bits(v.w << 16), sl_f32_of_bits(v.w & 0xffff0000u));
+    }
+    __syncthreads();
+    vec_walk(&p, &s, 1, w);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += SL_VEC_THREADS) {
+        float *y = a->y + (size_t)blockIdx.y * a->d_model + first + i;
+        float sum = a->add ? *y : 0.0f;
+        for (uint32_t set = 0; set < pairs.n; set++)
+            if (id[set] < a->n_experts) sum += gate[set] * vec_sum(&p, set, i, 1, 0);
+        *y = sum;
+    }
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_vec_down, sl_vec_moe_args, SL_VEC_THREADS, 4) {
+    vec_down(&a);
+}
