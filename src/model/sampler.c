@@ -15,12 +15,22 @@ size_t sl_sampler_scratch_bytes(uint32_t vocab) {
     return (size_t)vocab * (sizeof(uint32_t) + 2 * sizeof(float)) + 4 * 64;
 }
 
-/* Largest logit, ties to the lower id; NaN never wins. */
+#define ARGMAX_LANES 16u
+
+/* Largest logit, ties to the lower id; NaN never wins. What it is comes first, in lanes that
+ * compilers make vectors of: a vocabulary is large. */
 static uint32_t argmax(const float *logits, uint32_t vocab) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best] || isnan(logits[best])) best = i;
-    return best;
+    float most[ARGMAX_LANES], top = -INFINITY;
+    for (uint32_t j = 0; j < ARGMAX_LANES; j++) most[j] = -INFINITY;
+    uint32_t i = 0;
+    for (; i + ARGMAX_LANES <= vocab; i += ARGMAX_LANES)
+        for (uint32_t j = 0; j < ARGMAX_LANES; j++)
+            most[j] = logits[i + j] > most[j] ? logits[i + j] : most[j];
+    for (; i < vocab; i++) top = logits[i] > top ? logits[i] : top;
+    for (uint32_t j = 0; j < ARGMAX_LANES; j++) top = most[j] > top ? most[j] : top;
+    for (i = 0; i < vocab; i++)
+        if (logits[i] == top) return i;
+    return 0; /* all are NaN */
 }
 
 /* Probabilities at the temperature; a token whose logit is NaN gets none. */

@@ -201,8 +201,9 @@ struct sl_device {
     bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
     bool kept;     /* and they lie in the file that sl_device_opts named */
     bool inside;   /* it takes SL_OP_INSIDE, */
-    bool inside_exact; /* with the bits of rows that travel in f32, and leaves its ids and gates in
-                        * rows.expert and rows.gate, as ROUTE does */
+    bool inside_exact; /* with the bits of rows that travel in f32, */
+    bool inside_tells; /* and of the last block with experts it leaves ids and gates in rows.expert
+                        * and rows.gate, as ROUTE does */
     bool mtp;          /* it takes SL_OP_MTP */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */

@@ -124,7 +124,7 @@ static bool stays_inside(const sl_lane *lane) {
     const bool exactly = w->device->inside_exact && w->plan.wire == SL_WIRE_F32;
     return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
            a->n_chunks == 1 && (!w->plan.exact || exactly) && a->m->ffn[layer] == SL_FFN_MOE &&
-           (!is_last_moe(lane) || w->device->inside_exact);
+           (!is_last_moe(lane) || w->device->inside_tells);
 }
 
 static void begin_block(sl_lane *lane) {

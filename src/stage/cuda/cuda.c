@@ -62,6 +62,13 @@ static void scatter(const sl_stage_pack *p, size_t row, const uint8_t *from) {
     for (uint32_t i = 0; i < p->n; i++) memcpy(p->at[i], from + i * row, row);
 }
 
+/* INSIDE of the last block with experts leaves ids and gates, which show rows that are not finite.
+ */
+static bool tells(const cuda *d, const sl_stage_call *c) {
+    const sl_model_spec *m = d->base.spec;
+    return m->moe_index[c->layer] + 1u == m->n_moe;
+}
+
 /* A call's results, where it wants them. */
 static void deliver(const cuda *d, const launched *l) {
     const sl_model_spec *m = d->base.spec;
@@ -72,7 +79,11 @@ static void deliver(const cuda *d, const launched *l) {
         memcpy(c->rows.expert, l->result, k * sizeof *c->rows.expert);
         memcpy(c->rows.gate, l->result + k * sizeof *c->rows.expert, k * sizeof *c->rows.gate);
     } else if (c->op == SL_OP_INSIDE) {
-        d->routed(d->tick_ctx, c->layer, c->rows.n, (const uint32_t *)(const void *)l->result);
+        const uint32_t *expert = (const uint32_t *)(const void *)l->result;
+        if (d->routed) d->routed(d->tick_ctx, c->layer, c->rows.n, expert);
+        if (!tells(d, c)) return;
+        memcpy(c->rows.expert, expert, k * sizeof *expert);
+        memcpy(c->rows.gate, expert + k, k * sizeof *c->rows.gate);
     } else if (c->op == SL_OP_PACK) {
         scatter(&c->pack, sl_wire_row_bytes(c->pack.wire, m->d_model), l->result);
     } else if (c->op == SL_OP_HEAD) {
@@ -198,10 +209,11 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     float *x = sl_mem_at(l->call.rows.x), *h = sl_mem_at(l->call.rows.h);
     float *shared = (float *)(uintptr_t)d->fast.shared.at;
     sl_stage_call c = l->call;
+    const size_t ids = (size_t)n * m->top_k * sizeof(uint32_t);
     uint64_t heard = 0;
     if (n == 0) return;
-    if (d->routed) {
-        l->result = take_result(d, (size_t)n * m->top_k * sizeof(uint32_t), &heard);
+    if (d->routed || tells(d, &c)) {
+        l->result = take_result(d, ids * (tells(d, &c) ? 2 : 1), &heard);
         if (!l->result) return;
     }
     c.op = SL_OP_ROUTE;
@@ -209,6 +221,8 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     c.rows.gate = (float *)(uintptr_t)d->fast.gate.at;
     (void)sl_stage_run_model(s, &c);
     sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard, x);
+    if (tells(d, &l->call))
+        sl_cuda_copy_out_later(d->c, (void *)(uintptr_t)(l->result + ids), d->fast.gate.at, ids);
     if (m->d_ff_shared) {
         sl_cuda_copy(d->c, d->fast.shared.at, c.rows.h.at, values * sizeof(float));
         c.op = SL_OP_SHARED;
@@ -363,7 +377,7 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     sl_cuda_settle(d->c);
     sl_cuda_fence(d->c);
     d->n_launched++;
-    if (l->result && c->op != SL_OP_INSIDE) mark(d, l); /* somebody waits for it */
+    if (l->result && (c->op != SL_OP_INSIDE || tells(d, c))) mark(d, l); /* somebody waits for it */
 }
 
 /* ---- memory ---- */
@@ -529,6 +543,7 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     const sl_model_spec *m = d->base.spec;
     d->base.inside = st == SL_OK && o->max_rows && o->max_pairs && !m->dense_branch &&
                      !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
+    d->base.inside_tells = d->base.inside;
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }
 

@@ -2,10 +2,10 @@
  * made of. Memory is all that they wait for, so every lane has 16 bytes of eight weight rows under
  * way, the first ones before the kernels in front have ended.
  *
- * A block has some rows of weights. They are cut into items, 256 values of one row each, that all
- * warps share evenly: those of the same values of k one after another, so that a warp keeps these
- * values of x in registers. Products are f32; sums of an item are added up over the lanes, then
- * items of a row, both in a fixed order: a product's bits depend on its shape alone, not on how
+ * A block has some rows of weights, which its warps share by columns: a warp keeps 256 values of x
+ * in registers and multiplies the same columns of all rows with them, or of some of the rows where
+ * there are fewer columns than warps. Products are f32; sums are made over the lanes, then over the
+ * columns of a row, both in a fixed order: a product's bits depend on its shape alone, not on how
  * many rows go with it. Routed experts are the same walk over several sets of rows. */
 #include "stage/cuda/kernels/args_fast_vec.h"
 #include "stage/cuda/kernels/fast.h"
@@ -13,70 +13,65 @@
 
 #define WARPS SL_VEC_THREADS / SL_WARP
 #define PART  SL_VEC_PART
-#define AHEAD 8u /* items of a warp that are under way */
+#define AHEAD 8u /* weight rows that a warp has under way */
 
-/* What a block walks: `sets` of `rows` rows of weights with k values each, in parts. All in shared
- * memory; rows NULL are zero. */
+/* What a block walks: `sets` of `rows` rows of weights with k values each, in parts of 256. All in
+ * shared memory; rows NULL are zero. */
 typedef struct vec_plan {
     const uint8_t *const *row; /* [sets][rows] */
     const float *x;            /* [sets or 1][rows of x][parts * PART] */
-    float *sum;                /* of each item, of each row of x */
+    float *sum;                /* [sets][parts][rows][rows of x] */
     uint32_t rows, parts, k;
     uint32_t x_set; /* floats from one set's x to the next one's */
 } vec_plan;
 
-/* An item, and the lane's values of it. */
+/* Where a warp is: rows from row .. to end - 1 of a part. Its units are number `unit`, and every
+ * WARPS-th of `units` behind it; 1 << cuts of them share the rows of a part. */
 typedef struct vec_at {
-    uint32_t set, part, row;
+    uint32_t unit, units, cuts, row, end;
 } vec_at;
 
-SL_DEV vec_at vec_item(const vec_plan *p, uint32_t i) {
+SL_DEV void vec_enter(const vec_plan *p, vec_at *at) {
+    const uint32_t cut = at->unit & ((1u << at->cuts) - 1);
+    at->row = p->rows * cut >> at->cuts;
+    at->end = at->unit < at->units ? p->rows * (cut + 1) >> at->cuts : at->row;
+}
+
+/* Parts are cut where they would leave warps without work, if enough rows are left. */
+SL_DEV vec_at vec_begin(const vec_plan *p, uint32_t sets) {
+    const uint32_t parts = sets * p->parts;
     vec_at at;
-    at.row = i % p->rows;
-    at.part = i / p->rows % p->parts;
-    at.set = i / p->rows / p->parts;
+    at.cuts = 0;
+    while ((parts << at.cuts) % (WARPS) && p->rows > 1u << at.cuts) at.cuts++;
+    at.unit = __shfl_sync(SL_ALL, sl_warp(), 0); /* one number for all, as the compiler sees */
+    at.units = parts << at.cuts;
+    vec_enter(p, &at);
     return at;
 }
 
 SL_DEV void vec_next(const vec_plan *p, vec_at *at) {
-    if (++at->row < p->rows) return;
-    at->row = 0;
-    if (++at->part < p->parts) return;
-    at->part = 0;
-    at->set++;
+    at->row += AHEAD;
+    if (at->row < at->end || at->unit >= at->units) return;
+    at->unit += WARPS;
+    vec_enter(p, at);
 }
 
-SL_DEV uint4 vec_load(const vec_plan *p, const vec_at *at) {
-    const uint8_t *row = p->row[at->set * p->rows + at->row];
-    const uint32_t k = at->part * PART + 8 * sl_lane();
-    if (!row || k >= p->k) return make_uint4(0, 0, 0, 0);
-    return sl_load16_once(row + 2 * (size_t)k);
-}
-
-/* A warp's share of the items. */
-typedef struct vec_share {
-    uint32_t first, n;
-    vec_at at, ahead; /* the next one that is multiplied, and that is loaded */
-} vec_share;
-
-SL_DEV vec_share vec_begin(const vec_plan *p, uint32_t sets, uint4 w[AHEAD]) {
-    const uint32_t all = sets * p->parts * p->rows;
-    vec_share s;
-    s.first = all * sl_warp() / (WARPS);
-    s.n = all * (sl_warp() + 1) / (WARPS)-s.first;
-    s.at = s.ahead = vec_item(p, s.first);
+/* This lane's values of the next rows. */
+SL_DEV void vec_load(const vec_plan *p, const vec_at *at, uint4 w[AHEAD]) {
+    const uint32_t part = at->unit >> at->cuts, k = part % p->parts * PART + 8 * sl_lane();
+    const uint8_t *const *row = p->row + part / p->parts * p->rows + at->row;
+    const uint32_t n = k < p->k ? at->end - at->row : 0;
     SL_UNROLL
     for (uint32_t u = 0; u < AHEAD; u++) {
+        const uint8_t *from = u < n ? row[u] : NULL;
         w[u] = make_uint4(0, 0, 0, 0);
-        if (u >= s.n) continue;
-        w[u] = vec_load(p, &s.ahead);
-        vec_next(p, &s.ahead);
+        if (from) w[u] = sl_load16_once(from + 2 * (size_t)k);
     }
-    return s;
 }
 
 SL_DEV void vec_load_x(const vec_plan *p, const vec_at *at, uint32_t rows, float x[][8]) {
-    const float *from = p->x + at->set * p->x_set + at->part * PART + 8 * sl_lane();
+    const uint32_t part = at->unit >> at->cuts;
+    const float *from = p->x + part / p->parts * p->x_set + part % p->parts * PART + 8 * sl_lane();
     SL_UNROLL
     for (uint32_t r = 0; r < rows; r++) {
         const float4 lo = *(const float4 *)(from + r * p->parts * PART);
@@ -113,29 +108,28 @@ SL_DEV float vec_fold(float v[AHEAD]) {
     return v[0] + __shfl_xor_sync(SL_ALL, v[0], 1);
 }
 
-/* All items of a warp; rows: of x, a constant. */
-SL_DEV void vec_walk(const vec_plan *p, vec_share *s, uint32_t rows, uint4 w[AHEAD]) {
+/* All of a warp's rows, the first of which are in w; rows: of x, a constant. The next ones are on
+ * their way while sums of these are made. */
+SL_DEV void vec_walk(const vec_plan *p, vec_at *at, uint32_t rows, uint4 w[AHEAD]) {
     float x[SL_VEC_ROWS][8];
-    for (uint32_t i = 0; i < s->n; i += AHEAD) {
+    for (bool fresh = true; at->unit < at->units;) {
         float v[SL_VEC_ROWS][AHEAD];
+        const uint32_t part = at->unit >> at->cuts, row = at->row + sl_lane() / 4;
+        const uint32_t unit = at->unit;
+        const bool mine = row < at->end && sl_lane() % 4 == 0;
+        if (fresh) vec_load_x(p, at, rows, x);
         SL_UNROLL
         for (uint32_t u = 0; u < AHEAD; u++) {
-            if (i + u < s->n) {
-                if (s->at.row == 0 || i + u == 0) vec_load_x(p, &s->at, rows, x);
-                vec_next(p, &s->at);
-            }
             SL_UNROLL
-            for (uint32_t r = 0; r < rows; r++) v[r][u] = i + u < s->n ? vec_dot(w[u], x[r]) : 0;
-            if (i + u + AHEAD < s->n) {
-                w[u] = vec_load(p, &s->ahead);
-                vec_next(p, &s->ahead);
-            }
+            for (uint32_t r = 0; r < rows; r++) v[r][u] = vec_dot(w[u], x[r]);
         }
-        const uint32_t mine = i + sl_lane() / 4;
+        vec_next(p, at);
+        fresh = at->unit != unit;
+        if (at->unit < at->units) vec_load(p, at, w);
         SL_UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             const float sum = vec_fold(v[r]);
-            if (sl_lane() % 4 == 0 && mine < s->n) p->sum[(s->first + mine) * rows + r] = sum;
+            if (mine) p->sum[(part * p->rows + row) * rows + r] = sum;
         }
     }
 }
@@ -258,7 +252,8 @@ SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
     }
     __syncthreads();
     uint4 w[AHEAD];
-    vec_share s = vec_begin(&p, 1, w);
+    vec_at at = vec_begin(&p, 1);
+    vec_load(&p, &at, w);
     if (a->norm) /* 128 bytes a thread */
         for (uint32_t i = threadIdx.x * 32; i < a->k; i += 32 * SL_VEC_THREADS)
             sl_fast_fetch((const uint8_t *)a->norm + (size_t)i * (a->norm_type == SL_F32 ? 4 : 2));
@@ -267,7 +262,7 @@ SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
     vec_stage(a, rows, wide, x);
     if (a->norm) vec_norm(a, rows, wide, x);
     __syncthreads();
-    vec_walk(&p, &s, rows, w);
+    vec_walk(&p, &at, rows, w);
     __syncthreads();
     vec_store(a, &p, rows, first, n);
 }
@@ -337,7 +332,8 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
     }
     __syncthreads();
     uint4 w[AHEAD];
-    vec_share s = vec_begin(&p, pairs.n, w);
+    vec_at at = vec_begin(&p, pairs.n);
+    vec_load(&p, &at, w);
     for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
         float4 v = make_float4(0, 0, 0, 0);
         if (i < a->d_model)
@@ -345,7 +341,7 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
         *(float4 *)(x + i) = v;
     }
     __syncthreads();
-    vec_walk(&p, &s, 1, w);
+    vec_walk(&p, &at, 1, w);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS) {
         const uint32_t set = i / n, f = i % n;
@@ -382,7 +378,8 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
     }
     __syncthreads();
     uint4 w[AHEAD];
-    vec_share s = vec_begin(&p, pairs.n, w);
+    vec_at at = vec_begin(&p, pairs.n);
+    vec_load(&p, &at, w);
     sl_fast_let_next();
     sl_fast_wait();
     for (uint32_t i = 8 * threadIdx.x; i < pairs.n * wide; i += 8 * SL_VEC_THREADS) {
@@ -398,7 +395,7 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
                         sl_f32_of_bits(v.w << 16), sl_f32_of_bits(v.w & 0xffff0000u));
     }
     __syncthreads();
-    vec_walk(&p, &s, 1, w);
+    vec_walk(&p, &at, 1, w);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += SL_VEC_THREADS) {
         float *y = a->y + (size_t)blockIdx.y * a->d_model + first + i;
