@@ -162,6 +162,7 @@ void sl_cuda_close(sl_cuda *c) {
         sl_cuda_lists_free(c);
         if (c->scratch) (void)c->d->cuMemFree_v2(c->scratch);
         if (c->parts) (void)c->d->cuMemFree_v2(c->parts);
+        if (c->vec_done) (void)c->d->cuMemFree_v2(c->vec_done);
         if (c->stream) (void)c->d->cuStreamDestroy_v2(c->stream);
         for (uint32_t i = 0; i < c->n_modules; i++) (void)c->d->cuModuleUnload(c->modules[i]);
     }

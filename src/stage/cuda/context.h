@@ -68,7 +68,8 @@ struct sl_cuda {
     sl_cuda_lists lists;
     uint64_t scratch;
     size_t scratch_bytes;
-    uint64_t parts; /* memory for sums in parts (exec_fast_products.c), or 0 */
+    uint64_t vec_done; /* a counter that is zero between kernels (exec_fast_vec.c), or 0 */
+    uint64_t parts;    /* memory for sums in parts (exec_fast_products.c), or 0 */
     bool failed;
     sl_err failure;
 };

@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-#define BLOCKS      2u           /* of a multiprocessor: as many of the next kernel find room */
+#define BLOCKS      1u           /* of a multiprocessor: one of the next kernel finds room, too */
 #define OUTPUTS     64u          /* of a block at most: more blocks where there are more of them */
-#define MOST_SHARED (100u << 10) /* of a block */
+#define MOST_SHARED (200u << 10) /* of a block */
 
 /* Rows of x that the kernel for so many has. */
 static uint32_t rows_of(uint32_t n) {
@@ -18,14 +18,15 @@ static uint32_t rows_of(uint32_t n) {
 static size_t shared_of(uint32_t k, uint32_t n_rows, uint32_t weights) {
     const size_t parts = (k + SL_VEC_PART - 1) / SL_VEC_PART, rows = rows_of(n_rows);
     const size_t x = rows * parts * SL_VEC_PART, sums = parts * weights * rows;
-    return ((size_t)weights * sizeof(void *) + 15) / 16 * 16 + (x + sums) * sizeof(float);
+    const size_t pointers = ((size_t)weights * sizeof(void *) + 15) / 16 * 16;
+    return SL_VEC_RING + pointers + (x + sums) * sizeof(float);
 }
 
 bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
-    return c->numerics == SL_NUMERICS_FAST && j->n_rows && j->n_rows <= SL_VEC_ROWS && !j->row &&
-           w->dtype == SL_BF16 && w->k && w->k % 8 == 0 && !w->segments &&
-           ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 && (uintptr_t)j->x % 16 == 0 &&
-           j->x_stride % 4 == 0 && !j->act.row[SL_ACT_BF16] &&
+    return c->numerics == SL_NUMERICS_FAST && c->info.major == 9 && j->n_rows &&
+           j->n_rows <= SL_VEC_ROWS && !j->row && w->dtype == SL_BF16 && w->k && w->k % 8 == 0 &&
+           !w->segments && ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 &&
+           (uintptr_t)j->x % 16 == 0 && j->x_stride % 4 == 0 && !j->act.row[SL_ACT_BF16] &&
            shared_of(w->k, j->n_rows, 2 * OUTPUTS) <= SL_MIN(MOST_SHARED, c->info.shared_bytes);
 }
 
@@ -50,6 +51,7 @@ static void take_norm(sl_cuda *c, sl_vec_args *a) {
 static void launch(sl_cuda *c, sl_vec_args *a) {
     const uint32_t blocks = BLOCKS * c->info.sms;
     a->most = SL_MIN((a->outputs + blocks - 1) / blocks, OUTPUTS);
+    a->fetch = 1;
     take_norm(c, a);
     const sl_cuda_held h = {.what = SL_CUDA_HELD_VEC,
                             .kernel = a->n_rows == 1   ? SL_CUDA_sl_k_fast_vec_1
@@ -89,6 +91,23 @@ void sl_cuda_vec_run(sl_product_launch *l) {
             add_job(&a, &p->job[i++]);
         launch(l->c, &a);
     }
+}
+
+bool sl_cuda_vec_routes(sl_cuda *c, const sl_k_route_args *r, uint32_t n_rows) {
+    sl_vec_args *a = sl_cuda_held_vec(c);
+    const size_t room = n_rows * (size_t)sl_cuda_route_room(r->n);
+    if (!a || a->n_jobs != 1 || a->job[0].y != r->logit || a->job[0].y_stride != r->n ||
+        a->outputs != r->n || a->n_rows != n_rows || a->job[0].sum || room > SL_VEC_RING)
+        return false;
+    if (!c->vec_done) {
+        sl_err err;
+        if (sl_cuda_alloc(c, sizeof *a->done, &c->vec_done, &err) != SL_OK) return false;
+        (void)SL_CUDA_DO(c, cuMemsetD8Async, c->vec_done, 0, sizeof *a->done, c->stream);
+    }
+    a->route = *r;
+    a->done = (uint32_t *)(uintptr_t)c->vec_done;
+    sl_cuda_settle(c);
+    return true;
 }
 
 static bool apart(const void *p, size_t n, const void *q, size_t m) {

@@ -7,6 +7,7 @@
 
 #include "kernel/kernel.h"
 #include "stage/cuda/cuda_int.h"
+#include "stage/cuda/kernels/args_attention.h"
 
 /* sl_gemm, or with `up` sl_gemm_swiglu. SL_ERR_UNSUPPORTED: matrices with segments, products of
  * BF16 rows (--activations bf16), and weights that lie where kernels cannot read them: F32 at other
@@ -25,5 +26,7 @@ void sl_cuda_embed(sl_cuda *c, const sl_mat *w, const uint32_t *ids, uint32_t n_
 /* y += x of n values, if x is what a product is about to make that is held (context.h): then that
  * adds it, too. False: nothing was done. */
 bool sl_cuda_vec_adds(sl_cuda *c, float *y, const float *x, size_t n);
+/* The same of a router whose logits that product is about to make. */
+bool sl_cuda_vec_routes(sl_cuda *c, const sl_k_route_args *r, uint32_t n_rows);
 
 #endif

@@ -1,4 +1,5 @@
 /* Routers on the GPU. */
+#include "stage/cuda/exec_products.h"
 #include "stage/cuda/exec_rows.h"
 
 #include "stage/cuda/kernels/args_attention.h"
@@ -21,6 +22,7 @@ void sl_cuda_route(sl_cuda *c, const sl_route_args *r) {
                                .h = r->h,
                                .d = m->d_model};
     SL_ASSERT(m->top_k <= SL_MAX_TOP_K && m->top_k <= m->n_experts && m->n_groups <= SL_MAX_GROUPS);
+    if (sl_cuda_vec_routes(c, &a, r->n_rows)) return;
     sl_cuda_launch(c, SL_CUDA_sl_k_route, r->n_rows, 1, 1, 32, sl_cuda_route_room(m->n_experts),
                    &a);
 }

@@ -3,10 +3,9 @@
 
 #include <string.h>
 
-#define BLOCKS      2u           /* of a multiprocessor: as many of the next kernel find room */
-#define MOST_SHARED (100u << 10) /* of a block */
+#define BLOCKS      1u           /* of a multiprocessor: one of the next kernel finds room, too */
+#define MOST_SHARED (200u << 10) /* of a block */
 #define TABLE       256u         /* most experts whose table is copied to shared memory */
-#define OTHER_SMS   64u          /* of a GPU that does not say */
 
 static uint32_t parts_of(uint32_t k) {
     return (k + SL_VEC_PART - 1) / SL_VEC_PART;
@@ -16,11 +15,11 @@ static uint32_t parts_of(uint32_t k) {
 static size_t shared_of(const sl_vec_moe_args *a, uint32_t k, uint32_t rows, bool each) {
     const size_t parts = parts_of(k), pointers = (a->top_k * rows * sizeof(void *) + 15) / 16 * 16;
     const size_t x = (each ? a->top_k : 1) * parts * SL_VEC_PART * sizeof(float);
-    return pointers + x + a->top_k * parts * rows * sizeof(float);
+    return SL_VEC_RING + pointers + x + a->top_k * parts * rows * sizeof(float);
 }
 
 static uint32_t blocks_of(const sl_fast_moe *m, uint32_t n) {
-    const uint32_t blocks = BLOCKS * (m->sms ? m->sms : OTHER_SMS) / m->n_rows;
+    const uint32_t blocks = BLOCKS * m->sms / m->n_rows;
     return SL_MAX(1u, SL_MIN(blocks, n));
 }
 
@@ -44,6 +43,7 @@ static void fill(const sl_fast_moe *m, void *mid, sl_vec_moe_args *a) {
     a->n_experts = m->n_experts;
     a->add = m->add;
     a->limit = m->limit;
+    a->fetch = 1;
 }
 
 static void put(sl_fast_plan *p, sl_cuda_kernel_id kernel, uint32_t grid_x, uint32_t rows,
@@ -60,7 +60,7 @@ static void put(sl_fast_plan *p, sl_cuda_kernel_id kernel, uint32_t grid_x, uint
 
 bool sl_fast_vec_plan(const sl_fast_moe *m, void *mid, sl_fast_plan *out) {
     sl_vec_moe_args up, down;
-    if (m->n_rows == 0 || m->n_rows > SL_VEC_ROWS) return false;
+    if (!m->sms || m->n_rows == 0 || m->n_rows > SL_VEC_ROWS) return false;
     fill(m, mid, &up);
     if (up.top_k > SL_VEC_SETS) return false;
     down = up;

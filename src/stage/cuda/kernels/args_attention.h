@@ -4,6 +4,7 @@
 #define SL_STAGE_CUDA_ARGS_ATTENTION_H
 
 #include "base/fn.h"
+#include "spec/model.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -132,7 +133,7 @@ typedef struct sl_k_route_args {
 
 /* Bytes of dynamic shared memory. */
 SL_FN uint32_t sl_cuda_route_room(uint32_t n) {
-    return 3 * n * (uint32_t)sizeof(float);
+    return (3 * n + SL_MAX_TOP_K + SL_MAX_GROUPS) * (uint32_t)sizeof(float);
 }
 
 #endif

@@ -3,11 +3,15 @@
 #ifndef SL_CUDA_ARGS_FAST_VEC_H
 #define SL_CUDA_ARGS_FAST_VEC_H
 
+#include "stage/cuda/kernels/args_attention.h"
 #include "stage/cuda/kernels/args_fast.h"
 
 #define SL_VEC_THREADS 256u
 #define SL_VEC_PART    256u /* values of a weight row that a warp takes at a time */
-#define SL_VEC_ROWS    4u   /* most rows of x of a product */
+#define SL_VEC_AHEAD   8u   /* weight rows of a stage of a warp */
+#define SL_VEC_STAGES  3u
+#define SL_VEC_RING    (SL_VEC_THREADS / 32 * SL_VEC_STAGES * SL_VEC_AHEAD * SL_VEC_PART * 2)
+#define SL_VEC_ROWS    4u /* most rows of x of a product */
 #define SL_VEC_JOBS    4u
 #define SL_VEC_SETS    32u /* most pairs of a row */
 
@@ -35,7 +39,12 @@ typedef struct sl_vec_args {
     uint32_t x_stride, h_stride; /* floats */
     uint32_t k, n_rows, n_jobs, sides;
     uint32_t outputs, most; /* of all jobs; of a block at most */
+    uint32_t fetch;         /* all weights come near before the wait */
     sl_vec_job job[SL_VEC_JOBS];
+    /* What the last block that is through makes of the rows y of the only job. done: a counter, 0
+     * before and after; NULL: nothing. */
+    sl_k_route_args route;
+    uint32_t *done;
 } sl_vec_args;
 
 /* Routed experts: pairs of row r as in args_fast.h, each by itself. mid[pair] = SwiGLU of its row
@@ -49,7 +58,7 @@ typedef struct sl_vec_moe_args {
     const float *x;
     uint16_t *mid;
     float *y;
-    uint32_t d_model, d_ff, top_k, n_experts, add;
+    uint32_t d_model, d_ff, top_k, n_experts, add, fetch;
     uint32_t most;  /* values of mid, or columns, of a block at most */
     uint32_t table; /* whether the experts' matrices are looked up in shared memory */
     float limit;    /* 0: SwiGLU; else gpt-oss's clamped form with this limit */

@@ -27,10 +27,17 @@ SL_DEV void sl_fast_let_next(void) {
 SL_DEV void sl_fast_fetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
+/* The same of some multiple of 16 bytes, 16-byte aligned. */
+SL_DEV void sl_fast_fetch_row(const void *p, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
+#endif
+}
 #else
-#define sl_fast_fetch(p)   ((void)(p))
-#define sl_fast_wait()     ((void)0)
-#define sl_fast_let_next() ((void)0)
+#define sl_fast_fetch(p)        ((void)(p))
+#define sl_fast_fetch_row(p, n) ((void)(p), (void)(n))
+#define sl_fast_wait()          ((void)0)
+#define sl_fast_let_next()      ((void)0)
 #endif
 
 SL_DEV float sl_fast_bf16(uint16_t b) {

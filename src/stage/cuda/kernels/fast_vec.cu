@@ -1,6 +1,6 @@
 /* Products of one to four rows with weights in bf16, numerics fast: what decoding one request is
- * made of. Memory is all that they wait for, so every lane has 16 bytes of eight weight rows under
- * way, the first ones before the kernels in front have ended.
+ * made of. Memory is all that they wait for, so every warp has a ring of stages in shared memory
+ * that the copy engine fills, the first ones before the kernels in front have ended.
  *
  * A block has some rows of weights, which its warps share by columns: a warp keeps 256 values of x
  * in registers and multiplies the same columns of all rows with them, or of some of the rows where
@@ -8,12 +8,15 @@
  * columns of a row, both in a fixed order: a product's bits depend on its shape alone, not on how
  * many rows go with it. Routed experts are the same walk over several sets of rows. */
 #include "stage/cuda/kernels/args_fast_vec.h"
+#include "stage/cuda/kernels/async.h"
 #include "stage/cuda/kernels/fast.h"
 #include "stage/cuda/kernels/lanes.h"
+#include "stage/cuda/kernels/route_row.h"
 
-#define WARPS SL_VEC_THREADS / SL_WARP
-#define PART  SL_VEC_PART
-#define AHEAD 8u /* weight rows that a warp has under way */
+#define WARPS  SL_VEC_THREADS / SL_WARP
+#define PART   SL_VEC_PART
+#define AHEAD  SL_VEC_AHEAD
+#define STAGES SL_VEC_STAGES
 
 /* What a block walks: `sets` of `rows` rows of weights with k values each, in parts of 256. All in
  * shared memory; rows NULL are zero. */
@@ -23,6 +26,8 @@ typedef struct vec_plan {
     float *sum;                /* [sets][parts][rows][rows of x] */
     uint32_t rows, parts, k;
     uint32_t x_set; /* floats from one set's x to the next one's */
+    uint8_t *ring;  /* this warp's [STAGES][AHEAD][PART] values of weights */
+    sl_mbar *full;  /* [STAGES] */
 } vec_plan;
 
 /* Where a warp is: rows from row .. to end - 1 of a part. Its units are number `unit`, and every
@@ -38,7 +43,7 @@ SL_DEV void vec_enter(const vec_plan *p, vec_at *at) {
 }
 
 /* Parts are cut where they would leave warps without work, if enough rows are left. */
-SL_DEV vec_at vec_begin(const vec_plan *p, uint32_t sets) {
+SL_DEV vec_at vec_first(const vec_plan *p, uint32_t sets) {
     const uint32_t parts = sets * p->parts;
     vec_at at;
     at.cuts = 0;
@@ -56,16 +61,31 @@ SL_DEV void vec_next(const vec_plan *p, vec_at *at) {
     vec_enter(p, at);
 }
 
-/* This lane's values of the next rows. */
-SL_DEV void vec_load(const vec_plan *p, const vec_at *at, uint4 w[AHEAD]) {
+/* Begins to copy the rows at `at` to a stage, a lane each. */
+SL_DEV void vec_fill(const vec_plan *p, const vec_at *at, uint32_t stage) {
+    const uint32_t part = at->unit >> at->cuts, first = part % p->parts * PART;
+    const uint32_t n = at->end - at->row, bytes = 2 * (p->k - first < PART ? p->k - first : PART);
+    const uint8_t *row = NULL;
+    if (sl_lane() < AHEAD && sl_lane() < n)
+        row = p->row[part / p->parts * p->rows + at->row + sl_lane()];
+    const uint32_t there = __ballot_sync(SL_ALL, row != NULL);
+    if (sl_lane() == 0) sl_mbar_expect(&p->full[stage], (uint32_t)__popc(there) * bytes);
+    __syncwarp();
+    if (row)
+        sl_bulk_copy_once(p->ring + (stage * AHEAD + sl_lane()) * 2 * PART, row + 2 * (size_t)first,
+                          bytes, &p->full[stage]);
+}
+
+/* This lane's values of the rows in a stage; what is not there is zero. */
+SL_DEV void vec_read(const vec_plan *p, const vec_at *at, uint32_t stage, uint4 w[AHEAD]) {
     const uint32_t part = at->unit >> at->cuts, k = part % p->parts * PART + 8 * sl_lane();
     const uint8_t *const *row = p->row + part / p->parts * p->rows + at->row;
     const uint32_t n = k < p->k ? at->end - at->row : 0;
     SL_UNROLL
     for (uint32_t u = 0; u < AHEAD; u++) {
-        const uint8_t *from = u < n ? row[u] : NULL;
         w[u] = make_uint4(0, 0, 0, 0);
-        if (from) w[u] = sl_load16_once(from + 2 * (size_t)k);
+        if (u < n && row[u])
+            w[u] = *(const uint4 *)(p->ring + (stage * AHEAD + u) * 2 * PART + 16 * sl_lane());
     }
 }
 
@@ -108,16 +128,40 @@ SL_DEV float vec_fold(float v[AHEAD]) {
     return v[0] + __shfl_xor_sync(SL_ALL, v[0], 1);
 }
 
-/* All of a warp's rows, the first of which are in w; rows: of x, a constant. The next ones are on
- * their way while sums of these are made. */
-SL_DEV void vec_walk(const vec_plan *p, vec_at *at, uint32_t rows, uint4 w[AHEAD]) {
+/* Where a warp multiplies, and where it loads. */
+typedef struct vec_walk {
+    vec_at now, ahead;
+} vec_walk;
+
+SL_DEV vec_walk vec_begin(const vec_plan *p, uint32_t sets) {
+    vec_walk w;
+    w.now = w.ahead = vec_first(p, sets);
+    if (sl_lane() == 0) {
+        for (uint32_t i = 0; i < STAGES; i++) sl_mbar_init(&p->full[i], 1);
+        sl_mbar_ready();
+    }
+    __syncwarp();
+    for (uint32_t i = 0; i < STAGES && w.ahead.unit < w.ahead.units; i++) {
+        vec_fill(p, &w.ahead, i);
+        vec_next(p, &w.ahead);
+    }
+    return w;
+}
+
+/* All of a warp's rows; rows: of x, a constant. */
+SL_DEV void vec_multiply(const vec_plan *p, vec_walk *walk, uint32_t rows) {
+    vec_at *at = &walk->now;
     float x[SL_VEC_ROWS][8];
+    uint32_t stage = 0, parity = 0;
     for (bool fresh = true; at->unit < at->units;) {
         float v[SL_VEC_ROWS][AHEAD];
+        uint4 w[AHEAD];
         const uint32_t part = at->unit >> at->cuts, row = at->row + sl_lane() / 4;
         const uint32_t unit = at->unit;
         const bool mine = row < at->end && sl_lane() % 4 == 0;
         if (fresh) vec_load_x(p, at, rows, x);
+        sl_mbar_wait(&p->full[stage], parity);
+        vec_read(p, at, stage, w);
         SL_UNROLL
         for (uint32_t u = 0; u < AHEAD; u++) {
             SL_UNROLL
@@ -125,12 +169,17 @@ SL_DEV void vec_walk(const vec_plan *p, vec_at *at, uint32_t rows, uint4 w[AHEAD
         }
         vec_next(p, at);
         fresh = at->unit != unit;
-        if (at->unit < at->units) vec_load(p, at, w);
+        __syncwarp(); /* all have read the stage */
+        if (walk->ahead.unit < at->units) {
+            vec_fill(p, &walk->ahead, stage);
+            vec_next(p, &walk->ahead);
+        }
         SL_UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             const float sum = vec_fold(v[r]);
             if (mine) p->sum[(part * p->rows + row) * rows + r] = sum;
         }
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }
 
@@ -140,6 +189,10 @@ SL_DEV float vec_sum(const vec_plan *p, uint32_t set, uint32_t row, uint32_t row
     for (uint32_t part = 0; part < p->parts; part++)
         sum += p->sum[((set * p->parts + part) * p->rows + row) * rows + r];
     return sum;
+}
+
+SL_DEV uint8_t *vec_ring(uint8_t *room) {
+    return room + sl_warp() * (SL_VEC_RING / (WARPS));
 }
 
 /* ---- products ---- */
@@ -237,23 +290,48 @@ SL_DEV void vec_store(const sl_vec_args *a, const vec_plan *p, uint32_t rows, ui
     }
 }
 
+/* Whether all other blocks are through. */
+SL_DEV bool vec_is_last(uint32_t *done) {
+    SL_SHARED(uint32_t, before, 1);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        before[0] = atomicAdd(done, 1);
+        if (before[0] + 1 == gridDim.x) *done = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return before[0] + 1 == gridDim.x;
+}
+
 SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
     SL_DYNAMIC(uint8_t, room);
+    SL_SHARED(sl_mbar, full, WARPS * STAGES);
     const uint32_t first = (uint32_t)((uint64_t)a->outputs * blockIdx.x / gridDim.x);
     const uint32_t n = (uint32_t)((uint64_t)a->outputs * (blockIdx.x + 1) / gridDim.x) - first;
     const uint32_t parts = (a->k + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)room;
-    float *x = (float *)(room + ((size_t)a->most * a->sides * sizeof *row + 15) / 16 * 16);
-    const vec_plan p = {row, x, x + rows * wide, n * a->sides, parts, a->k, 0};
+    const uint8_t **row = (const uint8_t **)(room + SL_VEC_RING);
+    float *x =
+        (float *)((uint8_t *)row + ((size_t)a->most * a->sides * sizeof *row + 15) / 16 * 16);
+    const vec_plan p = {row,
+                        x,
+                        x + rows * wide,
+                        n * a->sides,
+                        parts,
+                        a->k,
+                        0,
+                        vec_ring(room),
+                        full + sl_warp() * STAGES};
     for (uint32_t i = threadIdx.x; i < n * a->sides; i += SL_VEC_THREADS) {
         const uint32_t o = first + i / a->sides, side = i % a->sides;
         const sl_vec_job *j = vec_job(a, o);
         row[i] = j->w[side] + (o - j->first) * j->stride[side];
     }
     __syncthreads();
-    uint4 w[AHEAD];
-    vec_at at = vec_begin(&p, 1);
-    vec_load(&p, &at, w);
+    vec_walk walk = vec_begin(&p, 1);
+    if (a->fetch)
+        for (uint32_t i = threadIdx.x; i < n * a->sides; i += SL_VEC_THREADS)
+            sl_fast_fetch_row(row[i], 2 * a->k);
     if (a->norm) /* 128 bytes a thread */
         for (uint32_t i = threadIdx.x * 32; i < a->k; i += 32 * SL_VEC_THREADS)
             sl_fast_fetch((const uint8_t *)a->norm + (size_t)i * (a->norm_type == SL_F32 ? 4 : 2));
@@ -262,12 +340,15 @@ SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
     vec_stage(a, rows, wide, x);
     if (a->norm) vec_norm(a, rows, wide, x);
     __syncthreads();
-    vec_walk(&p, &at, rows, w);
+    vec_multiply(&p, &walk, rows);
     __syncthreads();
     vec_store(a, &p, rows, first, n);
+    if (a->done && vec_is_last(a->done))
+        for (uint32_t r = sl_warp(); r < a->n_rows; r += WARPS)
+            sl_route_row(&a->route, r, (float *)(room + r * sl_cuda_route_room(a->route.n)));
 }
 
-SL_KERNEL_BOUNDS(sl_k_fast_vec_1, sl_vec_args, SL_VEC_THREADS, 4) {
+SL_KERNEL_BOUNDS(sl_k_fast_vec_1, sl_vec_args, SL_VEC_THREADS, 2) {
     vec_product(&a, 1);
 }
 
@@ -301,14 +382,17 @@ SL_DEV uint32_t vec_cut(uint32_t n, uint32_t block) {
 /* Blocks take up the next kernel's room only behind the wait: down reads the ids before its own. */
 SL_DEV void vec_up(const sl_vec_moe_args *a) {
     SL_DYNAMIC(uint8_t, room);
+    SL_SHARED(sl_mbar, full, WARPS * STAGES);
     SL_SHARED(uint32_t, id, SL_VEC_SETS);
     const uint32_t first = vec_cut(a->d_ff, blockIdx.x),
                    n = vec_cut(a->d_ff, blockIdx.x + 1) - first;
     const uint32_t parts = (a->d_model + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)room;
+    const uint8_t **row = (const uint8_t **)(room + SL_VEC_RING);
     const sl_fast_expert *expert = a->expert;
-    float *x = (float *)(room + ((size_t)a->top_k * 2 * a->most * sizeof *row + 15) / 16 * 16);
-    const vec_plan p = {row, x, x + wide, 2 * n, parts, a->d_model, 0};
+    float *x =
+        (float *)((uint8_t *)row + ((size_t)a->top_k * 2 * a->most * sizeof *row + 15) / 16 * 16);
+    const vec_plan p = {
+        row, x, x + wide, 2 * n, parts, a->d_model, 0, vec_ring(room), full + sl_warp() * STAGES};
     if (a->table) {
         const size_t sums = ((size_t)a->top_k * parts * 2 * a->most + 3) / 4 * 4;
         sl_fast_expert *table = (sl_fast_expert *)(x + wide + sums);
@@ -331,9 +415,7 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
         row[i] = w ? w + (size_t)f * a->d_model * 2 : NULL;
     }
     __syncthreads();
-    uint4 w[AHEAD];
-    vec_at at = vec_begin(&p, pairs.n);
-    vec_load(&p, &at, w);
+    vec_walk walk = vec_begin(&p, pairs.n);
     for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
         float4 v = make_float4(0, 0, 0, 0);
         if (i < a->d_model)
@@ -341,7 +423,7 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
         *(float4 *)(x + i) = v;
     }
     __syncthreads();
-    vec_walk(&p, &at, 1, w);
+    vec_multiply(&p, &walk, 1);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS) {
         const uint32_t set = i / n, f = i % n;
@@ -351,20 +433,30 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
     }
 }
 
-SL_KERNEL_BOUNDS(sl_k_fast_vec_up, sl_vec_moe_args, SL_VEC_THREADS, 4) {
+SL_KERNEL_BOUNDS(sl_k_fast_vec_up, sl_vec_moe_args, SL_VEC_THREADS, 2) {
     vec_up(&a);
 }
 
 SL_DEV void vec_down(const sl_vec_moe_args *a) {
     SL_DYNAMIC(uint8_t, room);
+    SL_SHARED(sl_mbar, full, WARPS * STAGES);
     SL_SHARED(uint32_t, id, SL_VEC_SETS);
     SL_SHARED(float, gate, SL_VEC_SETS);
     const uint32_t first = vec_cut(a->d_model, blockIdx.x);
     const uint32_t n = vec_cut(a->d_model, blockIdx.x + 1) - first;
     const uint32_t parts = (a->d_ff + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)room;
-    float *x = (float *)(room + ((size_t)a->top_k * a->most * sizeof *row + 15) / 16 * 16);
-    const vec_plan p = {row, x, x + a->top_k * wide, n, parts, a->d_ff, wide};
+    const uint8_t **row = (const uint8_t **)(room + SL_VEC_RING);
+    float *x =
+        (float *)((uint8_t *)row + ((size_t)a->top_k * a->most * sizeof *row + 15) / 16 * 16);
+    const vec_plan p = {row,
+                        x,
+                        x + a->top_k * wide,
+                        n,
+                        parts,
+                        a->d_ff,
+                        wide,
+                        vec_ring(room),
+                        full + sl_warp() * STAGES};
     const vec_pairs pairs = vec_pairs_of(a);
     if (threadIdx.x < pairs.n) {
         id[threadIdx.x] = __ldcg(a->id + pairs.first + threadIdx.x);
@@ -377,9 +469,10 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
         if (e < a->n_experts) row[i] = a->expert[e].down + (size_t)(first + i % n) * a->d_ff * 2;
     }
     __syncthreads();
-    uint4 w[AHEAD];
-    vec_at at = vec_begin(&p, pairs.n);
-    vec_load(&p, &at, w);
+    vec_walk walk = vec_begin(&p, pairs.n);
+    if (a->fetch)
+        for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS)
+            if (row[i]) sl_fast_fetch_row(row[i], 2 * a->d_ff);
     sl_fast_let_next();
     sl_fast_wait();
     for (uint32_t i = 8 * threadIdx.x; i < pairs.n * wide; i += 8 * SL_VEC_THREADS) {
@@ -395,7 +488,7 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
                         sl_f32_of_bits(v.w << 16), sl_f32_of_bits(v.w & 0xffff0000u));
     }
     __syncthreads();
-    vec_walk(&p, &at, 1, w);
+    vec_multiply(&p, &walk, 1);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += SL_VEC_THREADS) {
         float *y = a->y + (size_t)blockIdx.y * a->d_model + first + i;
@@ -406,6 +499,6 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
     }
 }
 
-SL_KERNEL_BOUNDS(sl_k_fast_vec_down, sl_vec_moe_args, SL_VEC_THREADS, 4) {
+SL_KERNEL_BOUNDS(sl_k_fast_vec_down, sl_vec_moe_args, SL_VEC_THREADS, 2) {
     vec_down(&a);
 }
