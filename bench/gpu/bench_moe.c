@@ -56,7 +56,7 @@ typedef struct bench {
     float *host_x;
 } bench;
 
-static const char *const way_name[] = {"auto", "stream", "tiles", "small", "big", "vec"};
+static const char *const way_name[] = {"auto", "stream", "tiles", "small", "big", "vec", "ring"};
 
 /* ------------------------------------------------------------------ launches */
 

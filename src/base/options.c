@@ -318,6 +318,11 @@ const char *sl_options_cuda_driver(void) {
     return path && path[0] ? path : NULL;
 }
 
+const char *sl_options_cuda_forms(void) {
+    const char *forms = value_of(SL_CUDA_FORMS);
+    return forms && forms[0] ? forms : NULL;
+}
+
 const char *sl_options_home(void) {
     const char *home = value_of(SL_HOME);
     return home && home[0] == '/' ? home : NULL;

@@ -19,10 +19,10 @@ APART = ["--attention", 1, "--experts", 2]
 FAKE = SLUICE.parent / "tests" / "libsluice-fake-cuda.so"  # the tests' driver: two GPUs, emulated
 
 
-def sluice(*args, driver="/nowhere/libcuda.so.1"):
+def sluice(*args, driver="/nowhere/libcuda.so.1", **variables):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
     done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True, timeout=60,
-                          env={**clean, "SLUICE_CUDA_DRIVER": str(driver)})
+                          env={**clean, "SLUICE_CUDA_DRIVER": str(driver), **variables})
     assert "Sanitizer" not in done.stderr
     return done
 
@@ -124,6 +124,17 @@ def test_a_gpu_has_the_bits_of_the_cpu(extra):
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["ids"]
     assert ids(*extra) == ids()
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_forms_of_kernels_that_are_tried_give_the_same_ids():
+    def said(forms):
+        return sluice(*RUN, "--json", "--device", "cuda:0", "--log", "info", driver=FAKE, SLUICE_CUDA_FORMS=forms)
+    plain, tried = said(""), said("try")
+    assert "one row: weights" in tried.stderr and "one row: weights" not in plain.stderr
+    assert json.loads(tried.stdout)["ids"] == json.loads(plain.stdout)["ids"]
+    wrong = said("best")
+    assert wrong.returncode != 0 and "SLUICE_CUDA_FORMS 'best' is unknown: try" in wrong.stderr
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")

@@ -67,6 +67,7 @@ static inline void download(void *to, const void *from, size_t bytes) {
 
 static inline void forget(void) {
     sl_err err = {0};
+    sl_cuda_settle(gpu);
     if (sl_cuda_failed(gpu, &err) != SL_OK) fail_msg("%s", err.msg);
     while (n_on_gpu) sl_cuda_free(gpu, on_gpu[--n_on_gpu]);
     while (n_on_host) sl_free(on_host[--n_on_host]);

@@ -78,6 +78,7 @@ static void tame(float *x, size_t n) {
 
 static void draw_case(uint32_t rows, uint32_t k, uint32_t n, bool up) {
     static work w;
+    sl_cuda_set_few(gpu, (sl_cuda_few){.ring = kt_below(2), .fetch = kt_below(2)});
     memset(&w, 0, sizeof w);
     w.kind = SL_ACT_NONE;
     w.k = k;
@@ -142,6 +143,7 @@ static twin plain(uint32_t n, uint32_t k) {
  * launch each or several, every row has its value. The last one's rows are the norm's own where
  * `again`: then they are added apart. */
 static void joined(uint32_t rows, uint32_t k, uint32_t n, bool centred, bool again) {
+    sl_cuda_set_few(gpu, (sl_cuda_few){.ring = again || rows % 2, .fetch = rows % 3 == 0});
     const twin a = plain(n, k), b = plain(9, k), c = plain(k, n);
     const size_t in = (size_t)rows * k, mid = (size_t)rows * n;
     float *x = host(in * sizeof *x), *w = host(k * sizeof *w);
@@ -194,6 +196,7 @@ static void test_joined(void **state) {
     for (uint32_t rows = 1; rows <= 5; rows++) {
         joined(rows, 264, 136, rows & 1, false);
         joined(rows, 1024, 40, false, true);
+        joined(rows, 1024, 16, false, false);
         joined(rows, 8, 700, true, false);
     }
 }

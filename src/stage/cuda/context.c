@@ -170,6 +170,10 @@ void sl_cuda_close(sl_cuda *c) {
     sl_free(c);
 }
 
+void sl_cuda_set_few(sl_cuda *c, sl_cuda_few few) {
+    c->few = few;
+}
+
 sl_numerics sl_cuda_numerics_of(const sl_cuda *c) {
     return c->numerics;
 }

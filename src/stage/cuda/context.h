@@ -59,6 +59,7 @@ struct sl_cuda {
     sl_cu_context context;
     sl_cu_stream stream;
     sl_numerics numerics;
+    sl_cuda_few few;
     sl_cuda_info info;
     sl_cu_module modules[SL_CUDA_IMAGES];
     uint32_t n_modules;

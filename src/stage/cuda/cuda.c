@@ -3,8 +3,10 @@
  * so; calls run one after another, whatever their queues. What a call writes to the host's memory
  * (ids and gates of routers, rows that leave, logits) comes by way of pinned memory, and is put
  * where it belongs when the call is through. */
+#include "base/options.h"
 #include "stage/cuda/exec_rows.h"
 #include "stage/cuda/experts.h"
+#include "stage/cuda/few_choice.h"
 #include "stage/cuda/slabs.h"
 #include "stage/cuda/ops.h"
 #include "stage/stage_int.h"
@@ -547,6 +549,20 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }
 
+/* Forms of kernels by measurement, where somebody asks for it: no GPU has run all of them yet. */
+static sl_status choose_forms(cuda *d, sl_err *err) {
+    const char *asked = sl_options_cuda_forms();
+    if (!asked) return SL_OK;
+    if (strcmp(asked, "try") != 0)
+        return sl_fail(err, SL_ERR_ARG, "SLUICE_CUDA_FORMS '%s' is unknown: try", asked);
+    if (!d->base.inside || !d->kv_pages || !sl_cuda_experts_whole(&d->fast, SL_CUDA_FEW_BLOCKS))
+        return SL_OK;
+    sl_cuda_few_try(&d->base, d->c);
+    sl_cuda_fill(d->c, block_at(d, 0, 0, d->base.spec->n_layers), 0,
+                 sl_kv_page_bytes(d->base.spec));
+    return SL_OK;
+}
+
 sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = cuda_close,
                                       .submit = cuda_submit,
@@ -563,7 +579,6 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     d->base = (sl_device){.ops = &ops, .resumes = true};
     d->max_rows = o->max_rows;
     d->tick = o->tick;
-    d->routed = o->routed;
     d->tick_ctx = o->ctx;
     st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
     d->memory =
@@ -573,6 +588,8 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = open_model(d, o, err);
     if (st == SL_OK) st = make_scratch(d, o->max_pairs, err);
     if (st == SL_OK) st = make_pages(d, o->kv_pages, err);
+    if (st == SL_OK) st = choose_forms(d, err);
+    d->routed = o->routed;
     if (st == SL_OK) sl_cuda_drain(d->c); /* pages are zero before any is written */
     if (st == SL_OK) st = sl_cuda_failed(d->c, err);
     if (st == SL_OK)

@@ -41,6 +41,14 @@ sl_status sl_cuda_describe(uint32_t device, sl_cuda_info *out, sl_err *err) SL_M
 
 typedef struct sl_cuda sl_cuda;
 
+/* Forms of what numerics fast has for very few rows (kernels/fast_vec.cu), all of the same bits but
+ * for the last bit of gates. None of them: what was measured first. */
+typedef struct sl_cuda_few {
+    bool ring;   /* weights by the copy engine, not into registers */
+    bool fetch;  /* a kernel's weights come near while the ones in front still run */
+    bool routes; /* routers choose in the kernel that makes their logits */
+} sl_cuda_few;
+
 /* A stream on GPU `device`, with every kernel looked up. SL_ERR_UNSUPPORTED: no driver, no such
  * GPU, one that the kernels are not built for, or a program without kernels. The thread that opens
  * is the owner. */
@@ -52,6 +60,7 @@ void sl_cuda_close(sl_cuda *c);
 void sl_cuda_adopt(sl_cuda *c);
 
 sl_numerics sl_cuda_numerics_of(const sl_cuda *c);
+void sl_cuda_set_few(sl_cuda *c, sl_cuda_few few);
 /* As of opening. Borrowed until sl_cuda_close. */
 const sl_cuda_info *sl_cuda_info_of(const sl_cuda *c);
 

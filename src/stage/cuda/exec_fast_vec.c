@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-#define BLOCKS      1u           /* of a multiprocessor: one of the next kernel finds room, too */
+#define BLOCKS      2u           /* of a multiprocessor: as many of the next kernel find room ... */
+#define RING_BLOCKS 1u           /* ... or one, where weights lie in shared memory */
 #define OUTPUTS     64u          /* of a block at most: more blocks where there are more of them */
 #define MOST_SHARED (200u << 10) /* of a block */
 
@@ -15,11 +16,11 @@ static uint32_t rows_of(uint32_t n) {
     return n <= 2 ? n : SL_VEC_ROWS;
 }
 
-static size_t shared_of(uint32_t k, uint32_t n_rows, uint32_t weights) {
+static size_t shared_of(uint32_t k, uint32_t n_rows, uint32_t weights, bool ring) {
     const size_t parts = (k + SL_VEC_PART - 1) / SL_VEC_PART, rows = rows_of(n_rows);
     const size_t x = rows * parts * SL_VEC_PART, sums = parts * weights * rows;
     const size_t pointers = ((size_t)weights * sizeof(void *) + 15) / 16 * 16;
-    return SL_VEC_RING + pointers + (x + sums) * sizeof(float);
+    return (ring ? SL_VEC_RING : 0) + pointers + (x + sums) * sizeof(float);
 }
 
 bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
@@ -27,7 +28,8 @@ bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
            j->n_rows <= SL_VEC_ROWS && !j->row && w->dtype == SL_BF16 && w->k && w->k % 8 == 0 &&
            !w->segments && ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 &&
            (uintptr_t)j->x % 16 == 0 && j->x_stride % 4 == 0 && !j->act.row[SL_ACT_BF16] &&
-           shared_of(w->k, j->n_rows, 2 * OUTPUTS) <= SL_MIN(MOST_SHARED, c->info.shared_bytes);
+           shared_of(w->k, j->n_rows, 2 * OUTPUTS, c->few.ring) <=
+               SL_MIN(MOST_SHARED, c->info.shared_bytes);
 }
 
 /* Whether a norm that is held makes the rows that these jobs read. */
@@ -48,18 +50,25 @@ static void take_norm(sl_cuda *c, sl_vec_args *a) {
     sl_cuda_drop_held(c);
 }
 
+static sl_cuda_kernel_id kernel_of(uint32_t n_rows, bool ring) {
+    static const sl_cuda_kernel_id kernels[2][3] = {
+        {SL_CUDA_sl_k_fast_vec_1, SL_CUDA_sl_k_fast_vec_2, SL_CUDA_sl_k_fast_vec_4},
+        {SL_CUDA_sl_k_fast_ring_1, SL_CUDA_sl_k_fast_ring_2, SL_CUDA_sl_k_fast_ring_4}};
+    return kernels[ring][SL_MIN(n_rows, 3u) - 1];
+}
+
 static void launch(sl_cuda *c, sl_vec_args *a) {
-    const uint32_t blocks = BLOCKS * c->info.sms;
+    const bool ring = c->few.ring;
+    const uint32_t blocks = (ring ? RING_BLOCKS : BLOCKS) * c->info.sms;
     a->most = SL_MIN((a->outputs + blocks - 1) / blocks, OUTPUTS);
-    a->fetch = 1;
+    a->fetch = c->few.fetch;
     take_norm(c, a);
     const sl_cuda_held h = {.what = SL_CUDA_HELD_VEC,
-                            .kernel = a->n_rows == 1   ? SL_CUDA_sl_k_fast_vec_1
-                                      : a->n_rows == 2 ? SL_CUDA_sl_k_fast_vec_2
-                                                       : SL_CUDA_sl_k_fast_vec_4,
+                            .kernel = kernel_of(a->n_rows, ring),
                             .blocks = (a->outputs + a->most - 1) / a->most,
                             .threads = SL_VEC_THREADS,
-                            .shared = (uint32_t)shared_of(a->k, a->n_rows, a->most * a->sides),
+                            .shared =
+                                (uint32_t)shared_of(a->k, a->n_rows, a->most * a->sides, ring),
                             .args.vec = *a};
     sl_cuda_hold(c, &h);
 }
@@ -97,7 +106,8 @@ bool sl_cuda_vec_routes(sl_cuda *c, const sl_k_route_args *r, uint32_t n_rows) {
     sl_vec_args *a = sl_cuda_held_vec(c);
     const size_t room = n_rows * (size_t)sl_cuda_route_room(r->n);
     if (!a || a->n_jobs != 1 || a->job[0].y != r->logit || a->job[0].y_stride != r->n ||
-        a->outputs != r->n || a->n_rows != n_rows || a->job[0].sum || room > SL_VEC_RING)
+        !c->few.routes || a->outputs != r->n || a->n_rows != n_rows || a->job[0].sum ||
+        room > c->held.shared)
         return false;
     if (!c->vec_done) {
         sl_err err;

@@ -221,6 +221,14 @@ sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *e
     return st == SL_OK ? fill_table(x, err) : st;
 }
 
+bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const size_t all = (size_t)SL_MIN(n, s->n_moe) * s->n_experts;
+    for (size_t i = 0; i < all; i++)
+        if (!x->known[i]) return false;
+    return true;
+}
+
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
                             uint64_t heard, float *y) {
     const sl_model_spec *s = sl_model_spec_of(x->model);

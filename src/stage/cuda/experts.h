@@ -30,6 +30,8 @@ sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs,
                                   sl_err *err) SL_MUST_CHECK;
 /* INSIDE for up to so many rows. Anew when experts have come or gone. */
 sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *err) SL_MUST_CHECK;
+/* Whether the table has all experts of the first n blocks that have some. */
+bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n);
 /* y += the routed experts of n rows h whose ids and weights lie at x->expert and x->gate. heard:
  * where the GPU writes a copy of the ids. */
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,

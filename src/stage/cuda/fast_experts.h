@@ -37,6 +37,7 @@ typedef struct sl_fast_moe {
     /* So many blocks run at the same time, and in clusters: not so in the emulator. */
     bool together;
     bool maps; /* all experts have them */
+    sl_cuda_few few;
     uint32_t
         shared; /* bytes of shared memory that fast_small.cu may take; 0: as many as it likes */
     uint32_t most_shared; /* of a block, by any kernel; 0: as many as it likes */
@@ -52,6 +53,7 @@ typedef enum sl_fast_way {
     SL_FAST_SMALL,  /* sm_90, at most SL_FAST_SMALL_ROWS rows: one launch */
     SL_FAST_BIG,    /* sm_90a, many rows: warp groups' tensor cores */
     SL_FAST_VEC,    /* at most SL_VEC_ROWS rows: each pair by itself, no lists */
+    SL_FAST_RING,   /* the same, weights by the copy engine */
     SL_FAST_WAYS
 } sl_fast_way;
 
@@ -77,16 +79,16 @@ typedef struct sl_fast_plan {
 
 /* Whether the batch can be computed in that way. */
 bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way);
-/* The plan of VEC, with rows of d_ff values in bf16 of each pair at mid; false, and nothing is done,
- * where it cannot be taken. out NULL: only that is asked. */
-bool sl_fast_vec_plan(const sl_fast_moe *m, void *mid, sl_fast_plan *out);
+/* The plan of VEC and RING, with rows of d_ff values in bf16 of each pair at mid; false, and
+ * nothing is done, where it cannot be taken. out NULL: only that is asked. */
+bool sl_fast_vec_plan(const sl_fast_moe *m, bool ring, void *mid, sl_fast_plan *out);
 /* For batches of at most n_rows rows and n_pairs pairs, by any way. */
 size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
                              uint32_t n_pairs);
 /* A way that cannot be taken is chosen anew. */
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
 
-/* A batch on c's stream; sms, together, maps and most_shared are filled in. Thread: owner. */
+/* A batch on c's stream; sms, together, maps, few and most_shared are filled in. Thread: owner. */
 void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m);
 void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way);
 

@@ -329,13 +329,15 @@ bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
     sl_fast_small_args a;
     if (way == SL_FAST_STREAM) return can_stream(m);
     if (way == SL_FAST_SMALL) return small_args(m, &a);
-    if (way == SL_FAST_VEC) return sl_fast_vec_plan(m, NULL, NULL);
+    if (way == SL_FAST_VEC || way == SL_FAST_RING)
+        return sl_fast_vec_plan(m, way == SL_FAST_RING, NULL, NULL);
     return way != SL_FAST_BIG || can_big(m);
 }
 
 static sl_fast_way choose(const sl_fast_moe *m) {
     if (mean_of(m) > 64 && sl_fast_can(m, SL_FAST_BIG)) return SL_FAST_BIG;
-    if (sl_fast_vec_plan(m, NULL, NULL)) return SL_FAST_VEC;
+    const sl_fast_way few = m->few.ring ? SL_FAST_RING : SL_FAST_VEC;
+    if (sl_fast_can(m, few)) return few;
     return m->n_rows <= 8 && can_stream(m) ? SL_FAST_STREAM : SL_FAST_TILES;
 }
 
@@ -343,8 +345,8 @@ void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out)
     const planner f = {m, room_of(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs), out};
     if (way == SL_FAST_AUTO || !sl_fast_can(m, way)) way = choose(m);
     out->n = 0;
-    if (way == SL_FAST_VEC)
-        (void)sl_fast_vec_plan(m, at(&f, f.room.mid), out);
+    if (way == SL_FAST_VEC || way == SL_FAST_RING)
+        (void)sl_fast_vec_plan(m, way == SL_FAST_RING, at(&f, f.room.mid), out);
     else if (way == SL_FAST_SMALL)
         plan_small(&f);
     else if (way == SL_FAST_STREAM)

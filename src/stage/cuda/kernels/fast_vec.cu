@@ -26,7 +26,7 @@ typedef struct vec_plan {
     float *sum;                /* [sets][parts][rows][rows of x] */
     uint32_t rows, parts, k;
     uint32_t x_set; /* floats from one set's x to the next one's */
-    uint8_t *ring;  /* this warp's [STAGES][AHEAD][PART] values of weights */
+    uint8_t *ring;  /* this warp's [STAGES][AHEAD][PART] values of weights; NULL: in registers */
     sl_mbar *full;  /* [STAGES] */
 } vec_plan;
 
@@ -76,16 +76,21 @@ SL_DEV void vec_fill(const vec_plan *p, const vec_at *at, uint32_t stage) {
                           bytes, &p->full[stage]);
 }
 
-/* This lane's values of the rows in a stage; what is not there is zero. */
-SL_DEV void vec_read(const vec_plan *p, const vec_at *at, uint32_t stage, uint4 w[AHEAD]) {
+/* This lane's values of the rows at `at`, from a stage or, without a ring, from memory; what is not
+ * there is zero. */
+SL_DEV void vec_read(const vec_plan *p, const vec_at *at, bool ring, uint32_t stage,
+                     uint4 w[AHEAD]) {
     const uint32_t part = at->unit >> at->cuts, k = part % p->parts * PART + 8 * sl_lane();
     const uint8_t *const *row = p->row + part / p->parts * p->rows + at->row;
     const uint32_t n = k < p->k ? at->end - at->row : 0;
     SL_UNROLL
     for (uint32_t u = 0; u < AHEAD; u++) {
+        const uint8_t *from = u < n ? row[u] : NULL;
         w[u] = make_uint4(0, 0, 0, 0);
-        if (u < n && row[u])
+        if (from && ring)
             w[u] = *(const uint4 *)(p->ring + (stage * AHEAD + u) * 2 * PART + 16 * sl_lane());
+        else if (from)
+            w[u] = sl_load16_once(from + 2 * (size_t)k);
     }
 }
 
@@ -128,52 +133,64 @@ SL_DEV float vec_fold(float v[AHEAD]) {
     return v[0] + __shfl_xor_sync(SL_ALL, v[0], 1);
 }
 
-/* Where a warp multiplies, and where it loads. */
+/* Where a warp multiplies, and where its ring is filled from; without one, the next weights. */
 typedef struct vec_walk {
     vec_at now, ahead;
+    uint4 w[AHEAD];
 } vec_walk;
 
-SL_DEV vec_walk vec_begin(const vec_plan *p, uint32_t sets) {
-    vec_walk w;
-    w.now = w.ahead = vec_first(p, sets);
+SL_DEV void vec_begin(const vec_plan *p, uint32_t sets, bool ring, vec_walk *walk) {
+    walk->now = walk->ahead = vec_first(p, sets);
+    if (!ring) {
+        vec_read(p, &walk->now, false, 0, walk->w);
+        return;
+    }
     if (sl_lane() == 0) {
         for (uint32_t i = 0; i < STAGES; i++) sl_mbar_init(&p->full[i], 1);
         sl_mbar_ready();
     }
     __syncwarp();
-    for (uint32_t i = 0; i < STAGES && w.ahead.unit < w.ahead.units; i++) {
-        vec_fill(p, &w.ahead, i);
-        vec_next(p, &w.ahead);
+    for (uint32_t i = 0; i < STAGES && walk->ahead.unit < walk->ahead.units; i++) {
+        vec_fill(p, &walk->ahead, i);
+        vec_next(p, &walk->ahead);
     }
-    return w;
 }
 
-/* All of a warp's rows; rows: of x, a constant. */
-SL_DEV void vec_multiply(const vec_plan *p, vec_walk *walk, uint32_t rows) {
+/* What is behind these rows begins to come, into the stage that they were in. */
+SL_DEV void vec_renew(const vec_plan *p, vec_walk *walk, bool ring, uint32_t stage) {
+    if (!ring) {
+        if (walk->now.unit < walk->now.units) vec_read(p, &walk->now, false, 0, walk->w);
+        return;
+    }
+    __syncwarp(); /* all have read the stage */
+    if (walk->ahead.unit >= walk->ahead.units) return;
+    vec_fill(p, &walk->ahead, stage);
+    vec_next(p, &walk->ahead);
+}
+
+/* All of a warp's rows; rows: of x, a constant, as `ring` is. */
+SL_DEV void vec_multiply(const vec_plan *p, vec_walk *walk, uint32_t rows, bool ring) {
     vec_at *at = &walk->now;
     float x[SL_VEC_ROWS][8];
     uint32_t stage = 0, parity = 0;
     for (bool fresh = true; at->unit < at->units;) {
         float v[SL_VEC_ROWS][AHEAD];
-        uint4 w[AHEAD];
         const uint32_t part = at->unit >> at->cuts, row = at->row + sl_lane() / 4;
         const uint32_t unit = at->unit;
         const bool mine = row < at->end && sl_lane() % 4 == 0;
         if (fresh) vec_load_x(p, at, rows, x);
-        sl_mbar_wait(&p->full[stage], parity);
-        vec_read(p, at, stage, w);
+        if (ring) {
+            sl_mbar_wait(&p->full[stage], parity);
+            vec_read(p, at, true, stage, walk->w);
+        }
         SL_UNROLL
         for (uint32_t u = 0; u < AHEAD; u++) {
             SL_UNROLL
-            for (uint32_t r = 0; r < rows; r++) v[r][u] = vec_dot(w[u], x[r]);
+            for (uint32_t r = 0; r < rows; r++) v[r][u] = vec_dot(walk->w[u], x[r]);
         }
         vec_next(p, at);
         fresh = at->unit != unit;
-        __syncwarp(); /* all have read the stage */
-        if (walk->ahead.unit < at->units) {
-            vec_fill(p, &walk->ahead, stage);
-            vec_next(p, &walk->ahead);
-        }
+        vec_renew(p, walk, ring, stage);
         SL_UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             const float sum = vec_fold(v[r]);
@@ -304,13 +321,13 @@ SL_DEV bool vec_is_last(uint32_t *done) {
     return before[0] + 1 == gridDim.x;
 }
 
-SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
+SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows, bool ring) {
     SL_DYNAMIC(uint8_t, room);
     SL_SHARED(sl_mbar, full, WARPS * STAGES);
     const uint32_t first = (uint32_t)((uint64_t)a->outputs * blockIdx.x / gridDim.x);
     const uint32_t n = (uint32_t)((uint64_t)a->outputs * (blockIdx.x + 1) / gridDim.x) - first;
     const uint32_t parts = (a->k + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)(room + SL_VEC_RING);
+    const uint8_t **row = (const uint8_t **)(room + (ring ? SL_VEC_RING : 0));
     float *x =
         (float *)((uint8_t *)row + ((size_t)a->most * a->sides * sizeof *row + 15) / 16 * 16);
     const vec_plan p = {row,
@@ -328,7 +345,8 @@ SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
         row[i] = j->w[side] + (o - j->first) * j->stride[side];
     }
     __syncthreads();
-    vec_walk walk = vec_begin(&p, 1);
+    vec_walk walk;
+    vec_begin(&p, 1, ring, &walk);
     if (a->fetch)
         for (uint32_t i = threadIdx.x; i < n * a->sides; i += SL_VEC_THREADS)
             sl_fast_fetch_row(row[i], 2 * a->k);
@@ -340,7 +358,7 @@ SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
     vec_stage(a, rows, wide, x);
     if (a->norm) vec_norm(a, rows, wide, x);
     __syncthreads();
-    vec_multiply(&p, &walk, rows);
+    vec_multiply(&p, &walk, rows, ring);
     __syncthreads();
     vec_store(a, &p, rows, first, n);
     if (a->done && vec_is_last(a->done))
@@ -348,16 +366,28 @@ SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows) {
             sl_route_row(&a->route, r, (float *)(room + r * sl_cuda_route_room(a->route.n)));
 }
 
-SL_KERNEL_BOUNDS(sl_k_fast_vec_1, sl_vec_args, SL_VEC_THREADS, 2) {
-    vec_product(&a, 1);
+SL_KERNEL_BOUNDS(sl_k_fast_vec_1, sl_vec_args, SL_VEC_THREADS, 4) {
+    vec_product(&a, 1, false);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_ring_1, sl_vec_args, SL_VEC_THREADS, 2) {
+    vec_product(&a, 1, true);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_vec_2, sl_vec_args, SL_VEC_THREADS, 2) {
-    vec_product(&a, 2);
+    vec_product(&a, 2, false);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_ring_2, sl_vec_args, SL_VEC_THREADS, 2) {
+    vec_product(&a, 2, true);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_vec_4, sl_vec_args, SL_VEC_THREADS, 2) {
-    vec_product(&a, 4);
+    vec_product(&a, 4, false);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_ring_4, sl_vec_args, SL_VEC_THREADS, 2) {
+    vec_product(&a, 4, true);
 }
 
 /* ---- routed experts ---- */
@@ -380,14 +410,14 @@ SL_DEV uint32_t vec_cut(uint32_t n, uint32_t block) {
 }
 
 /* Blocks take up the next kernel's room only behind the wait: down reads the ids before its own. */
-SL_DEV void vec_up(const sl_vec_moe_args *a) {
+SL_DEV void vec_up(const sl_vec_moe_args *a, bool ring) {
     SL_DYNAMIC(uint8_t, room);
     SL_SHARED(sl_mbar, full, WARPS * STAGES);
     SL_SHARED(uint32_t, id, SL_VEC_SETS);
     const uint32_t first = vec_cut(a->d_ff, blockIdx.x),
                    n = vec_cut(a->d_ff, blockIdx.x + 1) - first;
     const uint32_t parts = (a->d_model + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)(room + SL_VEC_RING);
+    const uint8_t **row = (const uint8_t **)(room + (ring ? SL_VEC_RING : 0));
     const sl_fast_expert *expert = a->expert;
     float *x =
         (float *)((uint8_t *)row + ((size_t)a->top_k * 2 * a->most * sizeof *row + 15) / 16 * 16);
@@ -415,7 +445,8 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
         row[i] = w ? w + (size_t)f * a->d_model * 2 : NULL;
     }
     __syncthreads();
-    vec_walk walk = vec_begin(&p, pairs.n);
+    vec_walk walk;
+    vec_begin(&p, pairs.n, ring, &walk);
     for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
         float4 v = make_float4(0, 0, 0, 0);
         if (i < a->d_model)
@@ -423,7 +454,7 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
         *(float4 *)(x + i) = v;
     }
     __syncthreads();
-    vec_multiply(&p, &walk, 1);
+    vec_multiply(&p, &walk, 1, ring);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS) {
         const uint32_t set = i / n, f = i % n;
@@ -433,11 +464,15 @@ SL_DEV void vec_up(const sl_vec_moe_args *a) {
     }
 }
 
-SL_KERNEL_BOUNDS(sl_k_fast_vec_up, sl_vec_moe_args, SL_VEC_THREADS, 2) {
-    vec_up(&a);
+SL_KERNEL_BOUNDS(sl_k_fast_vec_up, sl_vec_moe_args, SL_VEC_THREADS, 4) {
+    vec_up(&a, false);
 }
 
-SL_DEV void vec_down(const sl_vec_moe_args *a) {
+SL_KERNEL_BOUNDS(sl_k_fast_ring_up, sl_vec_moe_args, SL_VEC_THREADS, 2) {
+    vec_up(&a, true);
+}
+
+SL_DEV void vec_down(const sl_vec_moe_args *a, bool ring) {
     SL_DYNAMIC(uint8_t, room);
     SL_SHARED(sl_mbar, full, WARPS * STAGES);
     SL_SHARED(uint32_t, id, SL_VEC_SETS);
@@ -445,7 +480,7 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
     const uint32_t first = vec_cut(a->d_model, blockIdx.x);
     const uint32_t n = vec_cut(a->d_model, blockIdx.x + 1) - first;
     const uint32_t parts = (a->d_ff + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)(room + SL_VEC_RING);
+    const uint8_t **row = (const uint8_t **)(room + (ring ? SL_VEC_RING : 0));
     float *x =
         (float *)((uint8_t *)row + ((size_t)a->top_k * a->most * sizeof *row + 15) / 16 * 16);
     const vec_plan p = {row,
@@ -469,7 +504,8 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
         if (e < a->n_experts) row[i] = a->expert[e].down + (size_t)(first + i % n) * a->d_ff * 2;
     }
     __syncthreads();
-    vec_walk walk = vec_begin(&p, pairs.n);
+    vec_walk walk;
+    vec_begin(&p, pairs.n, ring, &walk);
     if (a->fetch)
         for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS)
             if (row[i]) sl_fast_fetch_row(row[i], 2 * a->d_ff);
@@ -488,7 +524,7 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
                         sl_f32_of_bits(v.w << 16), sl_f32_of_bits(v.w & 0xffff0000u));
     }
     __syncthreads();
-    vec_multiply(&p, &walk, 1);
+    vec_multiply(&p, &walk, 1, ring);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += SL_VEC_THREADS) {
         float *y = a->y + (size_t)blockIdx.y * a->d_model + first + i;
@@ -499,6 +535,10 @@ SL_DEV void vec_down(const sl_vec_moe_args *a) {
     }
 }
 
-SL_KERNEL_BOUNDS(sl_k_fast_vec_down, sl_vec_moe_args, SL_VEC_THREADS, 2) {
-    vec_down(&a);
+SL_KERNEL_BOUNDS(sl_k_fast_vec_down, sl_vec_moe_args, SL_VEC_THREADS, 4) {
+    vec_down(&a, false);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_ring_down, sl_vec_moe_args, SL_VEC_THREADS, 2) {
+    vec_down(&a, true);
 }
