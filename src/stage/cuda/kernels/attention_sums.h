@@ -1,6 +1,6 @@
 /* What the threads of a block add up of values (attention_walk.h, attention_far.cu), once for each
  * variant: no guard. ATTN_OF(part): names; ATTN_THREADS that add; ATTN_QUERIES of a block at most;
- * ATTN_COLUMNS of a thread at most. */
+ * ATTN_COLUMNS of a thread at most; ATTN_STAGED: values are in shared memory. */
 
 /* Sums of a thread: columns d, d + lanes, ... of queries part, part + parts, ... */
 typedef struct ATTN_OF(_sums) {
@@ -35,9 +35,9 @@ SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
     SL_UNROLL
     for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
         const uint32_t column = s->d + c * s->lanes;
-        const float *from = page->values + j * page->apart + column;
         SL_UNROLL
-        for (uint32_t e = 0; e < 4; e++) x[c][e] = column < v_dim ? from[e * page->apart] : 0.0f;
+        for (uint32_t e = 0; e < 4; e++)
+            x[c][e] = column < v_dim ? value_of_page(page, ATTN_STAGED, j + e, column) : 0.0f;
     }
     SL_UNROLL
     for (uint32_t i = 0; i < n; i++) {
@@ -86,7 +86,7 @@ SL_DEV void ATTN_OF(_add_seen)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
         SL_UNROLL
         for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
             const uint32_t column = s->d + c * s->lanes;
-            x[c] = column < v_dim ? page->values[j * page->apart + column] : 0.0f;
+            x[c] = column < v_dim ? value_of_page(page, ATTN_STAGED, j, column) : 0.0f;
         }
         SL_UNROLL
         for (uint32_t i = 0; i < ATTN_QUERIES; i++) {
