@@ -3,9 +3,10 @@
  *
  * A warp takes 16 keys at a time, straight from memory to fragments: scores are the product of 16
  * keys and 8 query heads, sums that of values and weights, both on tensor cores: of pages of f32 in
- * tf32, of 16 bits in these. The order of values along a dot product, and that of columns in a
- * tile, is chosen so that each thread loads 16 bytes at a time: thread (g, t) = (lane / 4, lane %
- * 4) has of keys g and g + 8 bytes 64c + 16t to + 15, and of the values of keys t, t + 4, t + 8, t
+ * tf32, of 16 bits in these, of 8 bits in f16. The order of values along a dot product, and that of
+ * columns in a tile, is chosen so that each thread loads 16 bytes at a time: thread (g, t) = (lane
+ * / 4, lane % 4) has of keys g and g + 8 bytes 64c + 16t to + 15, and of the values of keys t, t +
+ * 4, t + 8, t
  * + 12 bytes 128c + 16g to + 15. The values of a step, and the keys of the next, are under way
  * while weights are made. Rows of 8 bits are aligned to nothing: their steps come through shared
  * memory as they lie, and are widened from there. `type`, an sl_kv_type, and `dim` are constants
@@ -91,54 +92,49 @@ SL_DEV float4 load4(const float *p) {
     return __ldcg((const float4 *)p);
 }
 
-SL_DEV bool is_8(uint32_t type) {
-    return type == SL_KV_Q8_0 || type == SL_KV_FP8;
-}
-
 SL_DEV uint32_t row_bytes(uint32_t type, uint32_t dim) {
     return (uint32_t)sl_kv_part_bytes((sl_kv_type)type, dim);
 }
 
-/* Which four values of a key a thread has as floats, number c of dim / 16. Words of 8 rows of 8
+/* The products are of f32 in tf32, else in 16 bits: two values a register. */
+SL_DEV bool in_tf32(uint32_t type) {
+    return type == SL_KV_F32;
+}
+
+/* The first of which four values of a key a thread has, number c of dim / 16. Words of 8 rows of 8
  * bits lie in different banks so. */
 SL_DEV uint32_t key_column(uint32_t type, uint32_t dim, uint32_t c) {
     const uint32_t t = sl_lane() % 4;
-    return is_8(type) ? dim / 4 * t + 4 * c : 16 * c + 4 * t;
+    if (sl_fast_kv_is_16(type)) return c / 2 * 32 + 8 * t + c % 2 * 4;
+    return sl_fast_kv_is_8(type) ? dim / 4 * t + 4 * c : 16 * c + 4 * t;
 }
 
-/* And which four columns, number c of dim / 32. */
+/* And of which four columns, number c of dim / 32. */
 SL_DEV uint32_t value_column(uint32_t type, uint32_t dim, uint32_t c) {
     const uint32_t g = sl_lane() / 4;
     if (sl_fast_kv_is_16(type)) return c / 2 * 64 + 8 * g + c % 2 * 4;
-    return is_8(type) ? dim / 8 * g + 4 * c : 32 * c + 4 * g;
+    return sl_fast_kv_is_8(type) ? dim / 8 * g + 4 * c : 32 * c + 4 * g;
 }
 
-/* The block's queries as fragments: 8 columns of heads, zeros where there is none. Of 16 bits a
- * register has two values. */
+/* The block's queries as fragments: 8 columns of heads, zeros where there is none. */
 SL_DEV void load_queries(uint32_t type, const sl_fast_attn_args *a, const task *t, uint32_t dim,
                          uint32_t q[DIM / 16][4]) {
-    const uint32_t g = sl_lane() / 4, lane = sl_lane() % 4;
+    const uint32_t g = sl_lane() / 4;
     const float *from = a->q + (size_t)t->row.row * a->q_stride + (size_t)(t->head + g) * dim;
-    const bool there = g < t->heads;
     SL_UNROLL
     for (uint32_t c = 0; c < dim / 16; c++) {
-        const uint32_t at =
-            sl_fast_kv_is_16(type) ? c / 2 * 32 + 8 * lane + c % 2 * 4 : key_column(type, dim, c);
-        const float4 v = there ? load4(from + at) : make_float4(0, 0, 0, 0);
-        if (sl_fast_kv_is_16(type)) {
-            q[c / 2][c % 2 * 2] = sl_fast_kv_query(type, v.x, v.y);
-            q[c / 2][c % 2 * 2 + 1] = sl_fast_kv_query(type, v.z, v.w);
-        } else {
+        const float4 v =
+            g < t->heads ? load4(from + key_column(type, dim, c)) : make_float4(0, 0, 0, 0);
+        if (in_tf32(type)) {
             q[c][0] = tf32(v.x);
             q[c][1] = tf32(v.y);
             q[c][2] = tf32(v.z);
             q[c][3] = tf32(v.w);
+        } else {
+            q[c / 2][c % 2 * 2] = sl_fast_kv_query(type, v.x, v.y);
+            q[c / 2][c % 2 * 2 + 1] = sl_fast_kv_query(type, v.z, v.w);
         }
     }
-}
-
-SL_DEV uint4 bits_of(float4 v) {
-    return make_uint4(sl_f32_bits(v.x), sl_f32_bits(v.y), sl_f32_bits(v.z), sl_f32_bits(v.w));
 }
 
 /* Sixteen positions: where their page is, the first one in it, and which rows of it are seen. */
@@ -165,11 +161,10 @@ SL_DEV void load_keys(uint32_t type, const uint8_t *rows, const step *s, uint32_
     for (uint32_t i = 0; i < 2; i++) {
         const uint8_t *from = rows + clamp(s->first + 8 * i + g, s->lo, s->hi) * row;
         SL_UNROLL
-        for (uint32_t c = 0; !is_8(type) && c < row / 64; c++)
-            k[i][c] = __ldcg((const uint4 *)(from + 64 * c + 16 * t));
-        SL_UNROLL
-        for (uint32_t c = 0; is_8(type) && c < dim / 16; c++)
-            k[i][c] = bits_of(sl_kv_four(type, from, key_column(type, dim, c)));
+        for (uint32_t c = 0; c < dim / (in_tf32(type) ? 16 : 32); c++)
+            k[i][c] = sl_fast_kv_is_8(type)
+                          ? sl_fast_kv_eight(type, from, key_column(type, dim, 2 * c))
+                          : __ldcg((const uint4 *)(from + 64 * c + 16 * t));
     }
 }
 
@@ -180,11 +175,10 @@ SL_DEV void load_values(uint32_t type, const uint8_t *rows, const step *s, uint3
     for (uint32_t i = 0; i < 4; i++) {
         const uint8_t *from = rows + clamp(s->first + 4 * i + t, s->lo, s->hi) * row;
         SL_UNROLL
-        for (uint32_t c = 0; !is_8(type) && c < row / 128; c++)
-            v[i][c] = __ldcg((const uint4 *)(from + 128 * c + 16 * g));
-        SL_UNROLL
-        for (uint32_t c = 0; is_8(type) && c < dim / 32; c++)
-            v[i][c] = bits_of(sl_kv_four(type, from, value_column(type, dim, c)));
+        for (uint32_t c = 0; c < dim / (in_tf32(type) ? 32 : 64); c++)
+            v[i][c] = sl_fast_kv_is_8(type)
+                          ? sl_fast_kv_eight(type, from, value_column(type, dim, 2 * c))
+                          : __ldcg((const uint4 *)(from + 128 * c + 16 * g));
     }
 }
 
@@ -193,7 +187,7 @@ SL_DEV void load_values(uint32_t type, const uint8_t *rows, const step *s, uint3
 SL_DEV void two_products(uint32_t type, uint4 k, uint4 k8, const uint32_t q[4], float first[4],
                          float second[4]) {
     const uint32_t xy[4] = {k.x, k8.x, k.y, k8.y}, zw[4] = {k.z, k8.z, k.w, k8.w};
-    if (sl_fast_kv_is_16(type)) {
+    if (!in_tf32(type)) {
         sl_fast_kv_mma(type, first, xy, q);
         sl_fast_kv_mma(type, second, zw, q + 2);
     } else {
@@ -214,7 +208,7 @@ SL_DEV void scores(uint32_t type, const uint4 k[2][DIM / 16], const uint32_t q[D
         for (uint32_t j = 0; j < 4; j++) part[i][j] = 0;
     }
     SL_UNROLL
-    for (uint32_t c = 0; c < dim / (sl_fast_kv_is_16(type) ? 32 : 16); c++)
+    for (uint32_t c = 0; c < dim / (in_tf32(type) ? 16 : 32); c++)
         two_products(type, k[0][c], k[1][c], q[c], part[2 * c % 4], part[(2 * c + 1) % 4]);
     SL_UNROLL
     for (uint32_t j = 0; j < 4; j++) s[j] = (part[0][j] + part[1][j]) + (part[2][j] + part[3][j]);
@@ -258,20 +252,11 @@ SL_DEV void weigh(const sl_fast_attn_args *a, const task *t, uint32_t position, 
     }
 }
 
-/* Halves of two registers: of both the lower one, or the upper one. */
-SL_DEV uint32_t low_halves(uint32_t a, uint32_t b) {
-    return (a & 0xffffu) | b << 16;
-}
-
-SL_DEV uint32_t high_halves(uint32_t a, uint32_t b) {
-    return a >> 16 | (b & 0xffff0000u);
-}
-
 /* A tile of columns, of which register i of what each of four keys brought has two. */
 SL_DEV void add_tile_16(uint32_t type, float o[4], uint32_t k0, uint32_t k1, uint32_t k2,
                         uint32_t k3, const uint32_t b[2]) {
-    const uint32_t a[4] = {low_halves(k0, k1), high_halves(k0, k1), low_halves(k2, k3),
-                           high_halves(k2, k3)};
+    const uint32_t a[4] = {sl_fast_kv_low(k0, k1), sl_fast_kv_high(k0, k1), sl_fast_kv_low(k2, k3),
+                           sl_fast_kv_high(k2, k3)};
     sl_fast_kv_mma(type, o, a, b);
 }
 
@@ -295,7 +280,7 @@ SL_DEV void add_values_16(uint32_t type, const uint4 v[4][DIM / 32], const float
 SL_DEV void add_values(uint32_t type, const uint4 v[4][DIM / 32], const float *weight, uint32_t dim,
                        float o[DIM / 16][4]) {
     const uint32_t g = sl_lane() / 4, t = sl_lane() % 4;
-    if (sl_fast_kv_is_16(type)) {
+    if (!in_tf32(type)) {
         add_values_16(type, v, weight, dim, o);
         return;
     }
@@ -551,7 +536,7 @@ SL_DEV void attend(uint32_t type, const sl_fast_attn_args *a, uint32_t dim, floa
         SL_UNROLL
         for (uint32_t j = 0; j < 4; j++) o[c][j] = 0;
     }
-    if (is_8(type))
+    if (sl_fast_kv_is_8(type))
         walk_8(type, a, &t, dim, weights,
                (uint8_t *)(room + WEIGHTS) + sl_warp() * 4 * KEYS * row_bytes(type, dim), &r, o);
     else

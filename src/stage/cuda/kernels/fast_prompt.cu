@@ -1,7 +1,7 @@
 /* Attention of many rows of one request over its pages, numerics fast: products on tensor cores in
- * bf16, of pages of f16 in f16, sums in f32. A block takes 128 queries, rows times the query heads
+ * bf16, or in f16 (fast_kv.h), sums in f32. A block takes 128 queries, rows times the query heads
  * of a kv head, a warp 16 of them; all walk the pages together. A page of 16 bits goes into shared
- * memory as it is, any other one is rounded to bf16 on its way; the next one is on its way in
+ * memory as it is, any other one is rounded on its way; the next one is on its way in
  * registers meanwhile. `type` is a constant everywhere. */
 #include "stage/cuda/kernels/attention_block.h"
 #include "stage/cuda/kernels/fast.h"

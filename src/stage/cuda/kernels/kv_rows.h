@@ -9,7 +9,7 @@
 #include "spec/kv_type.h"
 #include "stage/cuda/kernels/lanes.h"
 
-/* sl_f16_to_f32. */
+/* sl_f16_to_f32, and two codes of E4M3 as two of f16, the lower ones first: both exact. */
 #ifdef __CUDACC__
 SL_DEV float sl_kv_wide(uint16_t h) {
     float f;
@@ -18,6 +18,17 @@ SL_DEV float sl_kv_wide(uint16_t h) {
 }
 #else
 #define sl_kv_wide sl_f16_to_f32
+#endif
+#if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890)
+SL_DEV uint32_t sl_kv_two_e4m3(uint32_t two) {
+    uint32_t d;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"((uint16_t)two));
+    return d;
+}
+#else
+SL_DEV uint32_t sl_kv_two_e4m3(uint32_t two) {
+    return sl_pack_f16(sl_e4m3_to_f32((uint8_t)two), sl_e4m3_to_f32((uint8_t)(two >> 8)));
+}
 #endif
 
 /* ---- reading ---- */
@@ -61,13 +72,14 @@ SL_DEV sl_kv_codes sl_kv_codes_at(uint32_t type, const uint8_t *part, uint32_t i
 }
 
 SL_DEV float4 sl_kv_of_codes(uint32_t type, sl_kv_codes c) {
-    float v[4];
-    SL_UNROLL
-    for (uint32_t j = 0; j < 4; j++) {
-        const uint32_t code = c.four >> (8 * j) & 0xffu;
-        v[j] = c.scale * (type == SL_KV_Q8_0 ? sl_kv_integer(code) : sl_e4m3_to_f32((uint8_t)code));
-    }
-    return make_float4(v[0], v[1], v[2], v[3]);
+    if (type == SL_KV_Q8_0)
+        return make_float4(c.scale * sl_kv_integer(c.four), c.scale * sl_kv_integer(c.four >> 8),
+                           c.scale * sl_kv_integer(c.four >> 16),
+                           c.scale * sl_kv_integer(c.four >> 24));
+    const uint32_t lo = sl_kv_two_e4m3(c.four & 0xffffu), hi = sl_kv_two_e4m3(c.four >> 16);
+    return make_float4(
+        c.scale * sl_kv_wide((uint16_t)lo), c.scale * sl_kv_wide((uint16_t)(lo >> 16)),
+        c.scale * sl_kv_wide((uint16_t)hi), c.scale * sl_kv_wide((uint16_t)(hi >> 16)));
 }
 
 /* Values i to i + 3 of a part whose values are a multiple of 4, and so is i. */
