@@ -34,13 +34,13 @@ static uint32_t room_bytes(sl_cuda_attn_form form, const sl_cuda_heads *h) {
     return floats * (uint32_t)sizeof(float);
 }
 
-/* Whether rows that are widened have room until then. */
+/* Whether rows that are widened have room until then; values of the far form have all of theirs. */
 static bool rows_fit(sl_cuda_attn_form form, const sl_cuda_heads *h) {
     const uint32_t row = (uint32_t)sl_kv_row_of(h->type, h->v_dim, h->dim);
+    const sl_cuda_far_room room = sl_cuda_far_room_of(h->dim, h->v_dim);
     if (h->type == SL_KV_F32 || !forms[form].staged) return true;
-    return sl_cuda_rows_fit(row, sl_cuda_far_room_of(h->dim, h->v_dim).apart) &&
-           (form != SL_CUDA_ATTN_FAR ||
-            sl_cuda_rows_fit(row, sl_cuda_far_room_of(h->dim, h->v_dim).v_apart));
+    return sl_cuda_rows_fit(row, room.apart) &&
+           (form != SL_CUDA_ATTN_FAR || sl_cuda_rows_fit(row, 2 * room.v_apart));
 }
 
 bool sl_cuda_attn_can(const sl_cuda *c, sl_cuda_attn_form form, const sl_cuda_heads *h) {

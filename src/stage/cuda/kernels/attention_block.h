@@ -84,22 +84,22 @@ SL_DEV sl_kv_shape shape_of_rows(const sl_k_attention_args *a) {
     return s;
 }
 
-/* A page as a block works on it: rows of keys and of values, `apart` from one another in shared
- * memory, or `row` bytes where they lie; of each query its weights, by how much its sums shrink
- * before, and bits of what it sees. */
+/* A page as a block works on it: rows of keys and of values as floats, `apart` from one another, or
+ * as they lie; of each query its weights, by how much its sums shrink before, and bits of what it
+ * sees. */
 typedef struct block_page {
     float *weight, *shrink;
     uint32_t *sees;
     const float *keys, *values;
     uint32_t apart;
-    const uint8_t *key_rows, *value_rows; /* where they lie */
+    const uint8_t *key_rows, *value_rows;
     sl_kv_shape shape;
 } block_page;
 
-/* Value `column` of the page's position j. staged: it is in shared memory. */
-SL_DEV float value_of_page(const block_page *p, bool staged, uint32_t j, uint32_t column) {
-    if (staged) return p->values[j * p->apart + column];
-    return sl_kv_value(&p->shape, p->value_rows + j * p->shape.row, column);
+/* Value `column` of the page's position j; of another type than f32 it lies there as in memory. */
+SL_DEV float value_of_page(const block_page *p, uint32_t type, uint32_t j, uint32_t column) {
+    if (type == SL_KV_F32) return p->values[j * p->apart + column];
+    return sl_kv_one(type, p->value_rows + j * p->shape.row, column);
 }
 
 /* Numbers of pages are far away: a warp has those of 32 pages, and the next 32 on their way. */

@@ -19,7 +19,6 @@ enum { OF_MAKERS = 1, OF_ADDERS, FULL, EMPTY = FULL + 2 };
 #define ATTN_THREADS  HALF
 #define ATTN_QUERIES  QUERIES
 #define ATTN_COLUMNS  1
-#define ATTN_STAGED   true
 #include "stage/cuda/kernels/attention_sums.h"
 
 /* What the halves share. The numbers of page p of one of the rooms begin at (room * WARPS + p) *
@@ -198,14 +197,9 @@ SL_DEV void make_weights(const far_block *f) {
 
 /* ---- sums ---- */
 
-/* Of values that are widened the first two places have this page and the next one, the others room
- * for VALUES pages as they lie. */
-SL_DEV uint8_t *value_rows(const far_block *f, uint32_t i) {
-    return (uint8_t *)(f->values + 2 * f->r.v_tile + i % VALUES * (f->r.v_tile / 2));
-}
-
-SL_DEV const float *values_at(const far_block *f, uint32_t i) {
-    return f->values + i % (f->widens ? 2 : VALUES) * f->r.v_tile;
+/* Page i of values: floats, or as they lie, and then they are widened as they are read. */
+SL_DEV float *values_at(const far_block *f, uint32_t i) {
+    return f->values + i % VALUES * f->r.v_tile;
 }
 
 SL_DEV void ask_values(const far_block *f, uint32_t i, page_numbers *numbers) {
@@ -213,20 +207,28 @@ SL_DEV void ask_values(const far_block *f, uint32_t i, page_numbers *numbers) {
     if (i < f->pages) {
         const uint8_t *from = f->v + page_at(f->a, &f->b, i, numbers);
         if (f->widens)
-            sl_kv_copy_tile(from, PAGE * f->a->row, value_rows(f, i), thread, HALF);
+            sl_kv_copy_tile(from, PAGE * f->a->row, (uint8_t *)values_at(f, i), thread, HALF);
         else
-            copy_tile((const float *)from, f->a->dim, f->a->v_dim, f->a->wide,
-                      f->values + i % VALUES * f->r.v_tile, f->r.v_apart, f->a->v_log, thread,
-                      HALF);
+            copy_tile((const float *)from, f->a->dim, f->a->v_dim, f->a->wide, values_at(f, i),
+                      f->r.v_apart, f->a->v_log, thread, HALF);
     }
     sl_cp_async_commit();
 }
 
-/* Page i, if there is one, which has come as it lies, to where values are added from. */
-SL_DEV void widen_values(const far_block *f, uint32_t i) {
-    if (i < f->pages)
-        sl_kv_widen_tile(&f->shape, value_rows(f, i), f->a->v_dim, PAGE,
-                         f->values + i % 2 * f->r.v_tile, f->r.v_apart, threadIdx.x - HALF, HALF);
+/* Adds what a page weighs, for each type by loads of its own. */
+SL_DEV void add_page(const far_block *f, sl_k_attention_far_sums *sums, bool even,
+                     const block_page *page) {
+    const uint32_t n = f->b.n, dim = f->a->v_dim;
+    if (f->shape.type == SL_KV_F32)
+        sl_k_attention_far_add(sums, SL_KV_F32, n, dim, even, page);
+    else if (f->shape.type == SL_KV_F16)
+        sl_k_attention_far_add(sums, SL_KV_F16, n, dim, even, page);
+    else if (f->shape.type == SL_KV_BF16)
+        sl_k_attention_far_add(sums, SL_KV_BF16, n, dim, even, page);
+    else if (f->shape.type == SL_KV_Q8_0)
+        sl_k_attention_far_add(sums, SL_KV_Q8_0, n, dim, even, page);
+    else
+        sl_k_attention_far_add(sums, SL_KV_FP8, n, dim, even, page);
 }
 
 SL_DEV void add_values(const far_block *f, float *total) {
@@ -239,29 +241,22 @@ SL_DEV void add_values(const far_block *f, float *total) {
     SL_UNROLL
     for (uint32_t u = 0; u < QUERIES; u++) sum[u] = f->a->sink ? 1.0f : 0.0f;
     for (uint32_t i = 0; i + 1 < VALUES; i++) ask_values(f, i, &numbers);
-    if (f->widens) {
-        sl_cp_async_wait(VALUES - 2);
-        sl_barrier(OF_ADDERS, HALF);
-        widen_values(f, 0);
-    }
     for (uint32_t i = 0; i < f->pages; i++) {
         const uint32_t which = i / WARPS & 1, base = (walk->first + i) * PAGE;
         const uint32_t at = (which * WARPS + i % WARPS) * QUERIES;
-        const block_page page = {f->weight + at * PAGE, f->shrink + at, f->sees + at, NULL,
-                                 values_at(f, i),       f->r.v_apart};
+        const float *const values = values_at(f, i);
+        const block_page page = {
+            f->weight + at * PAGE,   f->shrink + at, f->sees + at, NULL, values, f->r.v_apart, NULL,
+            (const uint8_t *)values, f->shape};
         if (i % WARPS == 0) sl_barrier(FULL + which, 2 * HALF);
-        if (f->widens)
-            sl_cp_async_wait(VALUES - 3); /* the next one, too */
-        else
-            sl_cp_async_wait(VALUES - 2);
+        sl_cp_async_wait(VALUES - 2);
         sl_barrier(OF_ADDERS, HALF); /* the page is here, and the one before has been read */
         ask_values(f, i + VALUES - 1, &numbers);
-        if (f->widens) widen_values(f, i + 1);
         SL_UNROLL
         for (uint32_t u = 0; u < QUERIES; u++)
             if (u < f->b.n && page.sees[u]) sum[u] = fmaf(sum[u], page.shrink[u], f->sum[at + u]);
         const bool even = base >= walk->even_from && base + PAGE - 1 <= walk->even_to;
-        sl_k_attention_far_add(&sums, f->b.n, f->a->v_dim, even, &page);
+        add_page(f, &sums, even, &page);
         const bool last = i % WARPS == WARPS - 1;
         if (last && i / WARPS + 2 < groups) sl_barrier_arrive(EMPTY + which, 2 * HALF);
     }

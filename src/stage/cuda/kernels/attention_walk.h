@@ -135,6 +135,8 @@ SL_KERNEL_BOUNDS(ATTN_OF(), sl_k_attention_args, ATTN_THREADS, ATTN_FIT) {
         const uint32_t base = g * PAGE, which = (g - b.walk.first) & 1;
         page.key_rows = k + at;
         page.value_rows = v + at;
+        page.values = (const float *)page.value_rows;
+        page.apart = a.dim;
         if (g < b.walk.last) at = page_at(&a, &b, g + 1 - b.walk.first, &numbers);
         if (ATTN_STAGED) stand_at(&r, apart, room + r.stage, which && !widens, &page);
         __syncthreads(); /* this page is here, and the one before has been read */
@@ -149,7 +151,7 @@ SL_KERNEL_BOUNDS(ATTN_OF(), sl_k_attention_args, ATTN_THREADS, ATTN_FIT) {
         ATTN_OF(_weigh)(state, mine, base, a.scale, s, &page);
         __syncthreads();
         const bool even = base >= b.walk.even_from && base + PAGE - 1 <= b.walk.even_to;
-        ATTN_OF(_add)(&sums, b.n, a.v_dim, even, &page);
+        ATTN_OF(_add)(&sums, ATTN_STAGED ? SL_KV_F32 : a.type, b.n, a.v_dim, even, &page);
     }
     ATTN_OF(_end)(&a, &b, state, mine, &sums, number + 2 * ATTN_QUERIES);
 }

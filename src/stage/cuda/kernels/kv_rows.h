@@ -171,6 +171,20 @@ SL_DEV float sl_kv_value(const sl_kv_shape *s, const uint8_t *row, uint32_t i) {
     return sl_kv_one(s->type, row + sl_kv_part_bytes((sl_kv_type)s->type, s->part), i - s->part);
 }
 
+/* `unit` values from value i on of rows from `first` on, every step-th, to floats. */
+SL_DEV void sl_kv_widen_rows(uint32_t type, const uint8_t *from, uint32_t row, uint32_t i,
+                             uint32_t unit, uint32_t first, uint32_t step, uint32_t rows, float *to,
+                             uint32_t apart) {
+    from += first * row;
+    to += first * apart + i;
+    for (uint32_t j = first; j < rows; j += step, from += step * row, to += step * apart) {
+        if (unit == 4)
+            *(float4 *)to = sl_kv_four(type, from, i);
+        else
+            *to = sl_kv_one(type, from, i);
+    }
+}
+
 /* n values of each of `rows` rows of a part at `from`, to rows `apart` floats from one another:
  * thread `thread` of so many, a power of two of at least 32. */
 SL_DEV void sl_kv_widen_part(const sl_kv_shape *s, const uint8_t *from, uint32_t n, uint32_t rows,
@@ -178,16 +192,19 @@ SL_DEV void sl_kv_widen_part(const sl_kv_shape *s, const uint8_t *from, uint32_t
     const uint32_t unit = s->part % 4 == 0 && s->dim % 4 == 0 ? 4 : 1;
     uint32_t log = 0;
     while (log < 5 && unit << log < n) log++;
-    const uint32_t lane = thread & ((1u << log) - 1), step = threads >> log;
-    for (uint32_t i = unit * lane; i < n; i += unit << log)
-        for (uint32_t j = thread >> log; j < rows; j += step) {
-            const uint8_t *row = from + j * s->row;
-            float *y = to + j * apart + i;
-            if (unit == 4)
-                *(float4 *)y = sl_kv_four(s->type, row, i);
-            else
-                *y = sl_kv_one(s->type, row, i);
-        }
+    const uint32_t first = thread >> log, step = threads >> log;
+    for (uint32_t i = unit * (thread & ((1u << log) - 1)); i < n; i += unit << log) {
+        if (unit == 4 && s->type == SL_KV_F16)
+            sl_kv_widen_rows(SL_KV_F16, from, s->row, i, 4, first, step, rows, to, apart);
+        else if (unit == 4 && s->type == SL_KV_BF16)
+            sl_kv_widen_rows(SL_KV_BF16, from, s->row, i, 4, first, step, rows, to, apart);
+        else if (unit == 4 && s->type == SL_KV_Q8_0)
+            sl_kv_widen_rows(SL_KV_Q8_0, from, s->row, i, 4, first, step, rows, to, apart);
+        else if (unit == 4)
+            sl_kv_widen_rows(SL_KV_FP8, from, s->row, i, 4, first, step, rows, to, apart);
+        else
+            sl_kv_widen_rows(s->type, from, s->row, i, 1, first, step, rows, to, apart);
+    }
 }
 
 /* The first `width` values (part or dim) of each of a tile's rows. */
