@@ -129,7 +129,7 @@ step_attention() {
 step_types() {
     local rc=0 kv
     for kv in f32 f16 fp8; do
-        bench "batch64 $kv" --device "$device" --kv-type $kv --reps 1 --n-prompt 0 --n-gen 32 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
+        bench "batch64 $kv" --device "$device" --kv-type $kv --kv-pages 2400 --reps 1 --n-prompt 0 --n-gen 32 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
     done
     return $rc
 }

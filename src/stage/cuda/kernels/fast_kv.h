@@ -95,8 +95,13 @@ SL_DEV uint32_t sl_fast_kv_integers(uint32_t four, uint32_t select) {
     return d;
 }
 
-#define sl_fast_kv_low_integers(four)  sl_fast_kv_integers((four) ^ 0x80808080u, 0x4140u)
-#define sl_fast_kv_high_integers(four) sl_fast_kv_integers((four) ^ 0x80808080u, 0x4342u)
+SL_DEV uint32_t sl_fast_kv_low_integers(uint32_t four) {
+    return sl_fast_kv_integers(four ^ 0x80808080u, 0x4140u);
+}
+
+SL_DEV uint32_t sl_fast_kv_high_integers(uint32_t four) {
+    return sl_fast_kv_integers(four ^ 0x80808080u, 0x4342u);
+}
 #else
 #define sl_fast_kv_low(a, b)  (((a)&0xffffu) | (b) << 16)
 #define sl_fast_kv_high(a, b) ((a) >> 16 | ((b)&0xffff0000u))
@@ -106,9 +111,13 @@ SL_DEV uint32_t sl_fast_kv_times(uint32_t a, uint32_t b) {
                        sl_kv_wide((uint16_t)(a >> 16)) * sl_kv_wide((uint16_t)(b >> 16)));
 }
 
-#define sl_fast_kv_low_integers(four) sl_pack_f16(sl_kv_integer(four), sl_kv_integer((four) >> 8))
-#define sl_fast_kv_high_integers(four)                                                             \
-    sl_pack_f16(sl_kv_integer((four) >> 16), sl_kv_integer((four) >> 24))
+SL_DEV uint32_t sl_fast_kv_low_integers(uint32_t four) {
+    return sl_pack_f16(sl_kv_integer(four), sl_kv_integer(four >> 8));
+}
+
+SL_DEV uint32_t sl_fast_kv_high_integers(uint32_t four) {
+    return sl_pack_f16(sl_kv_integer(four >> 16), sl_kv_integer(four >> 24));
+}
 #endif
 
 SL_DEV uint2 sl_fast_kv_halves(uint32_t type, sl_fast_kv_codes c) {
