@@ -3,7 +3,8 @@
 
     fixtures.py --sluice FILE --golden FOLDER [--device cuda:0] [--only TEXT]
 
-A line each; exit status 1: bits of numerics cpu differ, or a run failed. Greedy ids with fast are compared, too."""
+A line each; exit status 1: bits of numerics cpu differ, or a run failed. Greedy ids with fast are compared, too. KV pages are f32, and
+another type that fixtures take turns with; --types: all of them at every fixture."""
 import argparse
 import concurrent.futures
 import json
@@ -15,6 +16,8 @@ import tempfile
 import numpy
 
 MOST_OFF = 2e-2  # of the largest logit: models of random weights have nothing but noise in their logits
+MOST_OFF_FP8 = 1e-1  # keys and values that differ in last bits come to lie at other codes, which are 6 % apart
+TYPES = ["f16", "bf16", "q8_0", "fp8"]  # of KV pages, beside f32
 IDS = ",".join(str((7 * i * i + 3 * i) % 90 + 5) for i in range(48))
 
 
@@ -35,33 +38,39 @@ def call(*words):
     return done.stdout
 
 
-def compare(o, model, folder):
+def compare(o, model, types, folder):
     """(same bits, how far fast is off or None, what to print)"""
-    def logits(*extra):
+    def logits(*extra, kv="f32"):
         path = folder / f"{model.name}.npy"
-        call(o.sluice, "logits", model, "--ids", IDS, "--npy", path, "--threads", 1, "--kv-type", "f32", *extra)
+        call(o.sluice, "logits", model, "--ids", IDS, "--npy", path, "--threads", 1, "--kv-type", kv, *extra)
         return numpy.load(path)
+
+    def how_far(kv):
+        # rows in bf16 choose other experts where two are nearly as good: nine positions in ten have to be near
+        cpu, fast = logits(kv=kv), logits("--device", o.device, "--numerics", "fast", kv=kv)
+        return float(numpy.quantile(numpy.max(abs(fast - cpu), axis=1), 0.9) / numpy.max(abs(cpu)))
 
     def ids(*extra):
         return json.loads(call(o.sluice, "run", model, "--ids", "3,17,41,5,29", "-n", 16, "--ignore-eos", "--temp", 0, "--json", *extra))["ids"]
 
     ways = [["--exact"], []] + ([["--activations", "f32"]] if model.suffix == ".gguf" else [])
-    for how in ways:
-        cpu, gpu = logits(*how), logits(*how, "--device", o.device, "--numerics", "cpu")
+    for how, kv in [(how, "f32") for how in ways] + [(["--exact"], kv) for kv in types]:
+        cpu, gpu = logits(*how, kv=kv), logits(*how, "--device", o.device, "--numerics", "cpu", kv=kv)
         if not numpy.array_equal(cpu.view(numpy.uint32), gpu.view(numpy.uint32)):
             at = numpy.argwhere(cpu != gpu)
-            return False, None, (f"FAILED: {' '.join(how) or 'plain'}: {len(at)} of {cpu.size} logits differ, first at {at[0].tolist() if len(at) else 'NaN'}, "
+            return False, None, (f"FAILED: {' '.join(how) or 'plain'}, KV {kv}: {len(at)} of {cpu.size} logits differ, first at {at[0].tolist() if len(at) else 'NaN'}, "
                                  f"by {numpy.nanmax(abs(cpu - gpu)):.3g} of {numpy.nanmax(abs(cpu)):.3g}")
-    cpu, fast = logits(), logits("--device", o.device, "--numerics", "fast")
-    # rows in bf16 choose other experts where two are nearly as good: nine positions in ten have to be near
-    off = float(numpy.quantile(numpy.max(abs(fast - cpu), axis=1), 0.9) / numpy.max(abs(cpu)))
-    greedy = ids() == ids("--device", o.device, "--numerics", "fast")
-    return True, off, f"numerics cpu the same bits; fast within {off:.2e} of the largest in nine positions of ten, greedy ids {'the same' if greedy else 'differ'}"
+    off = {kv: how_far(kv) for kv in ["f32", *types]}
+    greedy = ids("--kv-type", "f32") == ids("--device", o.device, "--numerics", "fast", "--kv-type", "f32")
+    far = ", ".join(f"{value:.2e} ({kv})" for kv, value in off.items())
+    worst = float(numpy.max([value if kv != "fp8" else value * MOST_OFF / MOST_OFF_FP8 for kv, value in off.items()]))
+    return True, worst, (f"numerics cpu the same bits; fast within {far} of the largest in nine positions of ten, "
+                         f"greedy ids {'the same' if greedy else 'differ'}")
 
 
-def guarded(o, model, folder):
+def guarded(o, model, types, folder):
     try:
-        return compare(o, model, folder)
+        return compare(o, model, types, folder)
     except (Failed, subprocess.TimeoutExpired) as e:
         return False, None, f"FAILED: {e}"
 
@@ -72,12 +81,14 @@ def main():
     args.add_argument("--golden", type=pathlib.Path, required=True)
     args.add_argument("--device", default="cuda:0")
     args.add_argument("--only", default="")
+    args.add_argument("--types", action="store_true")
     args.add_argument("--at-once", type=int, default=4)
     o = args.parse_args()
     chosen = [m for m in models(o.golden) if o.only in m.name]
     same, bad, worst = 0, [], 0.0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(o.at_once) as pool:
-        done = pool.map(lambda model: guarded(o, model, pathlib.Path(folder)), chosen)
+        turns = [TYPES if o.types else [TYPES[i % len(TYPES)]] for i in range(len(chosen))]
+        done = pool.map(lambda model, types: guarded(o, model, types, pathlib.Path(folder)), chosen, turns)
         for model, (bits, off, text) in zip(chosen, done):
             print(f"{model.name}: {text}", flush=True)
             same += bits

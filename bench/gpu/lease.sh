@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe decode mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe attention types decode mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe decode mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe attention types decode mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -27,6 +27,8 @@ limit_of() {
     units) echo 150 ;;
     law) echo 120 ;;
     moe) echo 120 ;;
+    attention) echo 60 ;;
+    types) echo 60 ;;
     decode) echo 240 ;;
     mixed) echo 150 ;;
     ceilings) echo 60 ;;
@@ -113,6 +115,23 @@ step_moe() {
     timeout 110 "$bench" --ways all --json "$out/moe.jsonl" >"$work/moe.txt" || return 1
     cat "$work/moe.txt"
     figure "$(awk '$2 == "auto" { printf "%s rows %s us %s; ", $1, $3, $6 }' "$work/moe.txt")"
+}
+
+# Attention over KV pages of each type, and what decode as a whole makes of the types.
+step_attention() {
+    local small=${rehearsal:+small}
+    # shellcheck disable=SC2086
+    timeout 55 "$work/pack/bin/bench_cuda_attention" $small >"$work/attention.txt" || { cat "$work/attention.txt"; return 1; }
+    cat "$work/attention.txt"
+    figure "$(awk 'NF > 9 && $NF == "f32" { what = $1; for (i = 2; i < NF - 9; i++) what = what " " $i; printf "%s %s %s us; ", what, $(NF - 9), $(NF - 8) }' "$work/attention.txt")"
+}
+
+step_types() {
+    local rc=0 kv
+    for kv in f32 f16 fp8; do
+        bench "batch64 $kv" --device "$device" --kv-type $kv --kv-pages 2400 --reps 1 --n-prompt 0 --n-gen 32 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
+    done
+    return $rc
 }
 
 # Qwen3-30B-A3B's shape with random weights; figures: tokens a second.

@@ -196,11 +196,6 @@ sl_status sl_gpus_check(const sl_plan *p, sl_err *err) {
                        "plan: activations %s (--activations) are the CPU's alone, with a GPU "
                        "they are int8 or f32",
                        sl_activations_names[p->activations]);
-    if (sl_plan_kv_type(p) != SL_KV_F32)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: KV pages of %s (kv_type, --kv-type) are the CPU's alone, with a GPU "
-                       "they are f32",
-                       sl_kv_type_names[p->kv_type]);
     if (p->exact && p->device.numerics != SL_NUMERICS_CPU)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: exact with numerics %s: their bits depend on the batch; exact wants "

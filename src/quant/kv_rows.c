@@ -2,29 +2,12 @@
  * plain and without branches so that compilers make vector code of them. */
 #include "quant/kv_rows.h"
 
-#include "quant/round.h"
+#include "quant/kv_values.h"
 #include "quant/wire_rows.h"
-
-#include <math.h>
-
-#define F16_MAX_BITS 0x477fe000u /* 65504 */
-
-/* As sl_f32_to_f16, but finite values do not become infinite. */
-static uint16_t to_f16(float x) {
-    const uint32_t bits = sl_f32_bits(x), u = bits & 0x7fffffffu;
-    const int finite = (int32_t)u <= 0x7f7fffff, large = (int32_t)u > (int32_t)F16_MAX_BITS;
-    const uint32_t a = finite & large ? F16_MAX_BITS : u;
-    const uint32_t normal = (a + 0xfffu + (a >> 13 & 1u) - 0x38000000u) >> 13;
-    const uint32_t subnormal = sl_f32_bits(sl_f32_of_bits(a) + 0.5f) - 0x3f000000u;
-    const uint32_t none = (int32_t)u > 0x7f800000 ? 0x7e00u : 0x7c00u;
-    uint32_t code = (int32_t)a < 0x38800000 ? subnormal : normal;
-    code = finite ? code : none;
-    return (uint16_t)(code | (bits >> 16 & 0x8000u));
-}
 
 static void round_f16(const float *x, uint32_t n, uint8_t *dst) {
     for (uint32_t i = 0; i < n; i++) {
-        const uint16_t h = to_f16(x[i]);
+        const uint16_t h = sl_kv_f16_of(x[i]);
         memcpy(dst + 2 * (size_t)i, &h, sizeof h);
     }
 }
@@ -43,13 +26,9 @@ static void round_q8_0(const float *x, uint32_t n, uint8_t *b) {
         const uint32_t u = sl_f32_bits(x[i]) & 0x7fffffffu;
         most = (int32_t)u > (int32_t)most ? u : most;
     }
-    const bool finite = sl_act_is_finite(most);
-    const float d = sl_f32_of_bits(most) / 127.0f, inverse = d != 0 ? 1.0f / d : 0;
-    const uint16_t h = to_f16(finite ? d : NAN);
-    const bool counts = finite && isfinite(inverse);
-    memcpy(b, &h, sizeof h);
-    for (uint32_t i = 0; i < SL_KV_Q8_BLOCK; i++)
-        b[2 + i] = i < n && counts ? (uint8_t)(int8_t)sl_round_even(x[i] * inverse) : 0;
+    const sl_kv_q8 q = sl_kv_q8_of(most);
+    memcpy(b, &q.scale, sizeof q.scale);
+    for (uint32_t i = 0; i < SL_KV_Q8_BLOCK; i++) b[2 + i] = i < n ? sl_kv_q8_code(&q, x[i]) : 0;
 }
 
 void sl_kv_round(sl_kv_type t, const float *x, uint32_t n, void *dst) {

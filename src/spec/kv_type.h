@@ -4,6 +4,8 @@
 #ifndef SL_SPEC_KV_TYPE_H
 #define SL_SPEC_KV_TYPE_H
 
+#include "base/fn.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,7 +37,7 @@ extern const char *const sl_kv_type_names[SL_KV_TYPES + 1];
 #define SL_KV_FP8_HEAD 4u  /* bytes before the codes */
 
 /* Bytes of a part of n values. */
-static inline size_t sl_kv_part_bytes(sl_kv_type t, size_t n) {
+SL_FN size_t sl_kv_part_bytes(sl_kv_type t, size_t n) {
     switch (t) {
     case SL_KV_F16:
     case SL_KV_BF16:
@@ -52,7 +54,7 @@ static inline size_t sl_kv_part_bytes(sl_kv_type t, size_t n) {
 }
 
 /* Of a row of n values, the first `part` of which are a part, and what is left another. */
-static inline size_t sl_kv_row_of(sl_kv_type t, size_t part, size_t n) {
+SL_FN size_t sl_kv_row_of(sl_kv_type t, size_t part, size_t n) {
     return sl_kv_part_bytes(t, part) + (n > part ? sl_kv_part_bytes(t, n - part) : 0);
 }
 

@@ -117,10 +117,11 @@ def test_a_shape_without_weights_can_be_measured(tmp_path, extra):
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
 @pytest.mark.parametrize("extra", [["--device", "cuda:1"], [*APART, "--attention-device", "cuda:0", "--transport", "shm"],
                                    [*APART, "--device", "cpu,cuda:0,cuda:1", "--schedule", "pingpong"]])
-def test_a_gpu_has_the_bits_of_the_cpu(extra):
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+def test_a_gpu_has_the_bits_of_the_cpu(extra, kv_type):
     """The kernels themselves, on the tests' driver; more of this: multi.law.cuda."""
     def ids(*how):
-        done = sluice(*RUN, "--exact", "--json", *how, driver=FAKE)
+        done = sluice(*RUN, "--exact", "--json", "--kv-type", kv_type, *how, driver=FAKE)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["ids"]
     assert ids(*extra) == ids()
@@ -138,17 +139,18 @@ def test_forms_of_kernels_that_are_tried_give_the_same_ids():
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-def test_kv_of_a_gpu_outlives_the_program(tmp_path):
-    """--kv-disk: pages leave one GPU's memory and come to another's."""
+@pytest.mark.parametrize("kv_type", ["f32", "bf16", "fp8"])
+def test_kv_of_a_gpu_outlives_the_program(tmp_path, kv_type):
+    """--kv-disk: pages leave one GPU's memory and come to another's, and to a CPU's."""
     prompt = ",".join(str((7 * i * i + 3 * i) % 900 + 3) for i in range(70))
 
     def said(*how):
-        done = sluice("run", FIXTURE, "--ids", prompt, "-n", 3, "--ignore-eos", "--temp", 0, "--json", "--numerics", "cpu", *how, driver=FAKE)
+        done = sluice("run", FIXTURE, "--ids", prompt, "-n", 3, "--ignore-eos", "--temp", 0, "--json", "--kv-type", kv_type, *how, driver=FAKE)
         assert done.returncode == 0, done.stderr
         got = json.loads(done.stdout)
         return got["ids"], got["timings"]["cached_n"]
-    want, _ = said("--device", "cuda:0")
-    kept = ["--kv-disk", tmp_path / "kv"]
+    want, _ = said("--device", "cuda:0", "--numerics", "cpu")
+    kept = ["--numerics", "cpu", "--kv-disk", tmp_path / "kv"]
     assert [said("--device", device, *kept) for device in ("cuda:0", "cuda:1")] == [(want, 0), (want, 64)]
 
 

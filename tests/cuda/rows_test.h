@@ -3,6 +3,7 @@
 #ifndef SL_TESTS_CUDA_ROWS_TEST_H
 #define SL_TESTS_CUDA_ROWS_TEST_H
 
+#include "quant/kv_rows.h"
 #include "stage/cuda/exec_rows.h"
 #include "unit/kernel_test.h"
 
@@ -87,6 +88,14 @@ static inline float *rt_copy(const float *x, size_t n) {
     return y;
 }
 
+/* n drawn bytes. */
+static inline uint8_t *rt_noise(size_t n) {
+    uint8_t *x = sl_alloc(SL_MAX(n, (size_t)1), 1);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) x[i] = (uint8_t)kt_bits();
+    return x;
+}
+
 /* n numbers below `below`, some of them often. */
 static inline uint32_t *rt_rows(size_t n, uint32_t below) {
     uint32_t *row = sl_alloc(SL_MAX(n, (size_t)1), sizeof *row);
@@ -114,9 +123,22 @@ typedef struct rt_sights {
     const uint32_t *pos, *const *pages;
 } rt_sights;
 
+/* n pages with what these numbers, [n][tiles of a page][row][head_dim], are kept as. */
+static inline uint8_t *rt_pages(const sl_model_spec *m, uint32_t n, const float *x) {
+    const uint32_t rows = n * m->n_layers * sl_kv_sides(m) * m->n_kv_heads * SL_KV_PAGE_TOKENS;
+    uint8_t *pool = sl_alloc(n, sl_kv_page_bytes(m));
+    assert_non_null(pool);
+    for (uint32_t i = 0; i < rows; i++)
+        sl_kv_round_row(m->kv_type, x + (size_t)i * m->head_dim, sl_kv_value_dim(m), m->head_dim,
+                        pool + i * sl_kv_row_bytes(m));
+    return pool;
+}
+
 /* What no row of the request with these pages sees is no number: nobody may let it in. */
-static inline void rt_poison(const rt_sights *s, const uint32_t *list, float *pool) {
-    const size_t page = sl_kv_page_bytes(s->m) / sizeof(float), dim = s->m->head_dim;
+static inline void rt_poison(const rt_sights *s, const uint32_t *list, uint8_t *pool) {
+    const size_t page = sl_kv_page_bytes(s->m), row = sl_kv_row_bytes(s->m);
+    float nothing[SL_HEAD_DIM_MAX];
+    for (uint32_t i = 0; i < SL_HEAD_DIM_MAX; i++) nothing[i] = NAN;
     uint32_t low = UINT32_MAX, high = 0;
     for (uint32_t r = 0; r < s->rows; r++) {
         if (s->pages[r] != list) continue;
@@ -124,10 +146,10 @@ static inline void rt_poison(const rt_sights *s, const uint32_t *list, float *po
         high = SL_MAX(high, s->pos[r]);
     }
     for (uint32_t p = 0; p < s->per * SL_KV_PAGE_TOKENS; p++) {
-        float *at = pool + list[p / SL_KV_PAGE_TOKENS] * page + p % SL_KV_PAGE_TOKENS * dim;
+        uint8_t *at = pool + list[p / SL_KV_PAGE_TOKENS] * page + p % SL_KV_PAGE_TOKENS * row;
         if (p >= low && p <= high) continue;
-        for (size_t t = 0; t < page; t += sl_kv_tile_bytes(s->m) / sizeof(float))
-            for (size_t i = 0; i < dim; i++) at[t + i] = NAN;
+        for (size_t t = 0; t < page; t += sl_kv_tile_bytes(s->m))
+            sl_kv_round_row(s->m->kv_type, nothing, sl_kv_value_dim(s->m), s->m->head_dim, at + t);
     }
 }
 

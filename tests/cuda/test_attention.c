@@ -17,6 +17,7 @@ typedef struct attn_case {
 
 /* Static: a spec is large. */
 static attn_case drawn;
+static uint32_t cases; /* types of pages take turns */
 
 static void draw_sight(sl_model_spec *m) {
     m->n_layers = 2;
@@ -33,6 +34,7 @@ static void draw_model(attn_case *k, uint32_t kv_heads, uint32_t group, uint32_t
     k->m.n_heads = kv_heads * group;
     k->m.head_dim = dim;
     k->m.kv_lora = lora;
+    k->m.kv_type = (sl_kv_type)(cases++ % SL_KV_TYPES);
     k->sink = kt_below(3) == 0;
 }
 
@@ -56,10 +58,13 @@ static void draw_rows(attn_case *k, uint32_t pages, uint32_t most) {
 /* In every form that can, and the one that is chosen. */
 static void compare(const attn_case *k) {
     const sl_model_spec *m = &k->m;
+    const sl_cuda_heads heads = sl_cuda_heads_of(m);
     const uint32_t v_dim = sl_kv_value_dim(m), q_row = m->n_heads * m->head_dim + kt_below(2);
     const uint32_t o_row = m->n_heads * v_dim + kt_below(2);
-    const size_t page = sl_kv_page_bytes(m) / sizeof(float), n = REQUESTS * k->per * page;
-    float *pool = kt_floats(n), *q = kt_floats((size_t)k->rows * q_row);
+    const uint32_t pages = REQUESTS * k->per;
+    const size_t rows = sl_kv_page_bytes(m) / sl_kv_row_bytes(m) * pages;
+    float *x = kt_floats(rows * m->head_dim), *q = kt_floats((size_t)k->rows * q_row);
+    uint8_t *pool = rt_pages(m, pages, x);
     float *o = kt_floats((size_t)k->rows * o_row), *sink = kt_floats(m->n_heads);
     sl_attn_args a = {.m = m,
                       .layer = 1,
@@ -80,17 +85,16 @@ static void compare(const attn_case *k) {
     float *before = rt_copy(o, (size_t)k->rows * o_row);
     sl_attention(&rt_host, &a);
     a.q = rt_in(q, (size_t)k->rows * q_row * sizeof *q);
-    a.kv.base = rt_in(pool, n * sizeof *pool);
+    a.kv.base = rt_in(pool, pages * sl_kv_page_bytes(m));
     if (k->sink) a.sink = rt_in(sink, m->n_heads * sizeof *sink);
     for (sl_cuda_attn_form form = 0; form <= SL_CUDA_ATTN_FORMS; form++) {
-        if (form < SL_CUDA_ATTN_FORMS &&
-            !sl_cuda_attn_can(rt_gpu, form, m->head_dim, v_dim, !m->kv_lora))
-            continue;
+        if (form < SL_CUDA_ATTN_FORMS && !sl_cuda_attn_can(rt_gpu, form, &heads)) continue;
         a.o = rt_in(before, (size_t)k->rows * o_row * sizeof *o);
         sl_cuda_attention_as(rt_gpu, &a, form, kt_bits() & 1 ? 0 : 1 + kt_below(4));
         rt_same("attention", o, a.o, (size_t)k->rows * o_row);
     }
     sl_free(pool);
+    sl_free(x);
     sl_free(q);
     sl_free(o);
     sl_free(before);
@@ -101,8 +105,8 @@ static void compare(const attn_case *k) {
 static void of_heads(void **state) {
     static const uint32_t dims[] = {2, 8, 16, 20, 32, 33, 64, 80, 96, 128};
     (void)state;
-    for (size_t i = 0; i < SL_LEN(dims); i++) {
-        draw_model(&drawn, 1 + kt_below(3), 1 + kt_below(9), dims[i], 0);
+    for (size_t i = 0; i < 3 * SL_LEN(dims); i++, cases += i % SL_LEN(dims) == 0) {
+        draw_model(&drawn, 1 + kt_below(3), 1 + kt_below(9), dims[i % SL_LEN(dims)], 0);
         draw_rows(&drawn, SOME, 12);
         compare(&drawn);
     }
@@ -119,11 +123,12 @@ static void of_wide_heads(void **state) {
 }
 
 static void of_latents(void **state) {
-    static const uint32_t dims[][2] = {{24, 16},   {40, 33},   {96, 64},
-                                       {144, 128}, {320, 256}, {576, 512}};
+    static const uint32_t dims[][2] = {{24, 16},   {40, 33},   {96, 64}, {144, 128},
+                                       {320, 256}, {576, 512}, {17, 16}};
     (void)state;
-    for (size_t i = 0; i < SL_LEN(dims); i++) {
-        draw_model(&drawn, 1, 1 + kt_below(20), dims[i][0], dims[i][1]);
+    for (size_t i = 0; i < 2 * SL_LEN(dims); i++) {
+        const uint32_t *d = dims[i % SL_LEN(dims)];
+        draw_model(&drawn, 1, 1 + kt_below(20), d[0], d[1]);
         drawn.sink = false;
         draw_rows(&drawn, SOME, 4);
         compare(&drawn);
@@ -149,8 +154,8 @@ static void of_groups(void **state) {
 /* More pages than a warp knows the numbers of, and many rounds of whatever rooms a block has. */
 static void of_long_contexts(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 3; i++) {
-        draw_model(&drawn, 1, 1 + kt_below(4), 8 * (1 + kt_below(3)), 0);
+    for (uint32_t i = 0; i < SL_KV_TYPES; i++) {
+        draw_model(&drawn, 1, 1 + kt_below(4), 8 * (2 + kt_below(3)), 0);
         drawn.m.sliding_window = 1500;
         draw_rows(&drawn, PAGES, 3);
         compare(&drawn);

@@ -16,6 +16,7 @@ typedef struct fast_case {
 } fast_case;
 
 static fast_case drawn; /* static: a spec is large */
+static uint32_t cases;  /* types of pages take turns */
 
 static void draw(fast_case *k, uint32_t dim, uint32_t kv_heads, uint32_t group, uint32_t per) {
     memset(k, 0, sizeof *k);
@@ -26,6 +27,7 @@ static void draw(fast_case *k, uint32_t dim, uint32_t kv_heads, uint32_t group, 
     k->m.n_kv_heads = kv_heads;
     k->m.n_heads = kv_heads * group;
     k->m.head_dim = dim;
+    k->m.kv_type = (sl_kv_type)(cases++ % SL_KV_TYPES);
     k->sink = kt_below(3) == 0;
     k->per = per;
     uint32_t *at = rt_order(REQUESTS * per);
@@ -56,14 +58,16 @@ static void close_to(const float *want, const float *got, size_t n) {
 static void compare(const fast_case *k) {
     const sl_model_spec *m = &k->m;
     const uint32_t width = m->n_heads * m->head_dim;
-    const size_t page = sl_kv_page_bytes(m) / sizeof(float), n = REQUESTS * k->per * page;
+    const uint32_t pages = REQUESTS * k->per;
+    const size_t n = sl_kv_page_bytes(m) / sl_kv_row_bytes(m) * pages * m->head_dim;
     const size_t all = (size_t)k->rows * width;
-    float *pool = sl_alloc(n, sizeof *pool), *q = sl_alloc(all, sizeof *q);
+    float *x = sl_alloc(n, sizeof *x), *q = sl_alloc(all, sizeof *q);
     float *o = kt_floats(all), *got = kt_floats(all), *again = kt_floats(all);
     float *sink = kt_floats(m->n_heads);
-    assert_true(pool && q);
-    for (size_t i = 0; i < n; i++) pool[i] = (float)kt_bits() * 0x1p-31f - 1;
+    assert_true(x && q);
+    for (size_t i = 0; i < n; i++) x[i] = (float)kt_bits() * 0x1p-31f - 1;
     for (size_t i = 0; i < all; i++) q[i] = (float)kt_bits() * 0x1p-30f - 2;
+    uint8_t *pool = rt_pages(m, pages, x);
     sl_attn_args a = {.m = m,
                       .layer = 1,
                       .n_rows = k->rows,
@@ -82,7 +86,7 @@ static void compare(const fast_case *k) {
     for (uint32_t i = 0; i < REQUESTS; i++) rt_poison(&sights, k->list[i], pool);
     sl_attention(&rt_host, &a);
     a.q = rt_in(q, all * sizeof *q);
-    a.kv.base = rt_in(pool, n * sizeof *pool);
+    a.kv.base = rt_in(pool, pages * sl_kv_page_bytes(m));
     if (k->sink) a.sink = rt_in(sink, m->n_heads * sizeof *sink);
     a.o = rt_in(got, all * sizeof *got);
     assert_true(sl_cuda_fast_attention(rt_gpu, &a));
@@ -92,6 +96,7 @@ static void compare(const fast_case *k) {
     rt_out(again, a.o, all * sizeof *again);
     rt_same_values("again", got, again, all);
     sl_free(pool);
+    sl_free(x);
     sl_free(q);
     sl_free(o);
     sl_free(got);
@@ -102,8 +107,8 @@ static void compare(const fast_case *k) {
 
 static void of_heads(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 12; i++) {
-        draw(&drawn, i & 1 ? 64 : 128, 1 + kt_below(3), 1 + kt_below(i < 8 ? 8 : 20), 5);
+    for (uint32_t i = 0; i < 20; i++) {
+        draw(&drawn, i & 1 ? 64 : 128, 1 + kt_below(3), 1 + kt_below(i < 14 ? 8 : 20), 5);
         draw_rows(&drawn, false);
         compare(&drawn);
     }
@@ -112,7 +117,7 @@ static void of_heads(void **state) {
 /* As many parts as are merged, more pages than a warp has numbers of, and the most of parts. */
 static void of_long_contexts(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < SL_KV_TYPES; i++) {
         draw(&drawn, 64, 1, 1 + kt_below(4), PAGES);
         drawn.m.sight[1] = SL_SIGHT_ALL;
         draw_rows(&drawn, false);
@@ -122,7 +127,7 @@ static void of_long_contexts(void **state) {
 
 static void of_chunks_and_ranks(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < 10; i++) {
         const uint32_t kv_heads = 1 + kt_below(2), group = 1 + kt_below(12);
         draw(&drawn, i & 2 ? 64 : 128, kv_heads, group, 4);
         if (i & 1) {

@@ -22,6 +22,7 @@ static void draw(place_case *k, uint32_t dim) {
     k->m.n_kv_heads = 1 + kt_below(4);
     k->m.n_heads = k->m.n_kv_heads * (1 + kt_below(6));
     k->m.head_dim = dim;
+    k->m.kv_type = (sl_kv_type)kt_below(SL_KV_TYPES);
     k->m.rope_dim = 32 * (1 + kt_below(dim / 32));
     k->m.rms_eps = 1e-5f;
     k->m.qk_norm = kt_bits() & 1;
@@ -86,12 +87,13 @@ static void on_host(const place_case *k, const sl_mat *mat, const double *freq, 
 
 static void compare(const place_case *k) {
     const sl_model_spec *m = &k->m;
-    const size_t page = sl_kv_page_bytes(m) / sizeof(float), all = 2 * PAGES * page;
+    const size_t all = 2 * PAGES * sl_kv_page_bytes(m);
     const size_t q_n = (size_t)k->rows * m->n_heads * m->head_dim;
     const size_t kv_n = (size_t)k->rows * m->n_kv_heads * m->head_dim;
     const uint32_t width[5] = {m->n_heads * m->head_dim, m->n_kv_heads * m->head_dim,
                                m->n_kv_heads * m->head_dim, m->head_dim, m->head_dim};
-    float *q = kt_floats(q_n), *kk = kt_floats(kv_n), *v = kt_floats(kv_n), *pool = kt_floats(all);
+    float *q = kt_floats(q_n), *kk = kt_floats(kv_n), *v = kt_floats(kv_n);
+    uint8_t *pool = rt_noise(all);
     double freq[128];
     sl_mat mat[5], gpu[5];
     void *base[5];
@@ -113,13 +115,13 @@ static void compare(const place_case *k) {
                       .grow = k->grow,
                       .pos = k->pos,
                       .pages = k->pages,
-                      .kv = sl_kv_pool_of(m, rt_in(pool, all * sizeof *pool))};
+                      .kv = sl_kv_pool_of(m, rt_in(pool, all))};
     for (uint32_t i = 0; i < 3 && k->biases; i++) p.bias[i] = &gpu[i];
     for (uint32_t i = 0; i < 2 && m->qk_norm; i++) p.norm[i] = &gpu[3 + i];
     on_host(k, mat, freq, q, kk, v, sl_kv_pool_of(m, pool));
     assert_true(sl_cuda_place_qkv(rt_gpu, &p));
     rt_same("queries", q, p.q, q_n);
-    rt_same("pages", pool, (const float *)(const void *)p.kv.base, all);
+    rt_same_bytes("pages", pool, p.kv.base, all);
     for (uint32_t i = 0; i < 5; i++) sl_free(base[i]);
     sl_free(q);
     sl_free(kk);

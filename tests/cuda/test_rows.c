@@ -257,19 +257,22 @@ static void picked_rows(void **state) {
     }
 }
 
-/* Rows of any heads, or of latents in two parts, each to its place in the pages. */
+/* Rows of any heads, or of latents in two parts, each to its place in the pages of any type. Some
+ * values are at the ends of what types keep, and beyond. */
 static void keys_and_values(void **state) {
+    static const float ends[] = {INFINITY, -INFINITY, NAN,   3e38f, -65519,
+                                 465,      1e-40f,    6e-8f, -0.0f};
     static sl_model_spec m;
     uint32_t list[3][4];
     (void)state;
-    for (uint32_t i = 0; i < 24; i++) {
+    for (uint32_t i = 0; i < 60; i++) {
         const bool latent = i % 3 == 0, even = i & 1;
-        m = (sl_model_spec){.n_layers = 2 + kt_below(2)};
+        m = (sl_model_spec){.n_layers = 2 + kt_below(2), .kv_type = i % SL_KV_TYPES};
         m.n_kv_heads = latent ? 1 : 1 + kt_below(5);
         m.head_dim = even ? 4 * (2 + kt_below(30)) : 2 + kt_below(90);
         m.kv_lora = latent ? 1 + kt_below(m.head_dim - 1) : 0;
-        const size_t page = sl_kv_page_bytes(&m) / sizeof(float);
-        float *pool = kt_floats(12 * page);
+        const size_t all = 12 * sl_kv_page_bytes(&m);
+        uint8_t *pool = rt_noise(all);
         const uint32_t rows = 1 + kt_below(12);
         const uint32_t *pages[12];
         uint32_t pos[12];
@@ -289,19 +292,21 @@ static void keys_and_values(void **state) {
         p.pos = pos;
         p.pages = pages;
         float *x = kt_floats((size_t)rows * p.x_stride);
-        float *pool_gpu = rt_in(pool, 12 * page * sizeof *pool);
+        for (uint32_t j = 0; j < SL_LEN(ends); j++)
+            x[kt_below(rows * p.x_stride)] = ends[kt_below(SL_LEN(ends))];
+        uint8_t *pool_gpu = rt_in(pool, all);
         float *x_gpu = rt_in(x, (size_t)rows * p.x_stride * sizeof *x);
         for (uint32_t part = 0; part < (latent ? 2 : 1); part++) {
             p.x = x + p.column;
             p.kv = sl_kv_pool_of(&m, pool);
             sl_put_kv(&rt_host, &p);
             p.x = x_gpu + p.column;
-            p.kv.base = (uint8_t *)pool_gpu;
+            p.kv.base = pool_gpu;
             sl_cuda_put_kv(rt_gpu, &p);
             p.column = p.width;
             p.width = m.head_dim - p.width;
         }
-        rt_same("pages", pool, pool_gpu, 12 * page);
+        rt_same_bytes("pages", pool, pool_gpu, all);
         sl_free(x);
         sl_free(pool);
         rt_done();

@@ -100,7 +100,6 @@ def test_processes_have_both(deployment):
     (("--attention", "2", "--kv-replicas", "2"), "--kv-replicas: '2' is not a whole number from 0 to 1"),
     (("--kv-type", "q4_0"), "type of KV pages 'q4_0' is unknown: f32, f16, bf16, q8_0, fp8, auto"),
     (("--kv-type", "f16", "--device", "emulated:DEVICE"), "kv_type f16 (--kv-type): an emulated device has no KV pages"),
-    (("--kv-type", "f16", "--device", "cuda:0"), "KV pages of f16 (kv_type, --kv-type) are the CPU's alone, with a GPU they are f32"),
     (("--attention", "2", "--kv-replicas", "1", "--device", "emulated:DEVICE"), "kv_replicas 1: an emulated device has no KV pages to copy"),
 ])
 def test_what_is_refused(tmp_path, options, why):

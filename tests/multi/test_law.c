@@ -560,8 +560,7 @@ static int check_fixture(const char *folder) {
         segmented = !gpus && (seed + i + name_code(folder) / 3) % 2;
         activations = (sl_activations)((seed + i + name_code(folder)) %
                                        (gpus ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_COUNT));
-        kv_type =
-            gpus ? SL_KV_F32 : (sl_kv_type)((seed + 2 * i + name_code(folder) / 6) % SL_KV_TYPES);
+        kv_type = (sl_kv_type)((seed + 2 * i + name_code(folder) / 6) % SL_KV_TYPES);
         request r[N_REQUESTS];
         outcome ref[N_REQUESTS] = {0};
         uint64_t state = seed * 1000 + i + name_code(folder);

@@ -178,7 +178,6 @@ static void plans_that_cannot_be(void **state) {
         {GPU ",\"exact\":true,\"segments\":true}", "--segments"},
         {GPU ",\"activations\":\"bf16\"}", "--activations"},
         {GPU ",\"activations\":\"bf16-parts\"}", "bf16-parts"},
-        {GPU ",\"kv_type\":\"f16\"}", "--kv-type"},
     };
     made x = make(1, 0);
     for (size_t i = 0; i < SL_LEN(bad); i++) {

@@ -502,7 +502,6 @@ static void cuda_close(sl_device *base) {
 static sl_status check(const sl_device_opts *o, sl_err *err) {
     const char *what = o->gang || o->ranks > 1                       ? "--tp above 1"
                        : o->hosts.segmented                          ? "--segments"
-                       : o->hosts.kv_type != SL_KV_F32               ? "--kv-type other than f32"
                        : o->activations == SL_ACTIVATIONS_BF16       ? "--activations bf16"
                        : o->activations == SL_ACTIVATIONS_BF16_PARTS ? "--activations bf16-parts"
                        : o->device->numerics == SL_NUMERICS_EXACT    ? "--numerics exact"

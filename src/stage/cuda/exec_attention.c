@@ -25,19 +25,27 @@ static const attn_form forms[SL_CUDA_ATTN_FORMS] = {
     [SL_CUDA_ATTN_ANY] = FORM(any, ANY, false),
 };
 
-static uint32_t room_bytes(sl_cuda_attn_form form, uint32_t dim, uint32_t v_dim, bool apart) {
+static uint32_t room_bytes(sl_cuda_attn_form form, const sl_cuda_heads *h) {
     const attn_form *f = &forms[form];
     const uint32_t floats =
         form == SL_CUDA_ATTN_FAR
-            ? sl_cuda_far_room_of(dim, v_dim).floats
-            : sl_cuda_attention_room_of(dim, f->queries, f->staged, apart).floats;
+            ? sl_cuda_far_room_of(h->dim, h->v_dim).floats
+            : sl_cuda_attention_room_of(h->dim, f->queries, f->staged, h->apart).floats;
     return floats * (uint32_t)sizeof(float);
 }
 
-bool sl_cuda_attn_can(const sl_cuda *c, sl_cuda_attn_form form, uint32_t dim, uint32_t v_dim,
-                      bool apart) {
-    return v_dim <= forms[form].columns && (apart || form != SL_CUDA_ATTN_FAR) &&
-           room_bytes(form, dim, v_dim, apart) <= sl_cuda_info_of(c)->shared_bytes;
+/* Whether rows that are widened have room until then; values of the far form have all of theirs. */
+static bool rows_fit(sl_cuda_attn_form form, const sl_cuda_heads *h) {
+    const uint32_t row = (uint32_t)sl_kv_row_of(h->type, h->v_dim, h->dim);
+    const sl_cuda_far_room room = sl_cuda_far_room_of(h->dim, h->v_dim);
+    if (h->type == SL_KV_F32 || !forms[form].staged) return true;
+    return sl_cuda_rows_fit(row, room.apart) &&
+           (form != SL_CUDA_ATTN_FAR || sl_cuda_rows_fit(row, 2 * room.v_apart));
+}
+
+bool sl_cuda_attn_can(const sl_cuda *c, sl_cuda_attn_form form, const sl_cuda_heads *h) {
+    return h->v_dim <= forms[form].columns && (h->apart || form != SL_CUDA_ATTN_FAR) &&
+           rows_fit(form, h) && room_bytes(form, h) <= sl_cuda_info_of(c)->shared_bytes;
 }
 
 /* What is launched: queries of a kv head, of which `heads` of a row go into a block. */
@@ -55,11 +63,11 @@ static uint32_t spread(uint64_t rows, uint32_t group, uint32_t most, uint32_t sm
 
 /* Few queries of a block make more blocks, which a GPU wants first; many read pages less often.
  * rows: of kv heads; together: queries that walk the same pages. */
-static attn_plan choose(const sl_cuda *c, uint32_t dim, uint32_t v_dim, bool apart, uint64_t rows,
-                        uint32_t group, uint32_t together) {
+static attn_plan choose(const sl_cuda *c, const sl_cuda_heads *h, uint64_t rows, uint32_t group,
+                        uint32_t together) {
     const uint32_t sms = sl_cuda_info_of(c)->sms;
     attn_plan plan = {.form = SL_CUDA_ATTN_FEW};
-    if (together == group && sl_cuda_attn_can(c, SL_CUDA_ATTN_FAR, dim, v_dim, apart)) {
+    if (together == group && sl_cuda_attn_can(c, SL_CUDA_ATTN_FAR, h)) {
         plan.heads = spread(rows, group, forms[SL_CUDA_ATTN_FAR].queries, sms);
         if (rows * ((group + plan.heads - 1) / plan.heads) <= 2 * sms) {
             plan.form = SL_CUDA_ATTN_FAR;
@@ -70,8 +78,7 @@ static attn_plan choose(const sl_cuda *c, uint32_t dim, uint32_t v_dim, bool apa
     if (together > forms[SL_CUDA_ATTN_FEW].queries &&
         rows * group / forms[SL_CUDA_ATTN_MANY].queries >= 2 * sms)
         plan.form = SL_CUDA_ATTN_MANY;
-    while (plan.form < SL_CUDA_ATTN_ANY && !sl_cuda_attn_can(c, plan.form, dim, v_dim, apart))
-        plan.form++;
+    while (plan.form < SL_CUDA_ATTN_ANY && !sl_cuda_attn_can(c, plan.form, h)) plan.form++;
     if (plan.form == SL_CUDA_ATTN_WIDE && together == group)
         plan.heads = spread(rows, group, forms[plan.form].queries, sms);
     return plan;
@@ -163,8 +170,9 @@ static void shape_of(sl_k_attention_args *k, const attn_form *f, uint32_t group,
 static void launch(sl_cuda *c, sl_cuda_attn_form form, uint32_t walks, uint32_t kv_heads,
                    const sl_k_attention_args *k) {
     const attn_form *f = &forms[form];
-    sl_cuda_launch(c, f->kernel, walks, kv_heads * k->slices, 1, f->threads,
-                   room_bytes(form, k->dim, k->v_dim, k->k != k->v), k);
+    const sl_cuda_heads h = {(sl_kv_type)k->type, k->dim, k->v_dim, k->k != k->v};
+    sl_cuda_launch(c, f->kernel, walks, kv_heads * k->slices, 1, f->threads, room_bytes(form, &h),
+                   k);
     sl_cuda_fence(c);
 }
 
@@ -191,8 +199,10 @@ static sl_k_attention_args args_of(const sl_attn_args *a) {
                                  .sink = a->sink,
                                  .k = sl_cuda_kv(a, 0),
                                  .v = sl_cuda_kv(a, 1),
-                                 .page_floats = a->kv.page / sizeof(float),
-                                 .head_floats = sl_kv_tile_bytes(m) / sizeof(float),
+                                 .page_bytes = a->kv.page,
+                                 .head_bytes = sl_kv_tile_bytes(m),
+                                 .type = (uint32_t)m->kv_type,
+                                 .row = (uint32_t)sl_kv_row_bytes(m),
                                  .q_stride = a->q_stride,
                                  .o_stride = a->o_stride,
                                  .dim = m->head_dim,
@@ -208,18 +218,19 @@ void sl_cuda_attention_as(sl_cuda *c, const sl_attn_args *a, sl_cuda_attn_form f
                           uint32_t heads) {
     const sl_model_spec *m = a->m;
     const uint32_t group = sl_attn_group(a);
-    const bool apart = sl_kv_sides(m) == 2;
+    const sl_cuda_heads h = sl_cuda_heads_of(m);
     size_t pages;
     const uint32_t together = measure_runs(a, &pages);
     if (a->n_rows == 0) return;
+    SL_ASSERT(m->kv_type == SL_KV_F32 || (uintptr_t)a->kv.base % SL_CUDA_PAGES_ALIGN == 0);
     sl_k_attention_args k = args_of(a);
     if (form >= SL_CUDA_ATTN_FORMS) {
-        const attn_plan plan = choose(c, k.dim, k.v_dim, apart, (uint64_t)a->n_rows * m->n_kv_heads,
-                                      group, group * together);
+        const attn_plan plan =
+            choose(c, &h, (uint64_t)a->n_rows * m->n_kv_heads, group, group * together);
         form = plan.form;
         if (!heads) heads = plan.heads;
     }
-    SL_ASSERT(sl_cuda_attn_can(c, form, k.dim, k.v_dim, apart));
+    SL_ASSERT(sl_cuda_attn_can(c, form, &h));
     shape_of(&k, &forms[form], group, heads);
     attn_lists l = make_room(c, a->n_rows, pages, &k);
     fill_lists(a, forms[form].queries / k.heads, &l);
@@ -227,9 +238,9 @@ void sl_cuda_attention_as(sl_cuda *c, const sl_attn_args *a, sl_cuda_attn_form f
 }
 
 void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a) {
-    const attn_form f = {
-        a->m->head_dim == 64 ? SL_CUDA_sl_k_fast_prompt_64 : SL_CUDA_sl_k_fast_prompt_128,
-        SL_CUDA_ATTN_PROMPT_THREADS, SL_CUDA_ATTN_PROMPT_THREADS / 32 * 16, 128, true};
+    static const sl_cuda_kernel_id kernel[SL_KV_TYPES][2] = {SL_CUDA_OF_KV_TYPES(sl_k_fast_prompt)};
+    const attn_form f = {kernel[a->m->kv_type][a->m->head_dim == 128], SL_CUDA_ATTN_PROMPT_THREADS,
+                         SL_CUDA_ATTN_PROMPT_THREADS / 32 * 16, 128, true};
     size_t pages;
     measure_runs(a, &pages);
     if (a->n_rows == 0) return;
@@ -248,12 +259,14 @@ void sl_cuda_attention_span(sl_cuda *c, const sl_attn_span *a) {
     if (a->n_rows == 0) return;
     sl_k_attention_args k = {.q = a->q,
                              .o = a->o,
-                             .k = (const float *)((uintptr_t)a->k - before),
-                             .v = (const float *)((uintptr_t)a->v - before),
+                             .k = (const uint8_t *)((uintptr_t)a->k - before),
+                             .v = (const uint8_t *)((uintptr_t)a->v - before),
                              .max = a->max,
                              .sum = a->sum,
-                             .page_floats = (uint64_t)SL_KV_PAGE_TOKENS * a->dim,
-                             .head_floats = (uint64_t)a->span * a->dim,
+                             .page_bytes = (uint64_t)SL_KV_PAGE_TOKENS * a->dim * sizeof(float),
+                             .head_bytes = (uint64_t)a->span * a->dim * sizeof(float),
+                             .type = SL_KV_F32,
+                             .row = a->dim * (uint32_t)sizeof(float),
                              .goes_on = a->first > 0,
                              .more = !a->last,
                              .q_stride = a->q_stride,
@@ -263,10 +276,9 @@ void sl_cuda_attention_span(sl_cuda *c, const sl_attn_span *a) {
                              .n_heads = a->n_heads,
                              .wide = sl_cuda_is_wide(a->k, a->dim) && sl_cuda_is_wide(a->v, a->dim),
                              .scale = a->scale};
+    const sl_cuda_heads h = {SL_KV_F32, a->dim, a->v_dim, true};
     const sl_cuda_attn_form form =
-        choose(c, a->dim, a->v_dim, true, (uint64_t)a->n_rows * a->n_heads, 1,
-               SL_MAX(a->n_rows, 2u))
-            .form;
+        choose(c, &h, (uint64_t)a->n_rows * a->n_heads, 1, SL_MAX(a->n_rows, 2u)).form;
     const attn_form *f = &forms[form];
     shape_of(&k, f, 1, 0);
     attn_lists l = make_room(c, a->n_rows, 0, &k);

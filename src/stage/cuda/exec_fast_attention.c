@@ -18,7 +18,8 @@ static uint32_t row_pages(const sl_attn_args *a, uint32_t r) {
 
 static bool can(const sl_attn_args *a) {
     const sl_model_spec *m = a->m;
-    const bool aligned = ((uintptr_t)a->q | (uintptr_t)a->o | (uintptr_t)a->kv.base) % 16 == 0;
+    const bool aligned = ((uintptr_t)a->q | (uintptr_t)a->o) % 16 == 0 &&
+                         (uintptr_t)a->kv.base % SL_CUDA_PAGES_ALIGN == 0;
     return !m->kv_lora && (m->head_dim == 64 || m->head_dim == 128) && aligned &&
            a->q_stride % 4 == 0 && a->o_stride % 4 == 0 && a->kv.page % 16 == 0;
 }
@@ -69,6 +70,7 @@ static void fill_rows(sl_cuda *c, const sl_attn_args *a, sl_fast_attn_args *k) {
 
 /* Of at most SL_FAST_ATTN_ROWS rows. */
 static void split_rows(sl_cuda *c, const sl_attn_args *a) {
+    static const sl_cuda_kernel_id kernel[SL_KV_TYPES][2] = {SL_CUDA_OF_KV_TYPES(sl_k_fast_attn)};
     const sl_model_spec *m = a->m;
     const uint32_t group = sl_attn_group(a),
                    slices = (group + SL_FAST_ATTN_HEADS - 1) / SL_FAST_ATTN_HEADS;
@@ -78,8 +80,8 @@ static void split_rows(sl_cuda *c, const sl_attn_args *a) {
                            .sink = a->sink,
                            .k = sl_cuda_kv(a, 0),
                            .v = sl_cuda_kv(a, 1),
-                           .page_floats = a->kv.page / sizeof(float),
-                           .head_floats = sl_kv_tile_bytes(m) / sizeof(float),
+                           .page_bytes = a->kv.page,
+                           .head_bytes = sl_kv_tile_bytes(m),
                            .q_stride = a->q_stride,
                            .o_stride = a->o_stride,
                            .per = pages_of_part(c, a, columns),
@@ -98,8 +100,8 @@ static void split_rows(sl_cuda *c, const sl_attn_args *a) {
     k.done = (uint32_t *)(uintptr_t)at;
     k.part = (float *)(uintptr_t)(at + counters);
     k.state = (float *)(uintptr_t)(at + counters + part);
-    sl_cuda_launch(c, m->head_dim == 64 ? SL_CUDA_sl_k_fast_attn_64 : SL_CUDA_sl_k_fast_attn_128,
-                   columns, k.blocks, 1, SL_FAST_ATTN_WARPS * 32, 0, &k);
+    sl_cuda_launch(c, kernel[m->kv_type][m->head_dim == 128], columns, k.blocks, 1,
+                   SL_FAST_ATTN_WARPS * 32, 0, &k);
     sl_cuda_fence(c);
 }
 

@@ -22,7 +22,7 @@ static void take_mat(const sl_mat *m, const void **data, uint32_t *type) {
 bool sl_cuda_place_qkv(sl_cuda *c, const sl_qkv_place *p) {
     const sl_model_spec *m = p->m;
     const bool rotates = !m->unrotated[p->layer];
-    const size_t tile = sl_kv_tile_offset(m, p->layer, 0, 0) / sizeof(float);
+    const size_t keys = sl_kv_tile_offset(m, p->layer, 0, 0);
     const uint32_t vectors = m->n_heads + 2 * m->n_kv_heads;
     const uint32_t each = SL_CUDA_PLACE_THREADS / SL_DOT_LANES;
     const void *list;
@@ -31,9 +31,10 @@ bool sl_cuda_place_qkv(sl_cuda *c, const sl_qkv_place *p) {
                          .k = p->k,
                          .v = p->v,
                          .freq = rotates ? p->freq : NULL,
-                         .kv = (float *)(void *)p->kv.base,
-                         .tile = sl_kv_tile_bytes(m) / sizeof(float),
-                         .values = sl_kv_tile_offset(m, p->layer, 1, 0) / sizeof(float) - tile,
+                         .kv = p->kv.base,
+                         .tile = sl_kv_tile_bytes(m),
+                         .values = sl_kv_tile_offset(m, p->layer, 1, 0) - keys,
+                         .type = (uint32_t)m->kv_type,
                          .heads = m->n_heads,
                          .kv_heads = m->n_kv_heads,
                          .dim = m->head_dim,
@@ -47,10 +48,8 @@ bool sl_cuda_place_qkv(sl_cuda *c, const sl_qkv_place *p) {
     for (uint32_t i = 0; i < 3; i++) take_mat(p->bias[i], &a.bias[i], &a.bias_type[i]);
     for (uint32_t i = 0; i < 2; i++) take_mat(p->norm[i], &a.norm[i], &a.norm_type[i]);
     uint64_t *at = sl_cuda_list_room(c, p->n_rows * sizeof *at, &list);
-    for (uint32_t r = 0; r < p->n_rows; r++) {
-        const size_t row = sl_kv_row_offset(m, &p->kv, p->pages[r], p->pos[r]);
-        at[r] = row / sizeof(float) + tile;
-    }
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        at[r] = sl_kv_row_offset(m, &p->kv, p->pages[r], p->pos[r]) + keys;
     a.at = list;
     if (rotates) a.pos = sl_cuda_list(c, p->pos, p->n_rows * sizeof *p->pos);
     if (!rotates && p->grow) a.grow = sl_cuda_list(c, p->grow, p->n_rows * sizeof *p->grow);

@@ -14,6 +14,7 @@
 #define MAX_LANES    8u /* ...and a block at most */
 #define NOBODY       UINT32_MAX
 #define THREADS_LOG2 8u
+#define WARP_LOG2    5u
 
 _Static_assert(SL_CUDA_ROW_THREADS == 1u << THREADS_LOG2, "threads of a block");
 _Static_assert(SL_ACT_KINDS == 3, "rounded rows in sl_k_norm_args");
@@ -193,28 +194,29 @@ void sl_cuda_scale_part(sl_cuda *c, float *x, size_t stride, uint32_t n, uint32_
 }
 
 void sl_cuda_put_kv(sl_cuda *c, const sl_kv_put *p) {
-    const uint32_t dim = p->m->head_dim;
-    const size_t tile = sl_kv_tile_offset(p->m, p->layer, p->is_v, 0) / sizeof(float) + p->column;
+    const sl_kv_type type = p->m->kv_type;
+    const size_t part =
+        sl_kv_tile_offset(p->m, p->layer, p->is_v, 0) + sl_kv_column_offset(p->m, p->column);
     const void *list;
     uint64_t *at = sl_cuda_list_room(c, p->n_rows * sizeof *at, &list);
-    for (uint32_t r = 0; r < p->n_rows; r++) {
-        const size_t row = sl_kv_row_offset(p->m, &p->kv, p->pages[r], p->pos[r]);
-        at[r] = row / sizeof(float) + tile;
-    }
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        at[r] = sl_kv_row_offset(p->m, &p->kv, p->pages[r], p->pos[r]) + part;
     sl_k_put_kv_args a = {.x = p->x,
-                          .base = (float *)(void *)p->kv.base,
+                          .base = p->kv.base,
                           .at = list,
-                          .tile = sl_kv_tile_bytes(p->m) / sizeof(float),
+                          .tile = sl_kv_tile_bytes(p->m),
+                          .type = (uint32_t)type,
                           .n_rows = p->n_rows,
                           .n_tiles = p->n_tiles,
                           .width = p->width,
                           .x_stride = p->x_stride};
     a.wide = sl_cuda_is_wide(p->x, p->x_stride) &&
-             sl_cuda_is_wide(p->kv.base, p->kv.page / sizeof(float)) && dim % 4 == 0 &&
+             sl_cuda_is_wide(p->kv.base, p->kv.page / sizeof(float)) && p->m->head_dim % 4 == 0 &&
              p->column % 4 == 0 && p->width % 4 == 0;
-    a.lanes_log = lanes_for(a.wide ? p->width / 4 : p->width);
-    sl_cuda_launch(c, SL_CUDA_sl_k_put_kv, blocks_of_rows(p->n_rows * p->n_tiles, a.lanes_log), 1,
-                   1, SL_CUDA_ROW_THREADS, 0, &a);
+    a.lanes_log = type == SL_KV_F32 ? lanes_for(a.wide ? p->width / 4 : p->width) : WARP_LOG2;
+    sl_cuda_launch(c, type == SL_KV_F32 ? SL_CUDA_sl_k_put_kv : SL_CUDA_sl_k_round_kv,
+                   blocks_of_rows(p->n_rows * p->n_tiles, a.lanes_log), 1, 1, SL_CUDA_ROW_THREADS,
+                   0, &a);
     sl_cuda_fence(c);
 }
 

@@ -15,10 +15,22 @@ static inline bool sl_cuda_is_wide(const void *p, uint64_t floats) {
     return (uintptr_t)p % 16 == 0 && floats % 4 == 0;
 }
 
-/* Keys of a block in the first page, or its values: pages on a GPU are of f32. */
-static inline const float *sl_cuda_kv(const sl_attn_args *a, uint32_t is_v) {
-    return (const void *)(a->kv.base + sl_kv_tile_offset(a->m, a->layer, is_v, 0));
+/* What kernels that read pages 16 bytes at a time want of their address: tiles are multiples of 32
+ * bytes. */
+#define SL_CUDA_PAGES_ALIGN 16u
+
+/* Keys of a block in the first page, or its values. */
+static inline const uint8_t *sl_cuda_kv(const sl_attn_args *a, uint32_t is_v) {
+    return a->kv.base + sl_kv_tile_offset(a->m, a->layer, is_v, 0);
 }
+
+/* The kernels with these names for heads of 64 and 128 values, by sl_kv_type. */
+#define SL_CUDA_OF_KV_TYPES(name)                                                                  \
+    [SL_KV_F32] = {SL_CUDA_##name##_64, SL_CUDA_##name##_128},                                     \
+    [SL_KV_F16] = {SL_CUDA_##name##_f16_64, SL_CUDA_##name##_f16_128},                             \
+    [SL_KV_BF16] = {SL_CUDA_##name##_bf16_64, SL_CUDA_##name##_bf16_128},                          \
+    [SL_KV_Q8_0] = {SL_CUDA_##name##_q8_0_64, SL_CUDA_##name##_q8_0_128},                          \
+    [SL_KV_FP8] = {SL_CUDA_##name##_fp8_64, SL_CUDA_##name##_fp8_128}
 
 /* ---- exec_rows.c ---- */
 
@@ -85,10 +97,19 @@ typedef enum sl_cuda_attn_form {
     SL_CUDA_ATTN_FORMS
 } sl_cuda_attn_form;
 
-/* Whether a form can do keys and values of these widths on this GPU; apart: values are not what
- * leads the keys. */
-bool sl_cuda_attn_can(const sl_cuda *c, sl_cuda_attn_form form, uint32_t dim, uint32_t v_dim,
-                      bool apart);
+/* What keys and values are like. apart: values are not what leads the keys. */
+typedef struct sl_cuda_heads {
+    sl_kv_type type;
+    uint32_t dim, v_dim;
+    bool apart;
+} sl_cuda_heads;
+
+static inline sl_cuda_heads sl_cuda_heads_of(const sl_model_spec *m) {
+    return (sl_cuda_heads){m->kv_type, m->head_dim, sl_kv_value_dim(m), sl_kv_sides(m) == 2};
+}
+
+/* Whether a form can do these on this GPU. */
+bool sl_cuda_attn_can(const sl_cuda *c, sl_cuda_attn_form form, const sl_cuda_heads *h);
 /* The form is chosen unless it is less than SL_CUDA_ATTN_FORMS, and how many query heads of a kv
  * head a block has unless `heads` says it. All give the same bits. */
 void sl_cuda_attention_as(sl_cuda *c, const sl_attn_args *a, sl_cuda_attn_form form,
@@ -101,8 +122,8 @@ void sl_cuda_attention_span(sl_cuda *c, const sl_attn_span *a);
  * sl_cuda_fast_attention (exec_attention.c). */
 void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a);
 /* Numerics fast: runs of rows of a request so, single rows by tensor cores, their positions split
- * over the GPU; f32 pages are rounded to tf32 on the way. False, and nothing is done, where heads
- * are not what the kernels take. */
+ * over the GPU; f32 pages are rounded to tf32 on the way, pages of 16 bits go as they are. False,
+ * and nothing is done, where heads are not what the kernels take. */
 bool sl_cuda_fast_attention(sl_cuda *c, const sl_attn_args *a);
 /* As the context's numerics say. */
 void sl_cuda_attention(sl_cuda *c, const sl_attn_args *a);

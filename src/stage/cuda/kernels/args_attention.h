@@ -44,7 +44,7 @@ typedef struct sl_cuda_walk {
 } sl_cuda_walk;
 
 /* A walk a block in x, and a slice of the query heads of a kv head in y. Keys and values of page g
- * and kv head h are at h * head_floats + page[..] * page_floats, or + g * page_floats where there
+ * and kv head h are at h * head_bytes + page[..] * page_bytes, or + g * page_bytes where there
  * is no list. */
 typedef struct sl_k_attention_args {
     const sl_cuda_walk *walk; /* list */
@@ -53,9 +53,10 @@ typedef struct sl_k_attention_args {
     const uint32_t *low;      /* list */
     const float *q;
     float *o;
-    const float *sink;  /* of a query head; NULL: none has one */
-    const float *k, *v; /* the same where the values lead the keys */
-    uint64_t page_floats, head_floats;
+    const float *sink;    /* of a query head; NULL: none has one */
+    const uint8_t *k, *v; /* the same where the values lead the keys */
+    uint64_t page_bytes, head_bytes;
+    uint32_t type, row; /* sl_kv_type of keys and values; bytes of a key */
     float *max, *sum; /* [rows][n_heads]: read where `goes_on`, written where `more`, and then o is
                        * not divided yet */
     uint32_t goes_on, more;
@@ -63,8 +64,8 @@ typedef struct sl_k_attention_args {
     uint32_t dim, v_dim;
     uint32_t group, skip, n_heads; /* query heads of a kv head; not here before the first; here */
     uint32_t heads, slices;        /* of a slice; of a kv head */
-    uint32_t wide;                 /* keys and values are multiples of 16 bytes apart */
-    uint32_t k_log, v_log;         /* 1 << log threads copy a row of keys, of values */
+    uint32_t wide;                 /* of f32: they are multiples of 16 bytes apart */
+    uint32_t k_log, v_log;         /* 1 << log threads copy a row of f32 of keys, of values */
     float scale;
 } sl_k_attention_args;
 
@@ -76,6 +77,12 @@ typedef struct sl_cuda_attention_room {
     uint32_t tile;  /* of a page: keys, and values where they are not the same */
     uint32_t q, stage, p, number, floats; /* where each begins; all of it */
 } sl_cuda_attention_room;
+
+/* Whether rows as they lie fit half a row of shared memory: pages of another type than f32 come
+ * there first, two of them in the room of one, and are widened into the other one. */
+SL_FN bool sl_cuda_rows_fit(uint32_t row, uint32_t apart) {
+    return row <= apart * sizeof(float) / 2;
+}
 
 SL_FN sl_cuda_attention_room sl_cuda_attention_room_of(uint32_t dim, uint32_t queries, bool staged,
                                                        bool apart) {

@@ -19,14 +19,15 @@ typedef struct sl_fast_attn_row {
 /* A kv head and a slice of its query heads a block in x, a part of a row's pages in y. */
 typedef struct sl_fast_attn_args {
     const uint32_t *page; /* list */
-    const float *q, *k, *v;
+    const float *q;
+    const uint8_t *k, *v;
     const float *sink; /* of a query head; NULL: none has one */
     float *o;
     /* Of every part of a row that has several: what it adds up, [heads][dim], and of each head its
      * largest score and the sum of its weights. done: counters, zero before and after. */
     float *part, *state;
     uint32_t *done;
-    uint64_t page_floats, head_floats;
+    uint64_t page_bytes, head_bytes;
     uint32_t q_stride, o_stride;
     uint32_t n_rows, blocks, per; /* parts of all rows; pages of a part */
     uint32_t group, skip, n_heads, heads, slices;

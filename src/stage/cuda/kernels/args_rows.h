@@ -65,13 +65,15 @@ typedef struct sl_k_copy_rows_args {
     float a;
 } sl_k_copy_rows_args;
 
-/* Vector t of row r, x + r * x_stride + t * width, to base + at[r] + t * tile. */
+/* Vector t of row r, x + r * x_stride + t * width, to base + at[r] + t * tile. put_kv copies f32,
+ * round_kv makes a part of any type: a warp each. */
 typedef struct sl_k_put_kv_args {
     const float *x;
-    float *base;
-    const uint64_t *at; /* list: floats */
+    uint8_t *base;
+    const uint64_t *at; /* list: bytes */
     uint64_t tile;
     uint32_t n_rows, n_tiles, width, x_stride, lanes_log, wide;
+    uint32_t type; /* sl_kv_type */
 } sl_k_put_kv_args;
 
 /* A row a block in x, heads in y; 1 << lanes_log threads share a head. */
@@ -138,9 +140,10 @@ typedef struct sl_k_place_args {
     const double *freq;  /* NULL: they are not rotated */
     const float *grow;   /* list, or NULL */
     const uint32_t *pos; /* list */
-    const uint64_t *at;  /* list: floats from kv to a row's key of the first head */
-    float *kv;
-    uint64_t tile, values; /* floats between heads; from a key to its value */
+    const uint64_t *at;  /* list: bytes from kv to a row's key of the first head */
+    uint8_t *kv;
+    uint64_t tile, values; /* bytes between heads; from a key to its value */
+    uint32_t type;         /* sl_kv_type */
     uint32_t heads, kv_heads, dim, half, centred, pairs, unit, clips;
     float eps, clip;
 } sl_k_place_args;

@@ -14,14 +14,43 @@ SL_DEV float *stage_of(const sl_cuda_attention_room *r, bool apart, float *stage
     return stage + (second ? (apart ? 2 : 1) * r->tile : 0);
 }
 
+/* Of pages that are widened the first place has the page, the second one room for two as they lie:
+ * keys of one of them, and values half a tile behind. */
+SL_DEV uint8_t *rows_of(const sl_cuda_attention_room *r, bool apart, float *stage, bool second) {
+    const uint32_t half = (apart ? 2 : 1) * r->tile / 2;
+    return (uint8_t *)(stage_of(r, apart, stage, true) + (second ? half : 0));
+}
+
 /* Keys and values of a page to one of them. */
 SL_DEV void copy_page(const sl_k_attention_args *a, const sl_cuda_attention_room *r, bool apart,
-                      const float *k, const float *v, float *to, uint32_t threads) {
-    copy_tile(k, a->dim, a->dim, a->wide, to, r->apart, a->k_log, threadIdx.x, threads);
-    if (apart)
-        copy_tile(v, a->dim, a->v_dim, a->wide, to + r->tile, r->apart, a->v_log, threadIdx.x,
+                      const uint8_t *k, const uint8_t *v, float *stage, bool second,
+                      uint32_t threads) {
+    if (a->type != SL_KV_F32) {
+        uint8_t *to = rows_of(r, apart, stage, second);
+        sl_kv_copy_tile(k, PAGE * a->row, to, threadIdx.x, threads);
+        if (apart)
+            sl_kv_copy_tile(v, PAGE * a->row, to + r->tile / 2 * sizeof(float), threadIdx.x,
+                            threads);
+    } else {
+        float *to = stage_of(r, apart, stage, second);
+        copy_tile((const float *)k, a->dim, a->dim, a->wide, to, r->apart, a->k_log, threadIdx.x,
                   threads);
+        if (apart)
+            copy_tile((const float *)v, a->dim, a->v_dim, a->wide, to + r->tile, r->apart, a->v_log,
+                      threadIdx.x, threads);
+    }
     sl_cp_async_commit();
+}
+
+/* A page that is there as it lies becomes the page of the first place. */
+SL_DEV void widen_page(const sl_k_attention_args *a, const sl_cuda_attention_room *r, bool apart,
+                       float *stage, bool second, uint32_t threads) {
+    const sl_kv_shape shape = shape_of_rows(a);
+    const uint8_t *from = rows_of(r, apart, stage, second);
+    sl_kv_widen_tile(&shape, from, a->dim, PAGE, stage, r->apart, threadIdx.x, threads);
+    if (apart)
+        sl_kv_widen_tile(&shape, from + r->tile / 2 * sizeof(float), a->v_dim, PAGE,
+                         stage + r->tile, r->apart, threadIdx.x, threads);
 }
 
 /* Waits for this thread's part of the page that was asked for last. */
@@ -33,10 +62,14 @@ SL_DEV void stand_at(const sl_cuda_attention_room *r, bool apart, float *stage, 
     sl_cp_async_wait(0);
 }
 
-/* Four values of a key in global memory from value d on, zeros past its end. */
-SL_DEV float4 key_part(const float *key, uint32_t d, uint32_t dim) {
-    return make_float4(d < dim ? key[d] : 0.0f, d + 1 < dim ? key[d + 1] : 0.0f,
-                       d + 2 < dim ? key[d + 2] : 0.0f, d + 3 < dim ? key[d + 3] : 0.0f);
+/* Four values of this thread's key where it lies, from value d on, zeros past its end. */
+SL_DEV float4 key_part(const block_page *p, uint32_t d) {
+    const uint8_t *row = p->key_rows + sl_lane() * p->shape.row;
+    float v[4];
+    SL_UNROLL
+    for (uint32_t j = 0; j < 4; j++)
+        v[j] = d + j < p->shape.dim ? sl_kv_value(&p->shape, row, d + j) : 0.0f;
+    return make_float4(v[0], v[1], v[2], v[3]);
 }
 
 /* The step of a page from position `base` on, of which this thread has score s: *p becomes its

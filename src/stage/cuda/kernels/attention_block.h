@@ -6,7 +6,7 @@
 
 #include "kernel/formula.h"
 #include "stage/cuda/kernels/args_attention.h"
-#include "stage/cuda/kernels/lanes.h"
+#include "stage/cuda/kernels/kv_rows.h"
 
 #define PAGE 32u /* SL_KV_PAGE_TOKENS: a thread of a warp each */
 
@@ -79,14 +79,28 @@ SL_DEV void clear_tail(uint32_t dim, uint32_t key, float *tile, uint32_t apart, 
     for (uint32_t i = thread; i < n * PAGE; i += threads) tile[i / n * apart + dim + i % n] = 0;
 }
 
-/* A page as a block works on it: rows of keys and of values, `apart` from one another, and of each
- * query its weights, by how much its sums shrink before, and bits of what it sees. */
+SL_DEV sl_kv_shape shape_of_rows(const sl_k_attention_args *a) {
+    const sl_kv_shape s = {a->type, a->v_dim, a->dim, a->row};
+    return s;
+}
+
+/* A page as a block works on it: rows of keys and of values as floats, `apart` from one another, or
+ * as they lie; of each query its weights, by how much its sums shrink before, and bits of what it
+ * sees. */
 typedef struct block_page {
     float *weight, *shrink;
     uint32_t *sees;
     const float *keys, *values;
     uint32_t apart;
+    const uint8_t *key_rows, *value_rows;
+    sl_kv_shape shape;
 } block_page;
+
+/* Value `column` of the page's position j; of another type than f32 it lies there as in memory. */
+SL_DEV float value_of_page(const block_page *p, uint32_t type, uint32_t j, uint32_t column) {
+    if (type == SL_KV_F32) return p->values[j * p->apart + column];
+    return sl_kv_one(type, p->value_rows + j * p->shape.row, column);
+}
 
 /* Numbers of pages are far away: a warp has those of 32 pages, and the next 32 on their way. */
 typedef struct page_numbers {
@@ -106,15 +120,15 @@ SL_DEV page_numbers first_numbers(const sl_k_attention_args *a, const block_quer
     return p;
 }
 
-/* Floats from page 0 to the walk's page i; i goes up by at most 32, from less than 32 on. */
+/* Bytes from page 0 to the walk's page i; i goes up by at most 32, from less than 32 on. */
 SL_DEV size_t page_at(const sl_k_attention_args *a, const block_queries *b, uint32_t i,
                       page_numbers *p) {
-    if (!a->page) return (size_t)(b->walk.first + i) * a->page_floats;
+    if (!a->page) return (size_t)(b->walk.first + i) * a->page_bytes;
     if (i >= p->end) {
         p->now = p->next;
         p->next = numbers_from(a, b, p->end += SL_WARP);
     }
-    return (size_t)__shfl_sync(SL_ALL, p->now, i % SL_WARP) * a->page_floats;
+    return (size_t)__shfl_sync(SL_ALL, p->now, i % SL_WARP) * a->page_bytes;
 }
 
 /* A query on its way through the pages: every thread of its warp has the same. */

@@ -29,8 +29,10 @@ typedef struct far_block {
     sl_cuda_far_room r;
     float *q, *keys, *values, *weight, *most, *shrink, *sum;
     uint32_t *sees;
-    const float *k, *v;
+    const uint8_t *k, *v;
     uint32_t pages;
+    bool widens;
+    sl_kv_shape shape;
 } far_block;
 
 SL_DEV far_block far_begin(const sl_k_attention_args *a, float *room) {
@@ -47,22 +49,43 @@ SL_DEV far_block far_begin(const sl_k_attention_args *a, float *room) {
     f.shrink = f.most + numbers;
     f.sum = f.shrink + numbers;
     f.sees = (uint32_t *)(f.sum + numbers);
-    f.k = a->k + f.b.kv_head * a->head_floats;
-    f.v = a->v + f.b.kv_head * a->head_floats;
+    f.k = a->k + f.b.kv_head * a->head_bytes;
+    f.v = a->v + f.b.kv_head * a->head_bytes;
     f.pages = f.b.walk.last - f.b.walk.first + 1;
+    f.widens = a->type != SL_KV_F32;
+    f.shape = shape_of_rows(a);
     return f;
 }
 
 /* ---- weights ---- */
 
+/* Of the two pages of keys of a warp, whose room begins at `tiles`: where they lie as in memory.
+ * Then the first one's place has the page that was widened last. */
+SL_DEV uint8_t *key_rows(const far_block *f, float *tiles, uint32_t which) {
+    return (uint8_t *)(tiles + f->r.tile + which * (f->r.tile / 2));
+}
+
 /* Asks for page i of the walk, if there is one, for this warp alone. */
-SL_DEV void ask_keys(const far_block *f, uint32_t i, page_numbers *numbers, float *to) {
+SL_DEV void ask_keys(const far_block *f, uint32_t i, page_numbers *numbers, float *tiles,
+                     uint32_t which) {
     if (i < f->pages) {
-        const size_t at = page_at(f->a, &f->b, i, numbers);
-        copy_tile(f->k + at, f->a->dim, f->a->dim, f->a->wide, to, f->r.apart, f->a->k_log,
-                  sl_lane(), SL_WARP);
+        const uint8_t *from = f->k + page_at(f->a, &f->b, i, numbers);
+        if (f->widens)
+            sl_kv_copy_tile(from, PAGE * f->a->row, key_rows(f, tiles, which), sl_lane(), SL_WARP);
+        else
+            copy_tile((const float *)from, f->a->dim, f->a->dim, f->a->wide,
+                      tiles + which * f->r.tile, f->r.apart, f->a->k_log, sl_lane(), SL_WARP);
     }
     sl_cp_async_commit();
+}
+
+/* The page of keys that has come, as floats. */
+SL_DEV const float *keys_here(const far_block *f, float *tiles, uint32_t which) {
+    if (!f->widens) return tiles + which * f->r.tile;
+    sl_kv_widen_tile(&f->shape, key_rows(f, tiles, which), f->a->dim, PAGE, tiles, f->r.apart,
+                     sl_lane(), SL_WARP);
+    __syncwarp();
+    return tiles;
 }
 
 /* Of n queries, a constant: those that a block lacks are computed from what lies there. */
@@ -140,20 +163,21 @@ SL_DEV void make_weights(const far_block *f) {
         if (f->a->sink) max[u] = f->a->sink[head_of_query(&f->b, u)];
     }
     for (uint32_t i = 0; i < 2; i++) {
-        clear_tail(f->a->dim, f->r.key, tiles + i * f->r.tile, f->r.apart, sl_lane(), SL_WARP);
-        ask_keys(f, i * WARPS + w, &numbers, tiles + i * f->r.tile);
+        if (i == 0 || !f->widens)
+            clear_tail(f->a->dim, f->r.key, tiles + i * f->r.tile, f->r.apart, sl_lane(), SL_WARP);
+        ask_keys(f, i * WARPS + w, &numbers, tiles, i);
     }
     for (uint32_t i = 0; i < groups; i++) {
         const uint32_t g = i * WARPS + w, which = i & 1, at = which * WARPS * QUERIES;
         const uint32_t base = (f->b.walk.first + g) * PAGE;
-        float *const tile = tiles + which * f->r.tile;
         float s[QUERIES][16], score[QUERIES];
         bool in[QUERIES];
         sl_cp_async_wait(1);
         __syncwarp();
+        const float *const tile = keys_here(f, tiles, which);
         far_scores(f, tile + sl_lane() * f->r.apart, s); /* of no page at last: nobody sees it */
         __syncwarp();
-        ask_keys(f, g + 2 * WARPS, &numbers, tile);
+        ask_keys(f, g + 2 * WARPS, &numbers, tiles, which);
         SL_UNROLL
         for (uint32_t u = 0; u < QUERIES; u++) {
             if (u >= f->b.n) continue;
@@ -173,14 +197,38 @@ SL_DEV void make_weights(const far_block *f) {
 
 /* ---- sums ---- */
 
+/* Page i of values: floats, or as they lie, and then they are widened as they are read. */
+SL_DEV float *values_at(const far_block *f, uint32_t i) {
+    return f->values + i % VALUES * f->r.v_tile;
+}
+
 SL_DEV void ask_values(const far_block *f, uint32_t i, page_numbers *numbers) {
+    const uint32_t thread = threadIdx.x - HALF;
     if (i < f->pages) {
-        const size_t at = page_at(f->a, &f->b, i, numbers);
-        copy_tile(f->v + at, f->a->dim, f->a->v_dim, f->a->wide,
-                  f->values + i % VALUES * f->r.v_tile, f->r.v_apart, f->a->v_log,
-                  threadIdx.x - HALF, HALF);
+        const uint8_t *from = f->v + page_at(f->a, &f->b, i, numbers);
+        if (f->widens)
+            sl_kv_copy_tile(from, PAGE * f->a->row, (uint8_t *)values_at(f, i), thread, HALF);
+        else
+            copy_tile((const float *)from, f->a->dim, f->a->v_dim, f->a->wide, values_at(f, i),
+                      f->r.v_apart, f->a->v_log, thread, HALF);
     }
     sl_cp_async_commit();
+}
+
+/* Adds what a page weighs, for each type by loads of its own. */
+SL_DEV void add_page(const far_block *f, sl_k_attention_far_sums *sums, bool even,
+                     const block_page *page) {
+    const uint32_t n = f->b.n, dim = f->a->v_dim;
+    if (f->shape.type == SL_KV_F32)
+        sl_k_attention_far_add(sums, SL_KV_F32, n, dim, even, page);
+    else if (f->shape.type == SL_KV_F16)
+        sl_k_attention_far_add(sums, SL_KV_F16, n, dim, even, page);
+    else if (f->shape.type == SL_KV_BF16)
+        sl_k_attention_far_add(sums, SL_KV_BF16, n, dim, even, page);
+    else if (f->shape.type == SL_KV_Q8_0)
+        sl_k_attention_far_add(sums, SL_KV_Q8_0, n, dim, even, page);
+    else
+        sl_k_attention_far_add(sums, SL_KV_FP8, n, dim, even, page);
 }
 
 SL_DEV void add_values(const far_block *f, float *total) {
@@ -196,12 +244,10 @@ SL_DEV void add_values(const far_block *f, float *total) {
     for (uint32_t i = 0; i < f->pages; i++) {
         const uint32_t which = i / WARPS & 1, base = (walk->first + i) * PAGE;
         const uint32_t at = (which * WARPS + i % WARPS) * QUERIES;
-        const block_page page = {f->weight + at * PAGE,
-                                 f->shrink + at,
-                                 f->sees + at,
-                                 NULL,
-                                 f->values + i % VALUES * f->r.v_tile,
-                                 f->r.v_apart};
+        const float *const values = values_at(f, i);
+        const block_page page = {
+            f->weight + at * PAGE,   f->shrink + at, f->sees + at, NULL, values, f->r.v_apart, NULL,
+            (const uint8_t *)values, f->shape};
         if (i % WARPS == 0) sl_barrier(FULL + which, 2 * HALF);
         sl_cp_async_wait(VALUES - 2);
         sl_barrier(OF_ADDERS, HALF); /* the page is here, and the one before has been read */
@@ -210,7 +256,7 @@ SL_DEV void add_values(const far_block *f, float *total) {
         for (uint32_t u = 0; u < QUERIES; u++)
             if (u < f->b.n && page.sees[u]) sum[u] = fmaf(sum[u], page.shrink[u], f->sum[at + u]);
         const bool even = base >= walk->even_from && base + PAGE - 1 <= walk->even_to;
-        sl_k_attention_far_add(&sums, f->b.n, f->a->v_dim, even, &page);
+        add_page(f, &sums, even, &page);
         const bool last = i % WARPS == WARPS - 1;
         if (last && i / WARPS + 2 < groups) sl_barrier_arrive(EMPTY + which, 2 * HALF);
     }

@@ -1,6 +1,6 @@
 /* What the threads of a block add up of values (attention_walk.h, attention_far.cu), once for each
  * variant: no guard. ATTN_OF(part): names; ATTN_THREADS that add; ATTN_QUERIES of a block at most;
- * ATTN_COLUMNS of a thread at most. */
+ * ATTN_COLUMNS of a thread at most. `type`: of values as they are added, a constant in most. */
 
 /* Sums of a thread: columns d, d + lanes, ... of queries part, part + parts, ... */
 typedef struct ATTN_OF(_sums) {
@@ -29,15 +29,15 @@ SL_DEV void ATTN_OF(_begin_sums)(const sl_k_attention_args *a, const block_queri
 
 /* Adds what four of the page's values weigh, from j on, which all queries see. n: queries of this
  * thread, a constant; those that a block lacks are computed from what lies there. */
-SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
+SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, uint32_t v_dim,
                                const block_page *page, uint32_t j) {
     float x[ATTN_COLUMNS][4];
     SL_UNROLL
     for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
         const uint32_t column = s->d + c * s->lanes;
-        const float *from = page->values + j * page->apart + column;
         SL_UNROLL
-        for (uint32_t e = 0; e < 4; e++) x[c][e] = column < v_dim ? from[e * page->apart] : 0.0f;
+        for (uint32_t e = 0; e < 4; e++)
+            x[c][e] = column < v_dim ? value_of_page(page, type, j + e, column) : 0.0f;
     }
     SL_UNROLL
     for (uint32_t i = 0; i < n; i++) {
@@ -53,32 +53,32 @@ SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
     }
 }
 
-SL_DEV void ATTN_OF(_add_even_of)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
+SL_DEV void ATTN_OF(_add_even_of)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, uint32_t v_dim,
                                   const block_page *page) {
     SL_ROLLED
     for (uint32_t j = 0; j < PAGE; j += 8) {
-        ATTN_OF(_add_four)(s, n, v_dim, page, j);
-        ATTN_OF(_add_four)(s, n, v_dim, page, j + 4);
+        ATTN_OF(_add_four)(s, type, n, v_dim, page, j);
+        ATTN_OF(_add_four)(s, type, n, v_dim, page, j + 4);
     }
 }
 
-SL_DEV void ATTN_OF(_add_even)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
+SL_DEV void ATTN_OF(_add_even)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, uint32_t v_dim,
                                const block_page *page) {
     const uint32_t mine = (n + s->parts - 1) / s->parts;
     if (mine <= 1)
-        ATTN_OF(_add_even_of)(s, 1, v_dim, page);
+        ATTN_OF(_add_even_of)(s, type, 1, v_dim, page);
     else if (mine <= 2)
-        ATTN_OF(_add_even_of)(s, 2, v_dim, page);
+        ATTN_OF(_add_even_of)(s, type, 2, v_dim, page);
     else if (mine <= 4)
-        ATTN_OF(_add_even_of)(s, 4, v_dim, page);
+        ATTN_OF(_add_even_of)(s, type, 4, v_dim, page);
     else if (mine <= 8 && ATTN_QUERIES > 8)
-        ATTN_OF(_add_even_of)(s, 8, v_dim, page);
+        ATTN_OF(_add_even_of)(s, type, 8, v_dim, page);
     else
-        ATTN_OF(_add_even_of)(s, ATTN_QUERIES, v_dim, page);
+        ATTN_OF(_add_even_of)(s, type, ATTN_QUERIES, v_dim, page);
 }
 
 /* The same where some do not: what a query does not see is left out. */
-SL_DEV void ATTN_OF(_add_seen)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
+SL_DEV void ATTN_OF(_add_seen)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, uint32_t v_dim,
                                const block_page *page) {
     SL_ROLLED
     for (uint32_t j = 0; j < PAGE; j++) {
@@ -86,7 +86,7 @@ SL_DEV void ATTN_OF(_add_seen)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
         SL_UNROLL
         for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
             const uint32_t column = s->d + c * s->lanes;
-            x[c] = column < v_dim ? page->values[j * page->apart + column] : 0.0f;
+            x[c] = column < v_dim ? value_of_page(page, type, j, column) : 0.0f;
         }
         SL_UNROLL
         for (uint32_t i = 0; i < ATTN_QUERIES; i++) {
@@ -99,7 +99,7 @@ SL_DEV void ATTN_OF(_add_seen)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim,
     }
 }
 
-SL_DEV void ATTN_OF(_add)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim, bool even,
+SL_DEV void ATTN_OF(_add)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, uint32_t v_dim, bool even,
                           const block_page *page) {
     SL_UNROLL
     for (uint32_t i = 0; i < ATTN_QUERIES; i++) {
@@ -109,9 +109,9 @@ SL_DEV void ATTN_OF(_add)(ATTN_OF(_sums) * s, uint32_t n, uint32_t v_dim, bool e
         for (uint32_t c = 0; c < ATTN_COLUMNS; c++) s->o[c][i] *= page->shrink[u];
     }
     if (even)
-        ATTN_OF(_add_even)(s, n, v_dim, page);
+        ATTN_OF(_add_even)(s, type, n, v_dim, page);
     else
-        ATTN_OF(_add_seen)(s, n, v_dim, page);
+        ATTN_OF(_add_seen)(s, type, n, v_dim, page);
 }
 
 /* Results, or sums that go on. total: of each query, what its weights add up to. */

@@ -38,8 +38,9 @@ SL_DEV uint32_t ATTN_OF(_begin)(const sl_k_attention_args *a, const block_querie
 
 /* The lanes of the dot products of this warp's first n queries, a constant, with this thread's key.
  */
-SL_DEV void ATTN_OF(_scores_of)(const float *q, const float *key, uint32_t n, uint32_t width,
-                                uint32_t dim, float s[ATTN_MINE][16]) {
+SL_DEV void ATTN_OF(_scores_of)(const float *q, const block_page *page, uint32_t n, uint32_t width,
+                                float s[ATTN_MINE][16]) {
+    const float *const key = page->keys + sl_lane() * page->apart;
     SL_UNROLL
     for (uint32_t i = 0; i < ATTN_MINE; i++) {
         SL_UNROLL
@@ -49,7 +50,7 @@ SL_DEV void ATTN_OF(_scores_of)(const float *q, const float *key, uint32_t n, ui
         float4 w[4];
         SL_UNROLL
         for (uint32_t j = 0; j < 4; j++)
-            w[j] = ATTN_STAGED ? *(const float4 *)(key + e + 4 * j) : key_part(key, e + 4 * j, dim);
+            w[j] = ATTN_STAGED ? *(const float4 *)(key + e + 4 * j) : key_part(page, e + 4 * j);
         SL_UNROLL
         for (uint32_t i = 0; i < n; i++) {
             const float *x = q + ATTN_OF(_query)(i) * width + e;
@@ -60,15 +61,15 @@ SL_DEV void ATTN_OF(_scores_of)(const float *q, const float *key, uint32_t n, ui
     }
 }
 
-SL_DEV void ATTN_OF(_scores)(const float *q, const float *key, uint32_t mine, uint32_t width,
-                             uint32_t dim, float s[ATTN_MINE][16]) {
+SL_DEV void ATTN_OF(_scores)(const float *q, const block_page *page, uint32_t mine, uint32_t width,
+                             float s[ATTN_MINE][16]) {
     if (mine == 0) return;
     if (mine == 1)
-        ATTN_OF(_scores_of)(q, key, 1, width, dim, s);
+        ATTN_OF(_scores_of)(q, page, 1, width, s);
     else if (mine == 2 && ATTN_MINE > 2)
-        ATTN_OF(_scores_of)(q, key, 2, width, dim, s);
+        ATTN_OF(_scores_of)(q, page, 2, width, s);
     else
-        ATTN_OF(_scores_of)(q, key, ATTN_MINE, width, dim, s);
+        ATTN_OF(_scores_of)(q, page, ATTN_MINE, width, s);
 }
 
 /* What they see of the page from position `base` on becomes weights, for everyone to read. */
@@ -109,42 +110,48 @@ SL_KERNEL_BOUNDS(ATTN_OF(), sl_k_attention_args, ATTN_THREADS, ATTN_FIT) {
     SL_DYNAMIC(float, room);
     const block_queries b = queries_of_block(&a);
     if (b.n == 0) return;
-    const bool apart = a.k != a.v;
+    const bool apart = a.k != a.v, widens = ATTN_STAGED && a.type != SL_KV_F32;
     const sl_cuda_attention_room r =
         sl_cuda_attention_room_of(a.dim, ATTN_QUERIES, ATTN_STAGED, apart);
-    const float *const k = a.k + b.kv_head * a.head_floats;
-    const float *const v = a.v + b.kv_head * a.head_floats;
+    const uint8_t *const k = a.k + b.kv_head * a.head_bytes;
+    const uint8_t *const v = a.v + b.kv_head * a.head_bytes;
     float *const number = room + r.number;
-    block_page page = {room + r.p, number, (uint32_t *)number + ATTN_QUERIES, NULL, NULL, a.dim};
+    block_page page = {room + r.p, number, (uint32_t *)number + ATTN_QUERIES};
     attn_state state[ATTN_MINE];
     ATTN_OF(_sums) sums;
     page_numbers numbers = first_numbers(&a, &b);
     size_t at = page_at(&a, &b, 0, &numbers);
     load_queries(&a, &b, r.key, room + r.q);
+    page.shape = shape_of_rows(&a);
     if (ATTN_STAGED) {
-        for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t i = 0; i < (widens ? 1 : 2); i++)
             clear_tail(a.dim, r.key, stage_of(&r, apart, room + r.stage, i), r.apart, threadIdx.x,
                        ATTN_THREADS);
-        copy_page(&a, &r, apart, k + at, v + at, room + r.stage, ATTN_THREADS);
+        copy_page(&a, &r, apart, k + at, v + at, room + r.stage, false, ATTN_THREADS);
     }
     const uint32_t mine = ATTN_OF(_begin)(&a, &b, state);
     ATTN_OF(_begin_sums)(&a, &b, threadIdx.x, &sums);
     for (uint32_t g = b.walk.first; g <= b.walk.last; g++) {
         const uint32_t base = g * PAGE, which = (g - b.walk.first) & 1;
-        page.keys = k + at;
-        page.values = v + at;
+        page.key_rows = k + at;
+        page.value_rows = v + at;
+        page.values = (const float *)page.value_rows;
+        page.apart = a.dim;
         if (g < b.walk.last) at = page_at(&a, &b, g + 1 - b.walk.first, &numbers);
-        if (ATTN_STAGED) stand_at(&r, apart, room + r.stage, which, &page);
+        if (ATTN_STAGED) stand_at(&r, apart, room + r.stage, which && !widens, &page);
         __syncthreads(); /* this page is here, and the one before has been read */
         if (ATTN_STAGED && g < b.walk.last)
-            copy_page(&a, &r, apart, k + at, v + at, stage_of(&r, apart, room + r.stage, !which),
-                      ATTN_THREADS);
+            copy_page(&a, &r, apart, k + at, v + at, room + r.stage, !which, ATTN_THREADS);
+        if (widens) {
+            widen_page(&a, &r, apart, room + r.stage, which, ATTN_THREADS);
+            __syncthreads();
+        }
         float s[ATTN_MINE][16];
-        ATTN_OF(_scores)(room + r.q, page.keys + sl_lane() * page.apart, mine, r.key, a.dim, s);
+        ATTN_OF(_scores)(room + r.q, &page, mine, r.key, s);
         ATTN_OF(_weigh)(state, mine, base, a.scale, s, &page);
         __syncthreads();
         const bool even = base >= b.walk.even_from && base + PAGE - 1 <= b.walk.even_to;
-        ATTN_OF(_add)(&sums, b.n, a.v_dim, even, &page);
+        ATTN_OF(_add)(&sums, ATTN_STAGED ? SL_KV_F32 : a.type, b.n, a.v_dim, even, &page);
     }
     ATTN_OF(_end)(&a, &b, state, mine, &sums, number + 2 * ATTN_QUERIES);
 }

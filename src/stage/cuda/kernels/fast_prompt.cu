@@ -1,9 +1,11 @@
 /* Attention of many rows of one request over its pages, numerics fast: products on tensor cores in
- * bf16, sums in f32. A block takes 128 queries, rows times the query heads of a kv head, a warp 16
- * of them; all walk the pages together. A page is rounded to bf16 on its way into shared memory,
- * the next one is on its way in registers meanwhile. */
+ * bf16, or in f16 (fast_kv.h), sums in f32. A block takes 128 queries, rows times the query heads
+ * of a kv head, a warp 16 of them; all walk the pages together. A page of 16 bits goes into shared
+ * memory as it is, any other one is rounded on its way; the next one is on its way in
+ * registers meanwhile. `type` is a constant everywhere. */
 #include "stage/cuda/kernels/attention_block.h"
 #include "stage/cuda/kernels/fast.h"
+#include "stage/cuda/kernels/fast_kv.h"
 
 #define DIM     128u /* at most */
 #define THREADS SL_CUDA_ATTN_PROMPT_THREADS
@@ -11,31 +13,34 @@
 #define APART   (DIM + 8u) /* values between rows in shared memory: 8 rows lie in different banks */
 #define LOG2E   1.44269504f
 
-/* A page on its way: this thread's values, 4 at a time, of keys and of values. */
+/* A page on its way: this thread's pieces of keys and of values. */
 typedef struct page_part {
-    float4 k[PAGE * DIM / 4 / THREADS], v[PAGE * DIM / 4 / THREADS];
+    uint4 k[PAGE * DIM / 4 / THREADS], v[PAGE * DIM / 4 / THREADS];
 } page_part;
 
 /* Rows that nobody sees are zeros: what lies there may be no number. */
-SL_DEV void fetch(const block_queries *b, const float *k,
-                  const float *v, uint32_t base, uint32_t dim, page_part *p) {
+SL_DEV void fetch(uint32_t type, const block_queries *b, const uint8_t *k, const uint8_t *v,
+                  uint32_t base, uint32_t dim, page_part *p) {
+    const uint32_t each = sl_fast_kv_piece(type);
+    const size_t row = sl_kv_part_bytes((sl_kv_type)type, dim);
     SL_UNROLL
-    for (uint32_t i = 0; i < PAGE * dim / 4 / THREADS; i++) {
-        const uint32_t at = 4 * (i * THREADS + threadIdx.x), position = base + at / dim;
+    for (uint32_t i = 0; i < PAGE * dim / each / THREADS; i++) {
+        const uint32_t at = each * (i * THREADS + threadIdx.x), position = base + at / dim;
         const bool there = position >= b->walk.from && position <= b->walk.to;
-        p->k[i] = there ? *(const float4 *)(k + at) : make_float4(0, 0, 0, 0);
-        p->v[i] = there ? *(const float4 *)(v + at) : make_float4(0, 0, 0, 0);
+        p->k[i] = p->v[i] = make_uint4(0, 0, 0, 0);
+        if (!there) continue;
+        p->k[i] = sl_fast_kv_load(type, k + at / dim * row, at % dim);
+        p->v[i] = sl_fast_kv_load(type, v + at / dim * row, at % dim);
     }
 }
 
-SL_DEV void put(const page_part *p, uint32_t dim, uint16_t *k, uint16_t *v) {
+SL_DEV void put(uint32_t type, const page_part *p, uint32_t dim, uint16_t *k, uint16_t *v) {
+    const uint32_t each = sl_fast_kv_piece(type);
     SL_UNROLL
-    for (uint32_t i = 0; i < PAGE * dim / 4 / THREADS; i++) {
-        const uint32_t at = 4 * (i * THREADS + threadIdx.x), to = at / dim * APART + at % dim;
-        *(uint2 *)(k + to) =
-            make_uint2(sl_pack_bf16(p->k[i].x, p->k[i].y), sl_pack_bf16(p->k[i].z, p->k[i].w));
-        *(uint2 *)(v + to) =
-            make_uint2(sl_pack_bf16(p->v[i].x, p->v[i].y), sl_pack_bf16(p->v[i].z, p->v[i].w));
+    for (uint32_t i = 0; i < PAGE * dim / each / THREADS; i++) {
+        const uint32_t at = each * (i * THREADS + threadIdx.x), to = at / dim * APART + at % dim;
+        sl_fast_kv_put(type, p->k[i], k + to);
+        sl_fast_kv_put(type, p->v[i], v + to);
     }
 }
 
@@ -45,7 +50,7 @@ typedef struct two_queries {
     float max[2], sum[2];
 } two_queries;
 
-SL_DEV void begin(const sl_k_attention_args *a, const block_queries *b, uint32_t dim,
+SL_DEV void begin(uint32_t type, const sl_k_attention_args *a, const block_queries *b, uint32_t dim,
                   two_queries *w, uint32_t q[DIM / 16][4]) {
     const uint32_t t = sl_lane() % 4;
     SL_UNROLL
@@ -64,15 +69,15 @@ SL_DEV void begin(const sl_k_attention_args *a, const block_queries *b, uint32_t
         for (uint32_t c = 0; c < dim / 16; c++) {
             const float2 x = there ? *(const float2 *)(from + 16 * c) : make_float2(0, 0);
             const float2 y = there ? *(const float2 *)(from + 16 * c + 8) : make_float2(0, 0);
-            q[c][i] = sl_pack_bf16(x.x, x.y);
-            q[c][i + 2] = sl_pack_bf16(y.x, y.y);
+            q[c][i] = sl_fast_kv_query(type, x.x, x.y);
+            q[c][i + 2] = sl_fast_kv_query(type, y.x, y.y);
         }
     }
 }
 
 /* s[n]: of keys 8n + 2t and one more, queries g and g + 8. */
-SL_DEV void page_scores(const uint16_t *k, const uint32_t q[DIM / 16][4], uint32_t dim,
-                        float s[4][4]) {
+SL_DEV void page_scores(uint32_t type, const uint16_t *k, const uint32_t q[DIM / 16][4],
+                        uint32_t dim, float s[4][4]) {
     const uint32_t matrix = sl_lane() / 8, row = sl_lane() % 8;
     SL_UNROLL
     for (uint32_t n = 0; n < 4; n++) {
@@ -85,8 +90,8 @@ SL_DEV void page_scores(const uint16_t *k, const uint32_t q[DIM / 16][4], uint32
         for (uint32_t n = 0; n < 4; n += 2) {
             uint32_t b[4];
             sl_ldmatrix_x4(b, k + (8 * (n + matrix / 2) + row) * APART + 16 * c + 8 * (matrix % 2));
-            sl_mma_m16n8k16_bf16(s[n], q[c], b);
-            sl_mma_m16n8k16_bf16(s[n + 1], q[c], b + 2);
+            sl_fast_kv_mma(type, s[n], q[c], b);
+            sl_fast_kv_mma(type, s[n + 1], q[c], b + 2);
         }
     }
 }
@@ -132,21 +137,22 @@ SL_DEV void page_weights(float scale, uint32_t base, bool even, two_queries *w, 
 }
 
 /* o[n]: columns 8n + 2t and one more, queries g and g + 8. */
-SL_DEV void page_values(const uint16_t *v, const float s[4][4], uint32_t dim, float o[DIM / 8][4]) {
+SL_DEV void page_values(uint32_t type, const uint16_t *v, const float s[4][4], uint32_t dim,
+                        float o[DIM / 8][4]) {
     const uint32_t matrix = sl_lane() / 8, row = sl_lane() % 8;
     SL_UNROLL
     for (uint32_t j = 0; j < 2; j++) {
-        const uint32_t p[4] = {sl_pack_bf16(s[2 * j][0], s[2 * j][1]),
-                               sl_pack_bf16(s[2 * j][2], s[2 * j][3]),
-                               sl_pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]),
-                               sl_pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3])};
+        const uint32_t p[4] = {sl_fast_kv_pack(type, s[2 * j][0], s[2 * j][1]),
+                               sl_fast_kv_pack(type, s[2 * j][2], s[2 * j][3]),
+                               sl_fast_kv_pack(type, s[2 * j + 1][0], s[2 * j + 1][1]),
+                               sl_fast_kv_pack(type, s[2 * j + 1][2], s[2 * j + 1][3])};
         SL_UNROLL
         for (uint32_t n = 0; n < dim / 8; n += 2) {
             uint32_t b[4];
             sl_ldmatrix_x4_trans(b, v + (16 * j + 8 * (matrix % 2) + row) * APART +
                                         8 * (n + matrix / 2));
-            sl_mma_m16n8k16_bf16(o[n], p, b);
-            sl_mma_m16n8k16_bf16(o[n + 1], p, b + 2);
+            sl_fast_kv_mma(type, o[n], p, b);
+            sl_fast_kv_mma(type, o[n + 1], p, b + 2);
         }
     }
 }
@@ -175,13 +181,13 @@ SL_DEV void end(const sl_k_attention_args *a, const block_queries *b, uint32_t d
     }
 }
 
-SL_DEV void prompt(const sl_k_attention_args *a, uint32_t dim) {
+SL_DEV void prompt(uint32_t type, const sl_k_attention_args *a, uint32_t dim) {
     SL_SHARED(uint16_t, keys, PAGE * APART);
     SL_SHARED(uint16_t, values, PAGE * APART);
     const block_queries b = queries_of_block(a);
     if (b.n == 0) return;
-    const float *const k = a->k + b.kv_head * a->head_floats;
-    const float *const v = a->v + b.kv_head * a->head_floats;
+    const uint8_t *const k = a->k + b.kv_head * a->head_bytes;
+    const uint8_t *const v = a->v + b.kv_head * a->head_bytes;
     const float scale = a->scale * LOG2E;
     uint32_t q[DIM / 16][4];
     float o[DIM / 8][4];
@@ -189,8 +195,8 @@ SL_DEV void prompt(const sl_k_attention_args *a, uint32_t dim) {
     page_part part;
     page_numbers numbers = first_numbers(a, &b);
     size_t at = page_at(a, &b, 0, &numbers);
-    fetch(&b, k + at, v + at, b.walk.first * PAGE, dim, &part);
-    begin(a, &b, dim, &w, q);
+    fetch(type, &b, k + at, v + at, b.walk.first * PAGE, dim, &part);
+    begin(type, a, &b, dim, &w, q);
     SL_UNROLL
     for (uint32_t n = 0; n < DIM / 8; n++) {
         SL_UNROLL
@@ -201,28 +207,60 @@ SL_DEV void prompt(const sl_k_attention_args *a, uint32_t dim) {
         const bool even = base >= b.walk.even_from && base + PAGE - 1 <= b.walk.even_to;
         float s[4][4], factor[2];
         __syncthreads(); /* the page before has been read */
-        put(&part, dim, keys, values);
+        put(type, &part, dim, keys, values);
         __syncthreads();
         if (g < b.walk.last) {
             at = page_at(a, &b, g + 1 - b.walk.first, &numbers);
-            fetch(&b, k + at, v + at, base + PAGE, dim, &part);
+            fetch(type, &b, k + at, v + at, base + PAGE, dim, &part);
         }
-        page_scores(keys, q, dim, s);
+        page_scores(type, keys, q, dim, s);
         page_weights(scale, base, even, &w, s, factor);
         SL_UNROLL
         for (uint32_t n = 0; n < dim / 8; n++) {
             SL_UNROLL
             for (uint32_t j = 0; j < 4; j++) o[n][j] *= factor[j / 2];
         }
-        page_values(values, s, dim, o);
+        page_values(type, values, s, dim, o);
     }
     end(a, &b, dim, &w, o);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_prompt_64, sl_k_attention_args, 256, 2) {
-    prompt(&a, 64);
+    prompt(SL_KV_F32, &a, 64);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_prompt_128, sl_k_attention_args, 256, 1) {
-    prompt(&a, 128);
+    prompt(SL_KV_F32, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_f16_64, sl_k_attention_args, 256, 2) {
+    prompt(SL_KV_F16, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_f16_128, sl_k_attention_args, 256, 1) {
+    prompt(SL_KV_F16, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_bf16_64, sl_k_attention_args, 256, 2) {
+    prompt(SL_KV_BF16, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_bf16_128, sl_k_attention_args, 256, 1) {
+    prompt(SL_KV_BF16, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_q8_0_64, sl_k_attention_args, 256, 2) {
+    prompt(SL_KV_Q8_0, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_q8_0_128, sl_k_attention_args, 256, 1) {
+    prompt(SL_KV_Q8_0, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_fp8_64, sl_k_attention_args, 256, 2) {
+    prompt(SL_KV_FP8, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_fast_prompt_fp8_128, sl_k_attention_args, 256, 1) {
+    prompt(SL_KV_FP8, &a, 128);
 }

@@ -5,7 +5,7 @@
 #include "spec/model.h"
 #include "stage/cuda/kernels/args_rows.h"
 #include "stage/cuda/kernels/fast.h"
-#include "stage/cuda/kernels/lanes.h"
+#include "stage/cuda/kernels/kv_rows.h"
 
 #define EACH (SL_CUDA_PLACE_DIM / SL_DOT_LANES) /* values of a thread */
 
@@ -91,15 +91,65 @@ SL_DEV void turn(uint32_t half, uint32_t lane, const float *c, const float *s, f
         if (half == steps * SL_DOT_LANES) turn_vector(steps, lane, c, s, x);
 }
 
-SL_DEV void store_vector(const sl_k_place_args *a, const vector *v, uint64_t at,
-                         const float x[EACH]) {
-    float *to = a->q + ((size_t)blockIdx.x * a->heads + v->head) * a->dim;
-    if (v->kind != QUERY)
-        to = a->kv + at + v->head * a->tile + (v->kind == VALUE ? a->values : 0);
+/* The largest of the numbers of 16 lanes. */
+SL_DEV uint32_t most_of_lanes(uint32_t v) {
+    for (uint32_t i = SL_DOT_LANES / 2; i; i /= 2) {
+        const uint32_t other = __shfl_xor_sync(SL_ALL, v, i);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
+/* A head's row of q8_0: a block is two values of each of 16 lanes. By all threads of a warp; who
+ * has none to `store` only takes part. */
+SL_DEV void store_q8(const vector *v, bool store, uint8_t *to, const float x[EACH]) {
+    SL_UNROLL
+    for (uint32_t j = 0; j < EACH; j += 2, to += SL_KV_Q8_BYTES) {
+        const uint32_t i = v->lane + j * SL_DOT_LANES;
+        const float lo = i < v->n ? x[j] : 0.0f;
+        const float hi = i + SL_DOT_LANES < v->n ? x[j + 1] : 0.0f;
+        const uint32_t l = sl_kv_magnitude(lo), h = sl_kv_magnitude(hi);
+        const sl_kv_q8 q = sl_kv_q8_of(most_of_lanes(l > h ? l : h));
+        if (!store || j * SL_DOT_LANES >= v->n) continue;
+        sl_kv_put_q8(to, &q, v->lane, lo);
+        sl_kv_put_q8(to, &q, v->lane + SL_DOT_LANES, hi);
+    }
+}
+
+SL_DEV void store_fp8(const vector *v, bool store, uint8_t *to, const float x[EACH]) {
+    uint32_t most = 0;
     SL_UNROLL
     for (uint32_t j = 0; j < EACH; j++) {
         const uint32_t i = v->lane + j * SL_DOT_LANES;
-        if (i < v->n) to[i] = x[j];
+        const uint32_t u = i < v->n ? sl_kv_finite_magnitude(x[j]) : 0;
+        most = u > most ? u : most;
+    }
+    const float scale = sl_e4m3_scale_of(most_of_lanes(most));
+    SL_UNROLL
+    for (uint32_t j = 0; j < EACH; j++) {
+        const uint32_t i = v->lane + j * SL_DOT_LANES;
+        if (store && i < (v->n + 3) / 4 * 4) sl_kv_put_fp8(to, scale, i, v->n, x[j]);
+    }
+}
+
+/* Queries are floats, keys and values what pages are of. By all threads of a warp. */
+SL_DEV void store_vector(const sl_k_place_args *a, const vector *v, uint64_t at,
+                         const float x[EACH]) {
+    const bool query = v->kind == QUERY, store = !query && v->n > 0;
+    uint8_t *to = (uint8_t *)(a->q + ((size_t)blockIdx.x * a->heads + v->head) * a->dim);
+    if (!query) to = a->kv + at + v->head * a->tile + (v->kind == VALUE ? a->values : 0);
+    if (a->type == SL_KV_Q8_0) store_q8(v, store, to, x);
+    if (a->type == SL_KV_FP8) store_fp8(v, store, to, x);
+    const bool half = !query && (a->type == SL_KV_F16 || a->type == SL_KV_BF16);
+    if (!query && !half && a->type != SL_KV_F32) return;
+    SL_UNROLL
+    for (uint32_t j = 0; j < EACH; j++) {
+        const uint32_t i = v->lane + j * SL_DOT_LANES;
+        if (i >= v->n) continue;
+        if (half)
+            ((uint16_t *)to)[i] = sl_kv_half(a->type, x[j]);
+        else
+            ((float *)to)[i] = x[j];
     }
 }
 

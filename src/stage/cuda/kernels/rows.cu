@@ -5,7 +5,7 @@
 #include "stage/cuda/kernels/act_rows.h"
 #include "stage/cuda/kernels/args_rows.h"
 #include "stage/cuda/kernels/fast.h"
-#include "stage/cuda/kernels/lanes.h"
+#include "stage/cuda/kernels/kv_rows.h"
 
 /* ---- norms ---- */
 
@@ -207,12 +207,19 @@ SL_KERNEL(sl_k_put_kv, sl_k_put_kv_args) {
     const uint32_t r = v / a.n_tiles, t = v - r * a.n_tiles;
     if (r >= a.n_rows) return;
     const float *x = a.x + (size_t)r * a.x_stride + (size_t)t * a.width;
-    float *y = a.base + a.at[r] + t * a.tile;
+    float *y = (float *)(a.base + a.at[r] + t * a.tile);
     uint32_t c = threadIdx.x & (lanes - 1);
     if (a.wide)
         for (; c < a.width / 4; c += lanes) ((float4 *)y)[c] = ((const float4 *)x)[c];
     else
         for (; c < a.width; c += lanes) y[c] = x[c];
+}
+
+SL_KERNEL(sl_k_round_kv, sl_k_put_kv_args) {
+    const uint32_t v = shared_row(a.lanes_log), r = v / a.n_tiles, t = v - r * a.n_tiles;
+    if (r >= a.n_rows) return;
+    sl_kv_put_part(a.type, a.x + (size_t)r * a.x_stride + (size_t)t * a.width, a.width,
+                   a.base + a.at[r] + t * a.tile);
 }
 
 /* ---- rotary embedding ---- */
