@@ -1,6 +1,7 @@
 #!/bin/bash
 # The main job, end to end: a real MoE checkpoint answers through the OpenAI API, from one attention
-# worker and two expert workers, each a process of its own; and one of them dies while it does.
+# worker and two expert workers, each a process of its own; and one of them dies while it does. The
+# attention worker takes a GPU where there is one that can be used.
 #   tools/demo.sh SLUICE MODEL_FOLDER
 set -euo pipefail
 sluice=$1
@@ -34,8 +35,21 @@ prepare() {
     fi
 }
 
+# Which GPU there is, or why there is none. The answers are the same: --exact has the CPU's bits there.
+find_gpu() {
+    local list
+    gpu=()
+    list=$("$sluice" devices)
+    if grep '^cuda:0 .*compute capability .* free' <<<"$list"; then
+        gpu=(--attention-device cuda:0)
+        echo "Attention is computed on it, experts on the CPU: ${gpu[*]}"
+    else
+        echo "No GPU is used: $(sed -n 's/^\(gpus\|cuda:0\) *\(none: \)\{0,1\}//p' <<<"$list" | head -1)"
+    fi
+}
+
 start() {
-    "$sluice" serve "$model" --port 0 --served-model-name demo --attention 1 --experts 2 --exact --ctx 512 --log warn >"$log" 2>&1 &
+    "$sluice" serve "$model" --port 0 --served-model-name demo --attention 1 --experts 2 --exact --ctx 512 --log warn "${gpu[@]}" >"$log" 2>&1 &
     server=$!
     for _ in $(seq 300); do
         url=$(sed -n 's/.*listening on \(http[^ ]*\).*/\1/p' "$log")
@@ -99,6 +113,7 @@ step "1. The model"
 prepare
 "$sluice" inspect "$model" --attention 1 --experts 2
 step "2. The server and its workers"
+find_gpu
 start
 step "3. A question over HTTP, the answer as it is generated"
 ask | tee "$log.first"

@@ -490,6 +490,8 @@ static bool check_replans(sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_worker *w = s->worker[i];
         if (!w || !w->planned || s->silent[i] || !s->engine->serving) continue;
+        /* it lives and is in no plan while its links break: one of them may still be held */
+        if (s->engine->roster.worker[i].state == SL_ROSTER_SUSPECT) continue;
         const sl_placement *own = &w->plan.place;
         if (w->plan.epoch != p->epoch || w->taker.next || w->taker.holds)
             return sim_fail(s, "worker %u: plan %u, %u is next, %s, the coordinator has plan %u", i,
