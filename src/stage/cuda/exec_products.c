@@ -266,15 +266,15 @@ static void run_way(sl_cuda *c, const sl_gemm_job *jobs, const sl_mat *const *up
 
 void sl_cuda_gemm(sl_cuda *c, const sl_gemm_job *jobs, const sl_mat *const *up, uint32_t n_jobs) {
     for (uint32_t pass = 0; pass < (up ? 2 : 1); pass++) {
-        uint64_t there = 0; /* ways and types */
+        uint32_t there[SL_WAY_COUNT] = {0}; /* bits of types */
         for (uint32_t i = 0; i < n_jobs; i++) {
             const sl_mat *w = mat_of(c, jobs, up, i, pass);
             if (!w) continue;
             if (!product_fits(c, &jobs[i], w) || (up && !product_fits(c, &jobs[i], up[i]))) return;
-            there |= 1ull << (way_of(c, &jobs[i], w) * TYPES + w->dtype);
+            there[way_of(c, &jobs[i], w)] |= 1u << w->dtype;
         }
         for (uint32_t i = 0; i < SL_WAY_COUNT * TYPES; i++)
-            if (there >> i & 1)
+            if (there[i / TYPES] >> i % TYPES & 1)
                 run_way(c, jobs, up, n_jobs, pass, (sl_product_way)(i / TYPES),
                         (sl_dtype)(i % TYPES));
     }
