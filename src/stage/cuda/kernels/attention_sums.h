@@ -27,6 +27,13 @@ SL_DEV void ATTN_OF(_begin_sums)(const sl_k_attention_args *a, const block_queri
     }
 }
 
+/* Which column of the values is this thread's number c; one that there is not reads the last one,
+ * for nothing. */
+SL_DEV uint32_t ATTN_OF(_column)(const ATTN_OF(_sums) * s, uint32_t c, uint32_t v_dim) {
+    const uint32_t column = s->d + c * s->lanes;
+    return column < v_dim ? column : v_dim - 1;
+}
+
 /* Adds what four of the page's values weigh, from j on, which all queries see. n: queries of this
  * thread, a constant; those that a block lacks are computed from what lies there. */
 SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, uint32_t v_dim,
@@ -34,10 +41,9 @@ SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, ui
     float x[ATTN_COLUMNS][4];
     SL_UNROLL
     for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
-        const uint32_t column = s->d + c * s->lanes;
+        const uint32_t column = ATTN_OF(_column)(s, c, v_dim);
         SL_UNROLL
-        for (uint32_t e = 0; e < 4; e++)
-            x[c][e] = column < v_dim ? value_of_page(page, type, j + e, column) : 0.0f;
+        for (uint32_t e = 0; e < 4; e++) x[c][e] = value_of_page(page, type, j + e, column);
     }
     SL_UNROLL
     for (uint32_t i = 0; i < n; i++) {
@@ -85,8 +91,7 @@ SL_DEV void ATTN_OF(_add_seen)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, ui
         float x[ATTN_COLUMNS];
         SL_UNROLL
         for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
-            const uint32_t column = s->d + c * s->lanes;
-            x[c] = column < v_dim ? value_of_page(page, type, j, column) : 0.0f;
+            x[c] = value_of_page(page, type, j, ATTN_OF(_column)(s, c, v_dim));
         }
         SL_UNROLL
         for (uint32_t i = 0; i < ATTN_QUERIES; i++) {
