@@ -46,7 +46,9 @@ SL_DEV float sl_kv_one(uint32_t type, const uint8_t *part, uint32_t i) {
         const uint8_t *b = part + i / SL_KV_Q8_BLOCK * SL_KV_Q8_BYTES;
         return sl_kv_wide(*(const uint16_t *)b) * sl_kv_integer(b[2 + i % SL_KV_Q8_BLOCK]);
     }
-    if (type == SL_KV_FP8) return sl_e4m3_to_f32(part[SL_KV_FP8_HEAD + i]) * *(const float *)part;
+    if (type == SL_KV_FP8)
+        return sl_kv_wide((uint16_t)sl_kv_two_e4m3(part[SL_KV_FP8_HEAD + i])) *
+               *(const float *)part;
     return ((const float *)part)[i];
 }
 
