@@ -27,6 +27,16 @@ SL_DEV void ATTN_OF(_begin_sums)(const sl_k_attention_args *a, const block_queri
     }
 }
 
+/* What the page has at position j in this thread's column number c. Of a column that there is not
+ * it is read by nobody: 0, or where reading takes several steps the last column's, without a
+ * branch. */
+SL_DEV float ATTN_OF(_value)(const ATTN_OF(_sums) * s, uint32_t type, uint32_t c, uint32_t v_dim,
+                             const block_page *page, uint32_t j) {
+    const uint32_t column = s->d + c * s->lanes;
+    if (type == SL_KV_F32) return column < v_dim ? value_of_page(page, SL_KV_F32, j, column) : 0.0f;
+    return value_of_page(page, type, j, column < v_dim ? column : v_dim - 1);
+}
+
 /* Adds what four of the page's values weigh, from j on, which all queries see. n: queries of this
  * thread, a constant; those that a block lacks are computed from what lies there. */
 SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, uint32_t v_dim,
@@ -34,10 +44,8 @@ SL_DEV void ATTN_OF(_add_four)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, ui
     float x[ATTN_COLUMNS][4];
     SL_UNROLL
     for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
-        const uint32_t column = s->d + c * s->lanes;
         SL_UNROLL
-        for (uint32_t e = 0; e < 4; e++)
-            x[c][e] = column < v_dim ? value_of_page(page, type, j + e, column) : 0.0f;
+        for (uint32_t e = 0; e < 4; e++) x[c][e] = ATTN_OF(_value)(s, type, c, v_dim, page, j + e);
     }
     SL_UNROLL
     for (uint32_t i = 0; i < n; i++) {
@@ -85,8 +93,7 @@ SL_DEV void ATTN_OF(_add_seen)(ATTN_OF(_sums) * s, uint32_t type, uint32_t n, ui
         float x[ATTN_COLUMNS];
         SL_UNROLL
         for (uint32_t c = 0; c < ATTN_COLUMNS; c++) {
-            const uint32_t column = s->d + c * s->lanes;
-            x[c] = column < v_dim ? value_of_page(page, type, j, column) : 0.0f;
+            x[c] = ATTN_OF(_value)(s, type, c, v_dim, page, j);
         }
         SL_UNROLL
         for (uint32_t i = 0; i < ATTN_QUERIES; i++) {

@@ -46,7 +46,9 @@ SL_DEV float sl_kv_one(uint32_t type, const uint8_t *part, uint32_t i) {
         const uint8_t *b = part + i / SL_KV_Q8_BLOCK * SL_KV_Q8_BYTES;
         return sl_kv_wide(*(const uint16_t *)b) * sl_kv_integer(b[2 + i % SL_KV_Q8_BLOCK]);
     }
-    if (type == SL_KV_FP8) return sl_e4m3_to_f32(part[SL_KV_FP8_HEAD + i]) * *(const float *)part;
+    if (type == SL_KV_FP8)
+        return sl_kv_wide((uint16_t)sl_kv_two_e4m3(part[SL_KV_FP8_HEAD + i])) *
+               *(const float *)part;
     return ((const float *)part)[i];
 }
 
@@ -171,18 +173,30 @@ SL_DEV float sl_kv_value(const sl_kv_shape *s, const uint8_t *row, uint32_t i) {
     return sl_kv_one(s->type, row + sl_kv_part_bytes((sl_kv_type)s->type, s->part), i - s->part);
 }
 
-/* `unit` values from value i on of rows from `first` on, every step-th, to floats. */
-SL_DEV void sl_kv_widen_rows(uint32_t type, const uint8_t *from, uint32_t row, uint32_t i,
-                             uint32_t unit, uint32_t first, uint32_t step, uint32_t rows, float *to,
-                             uint32_t apart) {
-    from += first * row;
-    to += first * apart + i;
-    for (uint32_t j = first; j < rows; j += step, from += step * row, to += step * apart) {
-        if (unit == 4)
-            *(float4 *)to = sl_kv_four(type, from, i);
-        else
-            *to = sl_kv_one(type, from, i);
+#define SL_KV_AT_ONCE 4u /* rows that a thread has under way */
+
+/* Values i to i + 3 of rows first, first + step, ... of a part, to floats. */
+SL_DEV void sl_kv_widen_fours(uint32_t type, const uint8_t *from, uint32_t row, uint32_t i,
+                              uint32_t first, uint32_t step, uint32_t rows, float *to,
+                              uint32_t apart) {
+    for (uint32_t j = first; j < rows; j += SL_KV_AT_ONCE * step) {
+        float4 v[SL_KV_AT_ONCE];
+        SL_UNROLL
+        for (uint32_t e = 0; e < SL_KV_AT_ONCE; e++) {
+            const uint32_t at = j + e * step < rows ? j + e * step : first;
+            v[e] = sl_kv_four(type, from + at * row, i);
+        }
+        SL_UNROLL
+        for (uint32_t e = 0; e < SL_KV_AT_ONCE; e++)
+            if (j + e * step < rows) *(float4 *)(to + (j + e * step) * apart + i) = v[e];
     }
+}
+
+SL_DEV void sl_kv_widen_ones(uint32_t type, const uint8_t *from, uint32_t row, uint32_t i,
+                             uint32_t first, uint32_t step, uint32_t rows, float *to,
+                             uint32_t apart) {
+    for (uint32_t j = first; j < rows; j += step)
+        to[j * apart + i] = sl_kv_one(type, from + j * row, i);
 }
 
 /* n values of each of `rows` rows of a part at `from`, to rows `apart` floats from one another:
@@ -195,15 +209,15 @@ SL_DEV void sl_kv_widen_part(const sl_kv_shape *s, const uint8_t *from, uint32_t
     const uint32_t first = thread >> log, step = threads >> log;
     for (uint32_t i = unit * (thread & ((1u << log) - 1)); i < n; i += unit << log) {
         if (unit == 4 && s->type == SL_KV_F16)
-            sl_kv_widen_rows(SL_KV_F16, from, s->row, i, 4, first, step, rows, to, apart);
+            sl_kv_widen_fours(SL_KV_F16, from, s->row, i, first, step, rows, to, apart);
         else if (unit == 4 && s->type == SL_KV_BF16)
-            sl_kv_widen_rows(SL_KV_BF16, from, s->row, i, 4, first, step, rows, to, apart);
+            sl_kv_widen_fours(SL_KV_BF16, from, s->row, i, first, step, rows, to, apart);
         else if (unit == 4 && s->type == SL_KV_Q8_0)
-            sl_kv_widen_rows(SL_KV_Q8_0, from, s->row, i, 4, first, step, rows, to, apart);
+            sl_kv_widen_fours(SL_KV_Q8_0, from, s->row, i, first, step, rows, to, apart);
         else if (unit == 4)
-            sl_kv_widen_rows(SL_KV_FP8, from, s->row, i, 4, first, step, rows, to, apart);
+            sl_kv_widen_fours(SL_KV_FP8, from, s->row, i, first, step, rows, to, apart);
         else
-            sl_kv_widen_rows(s->type, from, s->row, i, 1, first, step, rows, to, apart);
+            sl_kv_widen_ones(s->type, from, s->row, i, first, step, rows, to, apart);
     }
 }
 
