@@ -19,11 +19,7 @@ static const char *const numerics_names[SL_NUMERICS_COUNT] = {"cpu", "fast", "ex
 
 sl_status sl_numerics_parse(const char *name, sl_numerics *out, sl_err *err) {
     size_t i;
-    if (strcmp(name, numerics_names[SL_NUMERICS_EXACT]) == 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "numerics exact: one arithmetic of a kind of GPU is not built yet; cpu has "
-                       "the same bits for every batch");
-    sl_status st = sl_name_parse("numerics", numerics_names, SL_NUMERICS_EXACT, name, &i, err);
+    sl_status st = sl_name_parse("numerics", numerics_names, SL_NUMERICS_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_numerics)i;
     return st;
 }
@@ -196,10 +192,16 @@ sl_status sl_gpus_check(const sl_plan *p, sl_err *err) {
                        "plan: activations %s (--activations) are the CPU's alone, with a GPU "
                        "they are int8 or f32",
                        sl_activations_names[p->activations]);
-    if (p->exact && p->device.numerics != SL_NUMERICS_CPU)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: exact with numerics %s: their bits depend on the batch; exact wants "
-                       "numerics cpu (--numerics)",
-                       sl_numerics_name(p->device.numerics));
+    if (p->exact && p->device.numerics == SL_NUMERICS_FAST)
+        return sl_fail(
+            err, SL_ERR_ARG,
+            "plan: exact with numerics fast: their bits depend on the batch; exact wants "
+            "numerics exact or cpu (--numerics)");
+    for (uint32_t i = 0; p->device.numerics == SL_NUMERICS_EXACT && i < p->n_workers; i++)
+        if (!sl_plan_on_gpu(p, i))
+            return sl_fail(err, SL_ERR_ARG,
+                           "plan: numerics exact are the bits of one kind of GPU, and worker %u is "
+                           "on the CPU: cpu has the same bits on both (--numerics)",
+                           i);
     return SL_OK;
 }

@@ -61,9 +61,9 @@ def test_devices_list_gpus():
     (["--device", "cuda:0", "--activations", "bf16"], "--activations"),
     (["--device", "cuda:0", "--activations", "bf16-parts"], "bf16-parts"),
     (["--device", "cuda:0", "--exact", "--segments"], "--segments"),
-    (["--device", "cuda:0", "--exact", "--numerics", "fast"], "exact wants numerics cpu"),
-    (["--device", "cuda:0", "--numerics", "exact"], "not built yet"),
-    (["--device", "cuda:0", "--numerics", "quick"], "numerics 'quick' is unknown: cpu, fast"),
+    (["--device", "cuda:0", "--exact", "--numerics", "fast"], "exact wants numerics exact or cpu"),
+    ([*APART, "--attention-device", "cuda:0", "--numerics", "exact"], "worker 1 is on the CPU"),
+    (["--device", "cuda:0", "--numerics", "quick"], "numerics 'quick' is unknown: cpu, fast, exact"),
     (["--numerics", "cpu"], "--numerics is for workers on GPUs"),
     (["--gpu-memory", "1GB"], "--gpu-memory is for workers on GPUs"),
     (["--device", "cuda:0", "--gpu-memory", "40GG"], "40GG"),
@@ -91,7 +91,7 @@ def test_a_plan_says_which_worker_is_on_which_gpu(tmp_path):
     assert "cuda:5" in refusal(*RUN, "--plan", plan, "--exact")  # which takes the numerics that hold for every batch
     said["exact"] = True
     plan.write_text(json.dumps(said))
-    assert "exact wants numerics cpu" in refusal(*RUN, "--plan", plan)
+    assert "exact wants numerics exact or cpu" in refusal(*RUN, "--plan", plan)
     del said["exact"]
     said["workers"][0]["device"] = "gpu0"
     plan.write_text(json.dumps(said))

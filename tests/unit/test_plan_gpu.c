@@ -100,11 +100,10 @@ static void words_of_memory_and_numerics(void **state) {
     static const char *const bad[] = {"", "0", "-1", "40GG", "1e300", "10000000TB"};
     for (size_t i = 0; i < SL_LEN(bad); i++)
         assert_true(sl_gpu_memory_parse(bad[i], &bytes, &err) != SL_OK);
-    for (int i = 0; i < SL_NUMERICS_EXACT; i++) {
+    for (int i = 0; i < SL_NUMERICS_COUNT; i++) {
         assert_int_equal(sl_numerics_parse(sl_numerics_name((sl_numerics)i), &n, &err), SL_OK);
         assert_int_equal(n, i);
     }
-    assert_int_equal(sl_numerics_parse("exact", &n, &err), SL_ERR_UNSUPPORTED);
     assert_int_equal(sl_numerics_parse("quick", &n, &err), SL_ERR_ARG);
 }
 
@@ -171,7 +170,10 @@ static void plans_that_cannot_be(void **state) {
         {EP ",\"device\":0}]}", "device"},
         {GPU ",\"gpu\":{\"memory\":-1}}", "memory"},
         {GPU ",\"gpu\":{\"bytes\":1}}", "bytes"},
-        {GPU ",\"gpu\":{\"numerics\":\"exact\"}}", "not built yet"},
+        {GPU ",\"gpu\":{\"numerics\":\"exactly\"}}", "unknown: cpu, fast, exact"},
+        {EP "},{\"roles\":[\"attention\",\"expert\"],\"device\":\"cuda:0\"}],\"gpu\":{\"numerics\":"
+            "\"exact\"}}",
+         "worker 0 is on the CPU"},
         {GPU ",\"gpu\":{\"numerics\":\"fast\"},\"exact\":true}", "depend on the batch"},
         {GPU ",\"device\":{}}", "an emulated device is of all workers"},
         {GPU ",\"tp\":{\"attention\":2,\"expert\":2}}", "--tp"},
