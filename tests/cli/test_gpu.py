@@ -139,6 +139,47 @@ def test_forms_of_kernels_that_are_tried_give_the_same_ids():
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("extra, numerics", [
+    (["--device", "cuda:0"], "fast"),
+    (["--device", "cuda:0", "--exact"], "exact"),
+    ([*APART, "--device", "cuda:0", "--exact", "--schedule", "dep"], "exact"),
+    ([*APART, "--device", "cuda:0,cuda:1,cuda:0", "--exact", "--schedule", "dep"], "cpu"),  # the tests' GPUs have two names
+    ([*APART, "--device", "cuda:0,cpu,cuda:0", "--exact", "--schedule", "dep"], "cpu"),
+    (["--device", "cuda:0", "--exact", "--numerics", "cpu"], "cpu"),
+    (["--device", "cuda:0", "--numerics", "exact"], "exact"),
+])
+def test_exact_takes_what_all_workers_can(tmp_path, extra, numerics):
+    """Whose bits they are is seen by what they are equal to: logits of one worker with these numerics."""
+    def logits(name, *how):
+        done = sluice("logits", FIXTURE, "--ids", "3,17,41,5,90,11", "--kv-type", "f32", "--npy", tmp_path / name, *how, driver=FAKE)
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / name).read_bytes()
+    got, exact, cpu = logits("got", *extra), logits("exact", "--device", "cuda:1", "--numerics", "exact"), logits("cpu", "--exact")
+    assert exact != cpu
+    assert (got == exact, got == cpu) == (numerics == "exact", numerics == "cpu")
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_exact_is_of_the_kind_of_gpu_that_the_plan_names(tmp_path):
+    plan = tmp_path / "plan.json"
+    said = {"version": 1, "schedule": "ep", "workers": [{"roles": ["attention", "expert"], "device": "cuda:0"}],
+            "gpu": {"numerics": "exact", "kind": "NVIDIA H200, compute capability 9.0"}}
+    plan.write_text(json.dumps(said))
+    done = sluice(*RUN, "--plan", plan, driver=FAKE)
+    assert done.returncode != 0 and "cuda:0 is \"Emulated GPU 0, compute capability 9.0\"" in done.stderr, done.stderr
+    del said["gpu"]["kind"]
+    plan.write_text(json.dumps(said))
+    assert sluice(*RUN, "--plan", plan, driver=FAKE).returncode == 0
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef\n")
+    secret.chmod(0o600)
+    done = sluice("serve", FIXTURE, "--plan", plan, "--remote", "--port", 0, "--secret-file", secret, driver=FAKE)
+    assert done.returncode != 0 and "gpu.kind" in done.stderr, done.stderr
+    done = sluice(*RUN, *APART, "--device", "cuda:0,cuda:1,cuda:1", "--numerics", "exact", driver=FAKE)
+    assert done.returncode != 0 and 'cuda:0 is "Emulated GPU 0' in done.stderr and 'cuda:1 is "Emulated GPU 1' in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "fp8"])
 def test_kv_of_a_gpu_outlives_the_program(tmp_path, kv_type):
     """--kv-disk: pages leave one GPU's memory and come to another's, and to a CPU's."""

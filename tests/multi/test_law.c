@@ -21,6 +21,7 @@
 #include "format/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
+#include "stage/cuda.h"
 #include "stage/gang.h"
 #include "kernel/slots.h"
 
@@ -281,7 +282,9 @@ static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
 }
 
 static void set_devices(sl_plan *p) {
-    p->device.numerics = SL_NUMERICS_EXACT;
+    sl_err err;
+    p->device.numerics = SL_NUMERICS_AUTO; /* with one kind of GPU, known: exact */
+    if (sl_cuda_kind(0, p->device.gpu_kind, &err) != SL_OK) printf("FAILED %s\n", err.msg);
     for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = true;
 }
 

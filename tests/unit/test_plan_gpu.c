@@ -118,7 +118,7 @@ static void round_trip(void **state) {
     (void)state;
     made x = make(1, 2);
     sl_plan q = {0};
-    assert_int_equal(x.p.device.numerics, SL_NUMERICS_FAST);
+    assert_int_equal(x.p.device.numerics, SL_NUMERICS_AUTO);
     assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_CPU);
     char *text = sl_plan_print(&x.p);
     assert_null(strstr(text, "gpu"));
@@ -126,6 +126,7 @@ static void round_trip(void **state) {
     set(&x, SL_DEVICES_OF_EXPERTS, "cuda:1,cuda:7");
     x.p.device.gpu_memory = 40000000000;
     x.p.device.numerics = SL_NUMERICS_CPU;
+    strcpy(x.p.device.gpu_kind, "GPU of a kind, compute capability 9.0");
     text = sl_plan_print(&x.p);
     parse(text, &x.m, &q);
     for (uint32_t i = 0; i < 3; i++) {
@@ -135,8 +136,24 @@ static void round_trip(void **state) {
     }
     assert_int_equal(q.device.gpu_memory, 40000000000);
     assert_int_equal(q.device.numerics, SL_NUMERICS_CPU);
+    assert_string_equal(q.device.gpu_kind, x.p.device.gpu_kind);
     sl_free(text);
     sl_plan_free(&q);
+    sl_plan_free(&x.p);
+}
+
+/* Nobody said how sums are made: fast, or with `exact` what all workers together can. */
+static void numerics_left_out(void **state) {
+    (void)state;
+    made x = make(1, 1);
+    set(&x, SL_DEVICES_OF_ALL, "cuda:0");
+    assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_FAST);
+    x.p.exact = true; /* of a kind that nobody knows */
+    assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_CPU);
+    strcpy(x.p.device.gpu_kind, "some");
+    assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_EXACT);
+    set(&x, SL_DEVICES_OF_EXPERTS, "cpu");
+    assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_CPU);
     sl_plan_free(&x.p);
 }
 
@@ -171,6 +188,7 @@ static void plans_that_cannot_be(void **state) {
         {GPU ",\"gpu\":{\"memory\":-1}}", "memory"},
         {GPU ",\"gpu\":{\"bytes\":1}}", "bytes"},
         {GPU ",\"gpu\":{\"numerics\":\"exactly\"}}", "unknown: cpu, fast, exact"},
+        {GPU ",\"gpu\":{\"kind\":9}}", "kind"},
         {EP "},{\"roles\":[\"attention\",\"expert\"],\"device\":\"cuda:0\"}],\"gpu\":{\"numerics\":"
             "\"exact\"}}",
          "worker 0 is on the CPU"},
@@ -211,6 +229,7 @@ int main(void) {
         cmocka_unit_test(other_lists_are_refused),
         cmocka_unit_test(words_of_memory_and_numerics),
         cmocka_unit_test(round_trip),
+        cmocka_unit_test(numerics_left_out),
         cmocka_unit_test(plans_that_leave_something_out),
         cmocka_unit_test(plans_that_cannot_be),
         cmocka_unit_test(gangs_beside_a_gpu),

@@ -516,6 +516,18 @@ static sl_status check(const sl_device_opts *o, sl_err *err) {
                    o->device->index, what);
 }
 
+/* Numerics exact are the bits of the kind of GPU that the plan names. */
+static sl_status check_kind(const sl_cuda *c, const sl_device_spec *of, sl_err *err) {
+    char own[SL_GPU_KIND_BYTES];
+    if (of->numerics != SL_NUMERICS_EXACT || !of->gpu_kind[0]) return SL_OK;
+    sl_cuda_kind_text(sl_cuda_info_of(c), own);
+    if (strcmp(own, of->gpu_kind) == 0) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "cuda:%u is \"%s\", and the plan's numerics exact are the bits of \"%s\": all "
+                   "workers have one kind of GPU, or --numerics cpu",
+                   of->index, own, of->gpu_kind);
+}
+
 static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
     size_t page = sl_kv_page_bytes(d->base.spec), bytes;
     uint64_t at = 0;
@@ -587,6 +599,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     d->tick = o->tick;
     d->tick_ctx = o->ctx;
     st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
+    if (st == SL_OK) st = check_kind(d->c, o->device, err);
     d->memory =
         (sl_cuda_slabs){.c = d->c, .index = o->device->index, .limit = o->device->gpu_memory};
     for (uint32_t i = 0; st == SL_OK && i < MOST_CALLS; i++)
