@@ -9,8 +9,6 @@
 #include "stage/cuda/kernels/attention_pages.h"
 #include "stage/cuda/kernels/fast.h"
 
-#define LOG2E 1.44269504f
-
 /* A query's sums so far. */
 typedef struct whole {
     float max, sum;
@@ -28,7 +26,7 @@ SL_DEV void merge(whole *w, float max, float sum, float *before, float *now) {
 /* What a sum of values is multiplied with at the end. */
 SL_DEV float end_factor(whole w, const float *sink, uint32_t head) {
     if (!sink) return 1.0f / w.sum;
-    const float s = sink[head] * LOG2E, most = fmaxf(w.max, s);
+    const float s = sink[head] * SL_FAST_LOG2E, most = fmaxf(w.max, s);
     const float f = sl_exp2_fast(w.max - most);
     return f / fmaf(w.sum, f, sl_exp2_fast(s - most));
 }
@@ -149,7 +147,7 @@ SL_DEV void attend(const sl_exact_attn_args *x, uint32_t dim) {
     sl_fast_wait();
     sl_fast_let_next();
     const sl_k_attention_args *a = &x->of;
-    const float scale = a->scale * LOG2E;
+    const float scale = a->scale * SL_FAST_LOG2E;
     way y;
     y.x = x, y.b = queries_of_block(a), y.total = total;
     if (y.b.n == 0) return;
