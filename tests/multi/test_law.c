@@ -11,7 +11,7 @@
  * 72 workers. With `cuda`, workers drawn at random are on GPU 0, with numerics cpu, and nothing
  * that GPUs exclude is drawn: one process and one thread of the CPU stays the reference. With
  * `exact`, all workers are on it, with numerics exact, and so is the reference; one more model has
- * random weights and heads that the kernels of attention take. */
+ * heads that the kernels of attention take. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "rank_servers.h"
@@ -61,7 +61,7 @@ typedef struct outcome {
 } outcome;
 
 #define MANY_OF    "qwen3moe-tiny"
-#define WEIGHTLESS "heads-of-64" /* a folder beside this file */
+#define WIDE_HEADS "heads-of-64" /* a folder beside this file */
 
 static const struct {
     const char *name;
@@ -371,7 +371,6 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     o.plan.kv_type = kv_type;
     o.plan.threads = 1;
     o.plan.skew = skew;
-    o.plan.random_weights = strstr(folder, WEIGHTLESS) != NULL;
     if (of_gpu) set_devices(&o.plan);
     if (state) { /* a varied deployment; the reference keeps the defaults */
         o.plan.max_num_batched_tokens = 5 + (uint32_t)sl_rng_below(state, 60);
@@ -629,7 +628,7 @@ int main(int argc, char **argv) {
     closedir(dir);
     if (of_gpu) {
         char folder[4096];
-        snprintf(folder, sizeof folder, "%s/../multi/" WEIGHTLESS, argv[3]);
+        snprintf(folder, sizeof folder, "%s/../multi/" WIDE_HEADS, argv[3]);
         bad |= check_fixture(folder);
         fixtures++;
     }
