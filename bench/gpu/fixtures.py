@@ -46,10 +46,10 @@ def compare(o, model, types, folder):
         call(o.sluice, "logits", model, "--ids", IDS, "--npy", path, "--threads", 1, "--kv-type", kv, *extra)
         return numpy.load(path)
 
-    def how_far(kv):
+    def how_far(kv, numerics="fast"):
         # rows in bf16 choose other experts where two are nearly as good: nine positions in ten have to be near
-        cpu, fast = logits(kv=kv), logits("--device", o.device, "--numerics", "fast", kv=kv)
-        return float(numpy.quantile(numpy.max(abs(fast - cpu), axis=1), 0.9) / numpy.max(abs(cpu)))
+        cpu, own = logits(kv=kv), logits("--device", o.device, "--numerics", numerics, kv=kv)
+        return float(numpy.quantile(numpy.max(abs(own - cpu), axis=1), 0.9) / numpy.max(abs(cpu)))
 
     def ids(*extra):
         return json.loads(call(o.sluice, "run", model, "--ids", "3,17,41,5,29", "-n", 16, "--ignore-eos", "--temp", 0, "--json", *extra))["ids"]

@@ -52,6 +52,11 @@ typedef enum sl_numerics {
     SL_NUMERICS_AUTO = SL_NUMERICS_COUNT /* of a plan that says none: sl_plan_numerics decides */
 } sl_numerics;
 
+/* Whether a plan with `exact` and without numerics takes EXACT where it can, and not CPU. What no
+ * GPU has run nobody gets who does not ask: true once bench/gpu/lease.sh has passed fixtures, units
+ * and law with it. */
+#define SL_NUMERICS_EXACT_BY_ITSELF false
+
 /* What a kind of GPU is called: its name and its compute capability (sl_cuda_kind). */
 #define SL_GPU_KIND_BYTES 128u
 

@@ -216,7 +216,7 @@ static inline sl_numerics sl_plan_numerics(const sl_plan *p) {
     if (p->device.numerics != SL_NUMERICS_AUTO) return p->device.numerics;
     if (!p->exact) return SL_NUMERICS_FAST;
     const bool one_kind = gpus == p->n_workers && p->device.gpu_kind[0];
-    return one_kind ? SL_NUMERICS_EXACT : SL_NUMERICS_CPU;
+    return one_kind && SL_NUMERICS_EXACT_BY_ITSELF ? SL_NUMERICS_EXACT : SL_NUMERICS_CPU;
 }
 
 /* What AUTO is: f32 where a GPU has pages, or a model of a device nothing to round. */

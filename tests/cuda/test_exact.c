@@ -122,7 +122,8 @@ typedef struct seeing {
 
 static seeing drawn;
 
-static void draw_seeing(uint32_t dim, uint32_t kv_heads, uint32_t group, uint8_t sight) {
+static void draw_seeing(sl_kv_type type, uint32_t dim, uint32_t kv_heads, uint32_t group,
+                        uint8_t sight) {
     seeing *k = &drawn;
     memset(k, 0, sizeof *k);
     k->m.n_layers = 2;
@@ -132,6 +133,7 @@ static void draw_seeing(uint32_t dim, uint32_t kv_heads, uint32_t group, uint8_t
     k->m.n_kv_heads = kv_heads;
     k->m.n_heads = kv_heads * group;
     k->m.head_dim = dim;
+    k->m.kv_type = type;
     uint32_t *at = rt_order(2 * PAGES);
     for (uint32_t i = 0; i < 2 * PAGES; i++) k->list[i / PAGES][i % PAGES] = at[i];
     sl_free(at);
@@ -157,12 +159,13 @@ static void see(const sl_attn_args *all, uint32_t r, uint32_t n) {
 static void compare_seeing(bool sinks) {
     const sl_model_spec *m = &drawn.m;
     const uint32_t width = m->n_heads * m->head_dim, groups[] = {1, 9};
-    const size_t page = sl_kv_page_bytes(m) / sizeof(float), n = 2 * PAGES * page;
+    const size_t n = sl_kv_page_bytes(m) / sl_kv_row_bytes(m) * 2 * PAGES * m->head_dim;
     const size_t all = (size_t)SEEN * width;
-    float *pool = kt_floats(n), *q = kt_floats(all), *want = kt_floats(all), *got = kt_floats(all);
+    float *x = kt_floats(n), *q = kt_floats(all), *want = kt_floats(all), *got = kt_floats(all);
     float *sink = kt_floats(m->n_heads);
-    for (size_t i = 0; i < n; i++) pool[i] = (float)kt_bits() * 0x1p-31f - 1;
+    for (size_t i = 0; i < n; i++) x[i] = (float)kt_bits() * 0x1p-31f - 1;
     for (size_t i = 0; i < all; i++) q[i] = (float)kt_bits() * 0x1p-30f - 2;
+    uint8_t *pool = rt_pages(m, 2 * PAGES, x);
     sl_attn_args a = {.m = m,
                       .layer = 1,
                       .n_rows = SEEN,
@@ -179,7 +182,7 @@ static void compare_seeing(bool sinks) {
     for (uint32_t i = 0; i < 2; i++) rt_poison(&sights, drawn.list[i], pool);
     sl_attention(&rt_host, &a);
     a.q = rt_in(q, all * sizeof *q);
-    a.kv.base = rt_in(pool, n * sizeof *pool);
+    a.kv.base = rt_in(pool, 2 * PAGES * sl_kv_page_bytes(m));
     if (sinks) a.sink = rt_in(sink, m->n_heads * sizeof *sink);
     a.o = rt_in(got, all * sizeof *got);
     see(&a, 0, SEEN);
@@ -192,6 +195,7 @@ static void compare_seeing(bool sinks) {
         rt_same_values("attention", want, got, all);
     }
     sl_free(pool);
+    sl_free(x);
     sl_free(q);
     sl_free(want);
     sl_free(got);
@@ -201,12 +205,16 @@ static void compare_seeing(bool sinks) {
 
 static void attention(void **state) {
     (void)state;
-    draw_seeing(128, 1, 1 + kt_below(4), (uint8_t)kt_below(3));
+    const uint32_t first = kt_below(SL_KV_TYPES);
+    draw_seeing(SL_KV_F32, 128, 1, 1 + kt_below(4), (uint8_t)kt_below(3));
     compare_seeing(true);
-    draw_seeing(64, 1, 9, SL_SIGHT_ALL);
+    draw_seeing((sl_kv_type)first, 64, 1, 9, SL_SIGHT_ALL);
     compare_seeing(false);
-    draw_seeing(64, 12, 1, SL_SIGHT_ALL); /* all at once make enough blocks, a few do not */
-    compare_seeing(true);
+    for (uint32_t t = 1; t < SL_KV_TYPES;
+         t += 2) { /* all at once make enough blocks, a few do not */
+        draw_seeing((sl_kv_type)((first + t) % SL_KV_TYPES), 64, 8, 1, SL_SIGHT_ALL);
+        compare_seeing(true);
+    }
 }
 
 static int open_exact(void **state) {

@@ -171,8 +171,8 @@ FAKE_GPU = SLUICE.parent / "tests" / "libsluice-fake-cuda.so"  # the tests' driv
 
 @pytest.mark.skipif(not FAKE_GPU.exists(), reason="no driver of the tests beside the program")
 def test_worker_on_a_gpu_killed():
-    """With numerics exact, which `--exact` takes here, a request that is computed again has the same tokens: its prompt then is what it had decoded."""
-    server = served.Server(FIXTURE, "--exact", "--attention", "1", "--experts", "1", "--device", "cuda:0", "--ctx", "128",
+    """With numerics exact a request that is computed again has the same tokens: its prompt then is what it had decoded."""
+    server = served.Server(FIXTURE, "--exact", "--attention", "1", "--experts", "1", "--device", "cuda:0", "--numerics", "exact", "--ctx", "128",
                            environment={**os.environ, "SLUICE_CUDA_DRIVER": str(FAKE_GPU)})
     assert json.loads(server.request("GET", "/version").read())["numerics"] == "exact"
     fields = {"max_tokens": 24, "logprobs": 2}

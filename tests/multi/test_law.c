@@ -283,7 +283,7 @@ static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
 
 static void set_devices(sl_plan *p) {
     sl_err err;
-    p->device.numerics = SL_NUMERICS_AUTO; /* with one kind of GPU, known: exact */
+    p->device.numerics = SL_NUMERICS_EXACT;
     if (sl_cuda_kind(0, p->device.gpu_kind, &err) != SL_OK) printf("FAILED %s\n", err.msg);
     for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = true;
 }

@@ -336,9 +336,9 @@ static bool part_room(sl_cuda *c, const sl_attn_args *a, sl_exact_attn_args *k) 
 
 void sl_cuda_exact_attention(sl_cuda *c, const sl_attn_args *a) {
     const sl_model_spec *m = a->m;
-    const bool half = m->head_dim == 64;
-    const attn_form f = {half ? SL_CUDA_sl_k_exact_attn_64 : SL_CUDA_sl_k_exact_attn_128,
-                         EXACT_THREADS, EXACT_QUERIES, 128, true};
+    static const sl_cuda_kernel_id kernel[SL_KV_TYPES][2] = {SL_CUDA_OF_KV_TYPES(sl_k_exact_attn)};
+    const attn_form f = {kernel[m->kv_type][m->head_dim == 128], EXACT_THREADS, EXACT_QUERIES, 128,
+                         true};
     sl_exact_attn_args k = {.of = args_of(a)};
     size_t pages;
     measure_runs(a, &pages);

@@ -1,40 +1,45 @@
 /* A page of keys and values for a block of 128 queries, 16 a warp, as tensor cores multiply it in
- * bf16: on its way in registers, in shared memory, and the two products with it. */
+ * 16 bits (fast_kv.h): on its way in registers, in shared memory, and the two products with it.
+ * `type` and `dim` are constants everywhere. */
 #ifndef SL_STAGE_CUDA_ATTENTION_PAGES_H
 #define SL_STAGE_CUDA_ATTENTION_PAGES_H
 
 #include "stage/cuda/kernels/attention_block.h"
+#include "stage/cuda/kernels/fast_kv.h"
 
 #define DIM     128u /* at most */
 #define THREADS SL_CUDA_ATTN_PROMPT_THREADS
 #define WARPS   (THREADS / SL_WARP)
 #define APART   (DIM + 8u) /* values between rows in shared memory: 8 rows lie in different banks */
 
-/* A page on its way: this thread's values, 4 at a time, of keys and of values. */
+/* A page on its way: this thread's pieces of keys and of values. */
 typedef struct page_part {
-    float4 k[PAGE * DIM / 4 / THREADS], v[PAGE * DIM / 4 / THREADS];
+    uint4 k[PAGE * DIM / 4 / THREADS], v[PAGE * DIM / 4 / THREADS];
 } page_part;
 
 /* Rows that nobody sees are zeros: what lies there may be no number. */
-SL_DEV void fetch(const block_queries *b, const float *k, const float *v, uint32_t base,
-                  uint32_t dim, page_part *p) {
+SL_DEV void fetch(uint32_t type, const block_queries *b, const uint8_t *k, const uint8_t *v,
+                  uint32_t base, uint32_t dim, page_part *p) {
+    const uint32_t each = sl_fast_kv_piece(type);
+    const size_t row = sl_kv_part_bytes((sl_kv_type)type, dim);
     SL_UNROLL
-    for (uint32_t i = 0; i < PAGE * dim / 4 / THREADS; i++) {
-        const uint32_t at = 4 * (i * THREADS + threadIdx.x), position = base + at / dim;
+    for (uint32_t i = 0; i < PAGE * dim / each / THREADS; i++) {
+        const uint32_t at = each * (i * THREADS + threadIdx.x), position = base + at / dim;
         const bool there = position >= b->walk.from && position <= b->walk.to;
-        p->k[i] = there ? *(const float4 *)(k + at) : make_float4(0, 0, 0, 0);
-        p->v[i] = there ? *(const float4 *)(v + at) : make_float4(0, 0, 0, 0);
+        p->k[i] = p->v[i] = make_uint4(0, 0, 0, 0);
+        if (!there) continue;
+        p->k[i] = sl_fast_kv_load(type, k + at / dim * row, at % dim);
+        p->v[i] = sl_fast_kv_load(type, v + at / dim * row, at % dim);
     }
 }
 
-SL_DEV void put(const page_part *p, uint32_t dim, uint16_t *k, uint16_t *v) {
+SL_DEV void put(uint32_t type, const page_part *p, uint32_t dim, uint16_t *k, uint16_t *v) {
+    const uint32_t each = sl_fast_kv_piece(type);
     SL_UNROLL
-    for (uint32_t i = 0; i < PAGE * dim / 4 / THREADS; i++) {
-        const uint32_t at = 4 * (i * THREADS + threadIdx.x), to = at / dim * APART + at % dim;
-        *(uint2 *)(k + to) =
-            make_uint2(sl_pack_bf16(p->k[i].x, p->k[i].y), sl_pack_bf16(p->k[i].z, p->k[i].w));
-        *(uint2 *)(v + to) =
-            make_uint2(sl_pack_bf16(p->v[i].x, p->v[i].y), sl_pack_bf16(p->v[i].z, p->v[i].w));
+    for (uint32_t i = 0; i < PAGE * dim / each / THREADS; i++) {
+        const uint32_t at = each * (i * THREADS + threadIdx.x), to = at / dim * APART + at % dim;
+        sl_fast_kv_put(type, p->k[i], k + to);
+        sl_fast_kv_put(type, p->v[i], v + to);
     }
 }
 
@@ -44,7 +49,7 @@ typedef struct two_queries {
     float max[2], sum[2];
 } two_queries;
 
-SL_DEV void begin(const sl_k_attention_args *a, const block_queries *b, uint32_t dim,
+SL_DEV void begin(uint32_t type, const sl_k_attention_args *a, const block_queries *b, uint32_t dim,
                   two_queries *w, uint32_t q[DIM / 16][4]) {
     const uint32_t t = sl_lane() % 4;
     SL_UNROLL
@@ -63,15 +68,15 @@ SL_DEV void begin(const sl_k_attention_args *a, const block_queries *b, uint32_t
         for (uint32_t c = 0; c < dim / 16; c++) {
             const float2 x = there ? *(const float2 *)(from + 16 * c) : make_float2(0, 0);
             const float2 y = there ? *(const float2 *)(from + 16 * c + 8) : make_float2(0, 0);
-            q[c][i] = sl_pack_bf16(x.x, x.y);
-            q[c][i + 2] = sl_pack_bf16(y.x, y.y);
+            q[c][i] = sl_fast_kv_query(type, x.x, x.y);
+            q[c][i + 2] = sl_fast_kv_query(type, y.x, y.y);
         }
     }
 }
 
 /* s[n]: of keys 8n + 2t and one more, queries g and g + 8. */
-SL_DEV void page_scores(const uint16_t *k, const uint32_t q[DIM / 16][4], uint32_t dim,
-                        float s[4][4]) {
+SL_DEV void page_scores(uint32_t type, const uint16_t *k, const uint32_t q[DIM / 16][4],
+                        uint32_t dim, float s[4][4]) {
     const uint32_t matrix = sl_lane() / 8, row = sl_lane() % 8;
     SL_UNROLL
     for (uint32_t n = 0; n < 4; n++) {
@@ -84,8 +89,8 @@ SL_DEV void page_scores(const uint16_t *k, const uint32_t q[DIM / 16][4], uint32
         for (uint32_t n = 0; n < 4; n += 2) {
             uint32_t b[4];
             sl_ldmatrix_x4(b, k + (8 * (n + matrix / 2) + row) * APART + 16 * c + 8 * (matrix % 2));
-            sl_mma_m16n8k16_bf16(s[n], q[c], b);
-            sl_mma_m16n8k16_bf16(s[n + 1], q[c], b + 2);
+            sl_fast_kv_mma(type, s[n], q[c], b);
+            sl_fast_kv_mma(type, s[n + 1], q[c], b + 2);
         }
     }
 }
@@ -96,21 +101,22 @@ SL_DEV float max_of_four(float v) {
 }
 
 /* o[n]: columns 8n + 2t and one more, queries g and g + 8. */
-SL_DEV void page_values(const uint16_t *v, const float s[4][4], uint32_t dim, float o[DIM / 8][4]) {
+SL_DEV void page_values(uint32_t type, const uint16_t *v, const float s[4][4], uint32_t dim,
+                        float o[DIM / 8][4]) {
     const uint32_t matrix = sl_lane() / 8, row = sl_lane() % 8;
     SL_UNROLL
     for (uint32_t j = 0; j < 2; j++) {
-        const uint32_t p[4] = {sl_pack_bf16(s[2 * j][0], s[2 * j][1]),
-                               sl_pack_bf16(s[2 * j][2], s[2 * j][3]),
-                               sl_pack_bf16(s[2 * j + 1][0], s[2 * j + 1][1]),
-                               sl_pack_bf16(s[2 * j + 1][2], s[2 * j + 1][3])};
+        const uint32_t p[4] = {sl_fast_kv_pack(type, s[2 * j][0], s[2 * j][1]),
+                               sl_fast_kv_pack(type, s[2 * j][2], s[2 * j][3]),
+                               sl_fast_kv_pack(type, s[2 * j + 1][0], s[2 * j + 1][1]),
+                               sl_fast_kv_pack(type, s[2 * j + 1][2], s[2 * j + 1][3])};
         SL_UNROLL
         for (uint32_t n = 0; n < dim / 8; n += 2) {
             uint32_t b[4];
             sl_ldmatrix_x4_trans(b, v + (16 * j + 8 * (matrix % 2) + row) * APART +
                                         8 * (n + matrix / 2));
-            sl_mma_m16n8k16_bf16(o[n], p, b);
-            sl_mma_m16n8k16_bf16(o[n + 1], p, b + 2);
+            sl_fast_kv_mma(type, o[n], p, b);
+            sl_fast_kv_mma(type, o[n + 1], p, b + 2);
         }
     }
 }

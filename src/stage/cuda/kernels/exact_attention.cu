@@ -1,10 +1,10 @@
 /* Attention of numerics exact: one arithmetic for rows of prompts and single rows, products on
- * tensor cores in bf16, sums in f32. Positions are cut into parts of 256, aligned to absolute
- * positions. In a part pages go one after another, as docs/numbers.md says; what parts make is
- * merged in their order, by the block that walked them all, or by another kernel where each had a
- * block of its own: the same numbers either way. A block takes 128 queries, rows times the query
- * heads of a kv head; who is beside a query changes nothing, since what it does not see has weight
- * zero. Compiled without contraction of products and sums. */
+ * tensor cores in bf16 or f16 (fast_kv.h), sums in f32. Positions are cut into parts of 256,
+ * aligned to absolute positions. In a part pages go one after another, as docs/numbers.md says;
+ * what parts make is merged in their order, by the block that walked them all, or by another kernel
+ * where each had a block of its own: the same numbers either way. A block takes 128 queries, rows
+ * times the query heads of a kv head; who is beside a query changes nothing, since what it does not
+ * see has weight zero. Compiled without contraction of products and sums. */
 #include "stage/cuda/kernels/args_exact_attention.h"
 #include "stage/cuda/kernels/attention_pages.h"
 #include "stage/cuda/kernels/fast.h"
@@ -140,7 +140,7 @@ SL_DEV void end_all(const way *y, uint32_t dim) {
     }
 }
 
-SL_DEV void attend(const sl_exact_attn_args *x, uint32_t dim) {
+SL_DEV void attend(uint32_t type, const sl_exact_attn_args *x, uint32_t dim) {
     SL_SHARED(uint16_t, keys, PAGE * APART);
     SL_SHARED(uint16_t, values, PAGE * APART);
     SL_DYNAMIC(float, total);
@@ -151,15 +151,15 @@ SL_DEV void attend(const sl_exact_attn_args *x, uint32_t dim) {
     way y;
     y.x = x, y.b = queries_of_block(a), y.total = total;
     if (y.b.n == 0) return;
-    const float *const k = a->k + y.b.kv_head * a->head_floats;
-    const float *const v = a->v + y.b.kv_head * a->head_floats;
+    const uint8_t *const k = a->k + y.b.kv_head * a->head_bytes;
+    const uint8_t *const v = a->v + y.b.kv_head * a->head_bytes;
     uint32_t q[DIM / 16][4];
     float o[DIM / 8][4];
     page_part part;
     page_numbers numbers = first_numbers(a, &y.b);
     size_t at = page_at(a, &y.b, 0, &numbers);
-    fetch(&y.b, k + at, v + at, y.b.walk.first * PAGE, dim, &part);
-    begin(a, &y.b, dim, &y.w, q);
+    fetch(type, &y.b, k + at, v + at, y.b.walk.first * PAGE, dim, &part);
+    begin(type, a, &y.b, dim, &y.w, q);
     SL_UNROLL
     for (uint32_t i = 0; i < 2; i++) y.all[i].max = -INFINITY, y.all[i].sum = 0;
     for (uint32_t i = 0; !x->slot && i < dim / 2; i++) total[i * THREADS + threadIdx.x] = 0;
@@ -173,20 +173,20 @@ SL_DEV void attend(const sl_exact_attn_args *x, uint32_t dim) {
         const bool even = base >= y.b.walk.even_from && base + PAGE - 1 <= y.b.walk.even_to;
         float s[4][4], factor[2];
         __syncthreads(); /* the page before has been read */
-        put(&part, dim, keys, values);
+        put(type, &part, dim, keys, values);
         __syncthreads();
         if (g < y.b.walk.last) {
             at = page_at(a, &y.b, g + 1 - y.b.walk.first, &numbers);
-            fetch(&y.b, k + at, v + at, base + PAGE, dim, &part);
+            fetch(type, &y.b, k + at, v + at, base + PAGE, dim, &part);
         }
-        page_scores(keys, q, dim, s);
+        page_scores(type, keys, q, dim, s);
         exact_weights(scale, base, even, &y.w, s, factor);
         SL_UNROLL
         for (uint32_t n = 0; n < dim / 8; n++) {
             SL_UNROLL
             for (uint32_t j = 0; j < 4; j++) o[n][j] *= factor[j / 2];
         }
-        page_values(values, s, dim, o);
+        page_values(type, values, s, dim, o);
         if ((g + 1) % SL_EXACT_ATTN_PAGES == 0 || g == y.b.walk.last)
             end_part(&y, dim, g / SL_EXACT_ATTN_PAGES, o);
     }
@@ -194,11 +194,43 @@ SL_DEV void attend(const sl_exact_attn_args *x, uint32_t dim) {
 }
 
 SL_KERNEL_BOUNDS(sl_k_exact_attn_64, sl_exact_attn_args, 256, 1) {
-    attend(&a, 64);
+    attend(SL_KV_F32, &a, 64);
 }
 
 SL_KERNEL_BOUNDS(sl_k_exact_attn_128, sl_exact_attn_args, 256, 1) {
-    attend(&a, 128);
+    attend(SL_KV_F32, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_f16_64, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_F16, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_f16_128, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_F16, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_bf16_64, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_BF16, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_bf16_128, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_BF16, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_q8_0_64, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_Q8_0, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_q8_0_128, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_Q8_0, &a, 128);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_fp8_64, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_FP8, &a, 64);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_attn_fp8_128, sl_exact_attn_args, 256, 1) {
+    attend(SL_KV_FP8, &a, 128);
 }
 
 /* Parts of row blockIdx.x, in their order: a head a warp, so many columns a lane. */
