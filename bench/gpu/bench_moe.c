@@ -1,5 +1,5 @@
-/* Routed experts of a MoE layer on one GPU, numerics fast: time per layer against the ceilings that
- * are measured in the same run.
+/* Routed experts of a MoE layer on one GPU, numerics fast and exact: time per layer against the
+ * ceilings that are measured in the same run.
  *
  *   bench_moe [--rows 1,8,64,512,4096] [--layers 4] [--ways auto,...] [--repeats 50]
  * [--no-ceilings]
@@ -23,7 +23,8 @@
 extern const uint8_t bench_image_bench[], bench_image_experts[], bench_image_tiles[],
     bench_image_small[], bench_image_big[], bench_image_sort[], bench_image_vec[];
 static const uint8_t *const images[] = {bench_image_bench, bench_image_experts, bench_image_tiles,
-                                        bench_image_small, bench_image_big,     bench_image_sort,  bench_image_vec};
+                                        bench_image_small, bench_image_big,     bench_image_sort,
+                                        bench_image_vec};
 
 #define MOST_LAYERS 64
 #define ROUTINGS    4 /* different routings of each layer, one behind another in a graph */
@@ -56,7 +57,8 @@ typedef struct bench {
     float *host_x;
 } bench;
 
-static const char *const way_name[] = {"auto", "stream", "tiles", "small", "big", "vec", "ring"};
+static const char *const way_name[] = {"auto", "stream", "tiles", "small",
+                                        "big",  "vec",    "ring",  "exact"};
 
 /* ------------------------------------------------------------------ launches */
 
@@ -207,7 +209,9 @@ static void make_data(bench *t) {
     t->x = gpu_alloc(values * 4);
     t->y = gpu_alloc(values * 4);
     gpu_put(t->x, t->host_x, values * 4);
-    const size_t room = sl_fast_scratch_bytes(s->d, s->f, s->experts, most, most * s->k);
+    const size_t exact = sl_fast_exact_bytes(s->d, s->f, s->experts, most, most * s->k);
+    size_t room = sl_fast_scratch_bytes(s->d, s->f, s->experts, most, most * s->k);
+    if (exact > room) room = exact;
     t->scratch = gpu_alloc(room);
     gpu_set(t->scratch, 0, SL_FAST_ZEROED);
     gpu_set(t->scratch + SL_FAST_ZEROED, 0xff, room - SL_FAST_ZEROED);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Logits of every fixture on a GPU beside the CPU's: the same bits with numerics cpu, how far with fast.
+"""Logits of every fixture on a GPU beside the CPU's: the same bits with numerics cpu, how far with fast; with exact how far, and
+the same bits of a prompt as one chunk, in chunks of 7 and of 20, row by row, and over three workers.
 
     fixtures.py --sluice FILE --golden FOLDER [--device cuda:0] [--only TEXT]
 
-A line each; exit status 1: bits of numerics cpu differ, or a run failed. Greedy ids with fast are compared, too. KV pages are f32, and
+A line each; exit status 1: bits of numerics cpu or exact differ, or a run failed. Greedy ids with fast are compared, too. KV pages are f32, and
 another type that fixtures take turns with; --types: all of them at every fixture."""
 import argparse
 import concurrent.futures
@@ -45,10 +46,10 @@ def compare(o, model, types, folder):
         call(o.sluice, "logits", model, "--ids", IDS, "--npy", path, "--threads", 1, "--kv-type", kv, *extra)
         return numpy.load(path)
 
-    def how_far(kv):
+    def how_far(kv, numerics="fast"):
         # rows in bf16 choose other experts where two are nearly as good: nine positions in ten have to be near
-        cpu, fast = logits(kv=kv), logits("--device", o.device, "--numerics", "fast", kv=kv)
-        return float(numpy.quantile(numpy.max(abs(fast - cpu), axis=1), 0.9) / numpy.max(abs(cpu)))
+        cpu, own = logits(kv=kv), logits("--device", o.device, "--numerics", numerics, kv=kv)
+        return float(numpy.quantile(numpy.max(abs(own - cpu), axis=1), 0.9) / numpy.max(abs(cpu)))
 
     def ids(*extra):
         return json.loads(call(o.sluice, "run", model, "--ids", "3,17,41,5,29", "-n", 16, "--ignore-eos", "--temp", 0, "--json", *extra))["ids"]
@@ -60,11 +61,20 @@ def compare(o, model, types, folder):
             at = numpy.argwhere(cpu != gpu)
             return False, None, (f"FAILED: {' '.join(how) or 'plain'}, KV {kv}: {len(at)} of {cpu.size} logits differ, first at {at[0].tolist() if len(at) else 'NaN'}, "
                                  f"by {numpy.nanmax(abs(cpu - gpu)):.3g} of {numpy.nanmax(abs(cpu)):.3g}")
+    exact = ["--device", o.device, "--numerics", "exact", "--exact"]
+    cut = [[f"--max-num-batched-tokens={n}"] for n in (1, 7, 20)] + [["--attention", 1, "--experts", 2, "--schedule", "dep"]]
+    for kv in ["f32", *types]:
+        whole = logits(*exact, kv=kv)
+        for how in cut if kv == "f32" else cut[:1]:
+            part = logits(*exact, *how, kv=kv)
+            if not numpy.array_equal(whole.view(numpy.uint32), part.view(numpy.uint32)):
+                return False, None, f"FAILED: exact {how}, KV {kv}: {numpy.sum(whole != part)} of {whole.size} logits differ by up to {numpy.nanmax(abs(whole - part)):.3g}"
     off = {kv: how_far(kv) for kv in ["f32", *types]}
+    own = how_far("f32", "exact")
     greedy = ids("--kv-type", "f32") == ids("--device", o.device, "--numerics", "fast", "--kv-type", "f32")
     far = ", ".join(f"{value:.2e} ({kv})" for kv, value in off.items())
-    worst = float(numpy.max([value if kv != "fp8" else value * MOST_OFF / MOST_OFF_FP8 for kv, value in off.items()]))
-    return True, worst, (f"numerics cpu the same bits; fast within {far} of the largest in nine positions of ten, "
+    worst = float(numpy.max([own, *(value if kv != "fp8" else value * MOST_OFF / MOST_OFF_FP8 for kv, value in off.items())]))
+    return True, worst, (f"numerics cpu the same bits, exact its own; fast within {far} and exact within {own:.2e} of the largest in nine positions of ten, "
                          f"greedy ids {'the same' if greedy else 'differ'}")
 
 
@@ -96,7 +106,7 @@ def main():
                 bad.append(model.name)
             if off is not None:
                 worst = max(worst, off) if off == off else float("nan")
-    print(f"figure: {same} of {len(chosen)} fixtures have the CPU's bits, fast within {worst:.2e}")
+    print(f"figure: {same} of {len(chosen)} fixtures have the CPU's bits and exact's, fast and exact within {worst:.2e}")
     if bad:
         print(f"figure: FAILED {', '.join(bad)}")
     return bool(bad) or not chosen

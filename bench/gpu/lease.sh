@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe attention types decode mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe attention types decode exact mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe attention types decode mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe attention types decode exact mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -25,11 +25,12 @@ limit_of() {
     smoke) echo 60 ;;
     fixtures) echo 150 ;;
     units) echo 150 ;;
-    law) echo 120 ;;
+    law) echo 160 ;;
     moe) echo 120 ;;
     attention) echo 60 ;;
     types) echo 60 ;;
     decode) echo 240 ;;
+    exact) echo 150 ;;
     mixed) echo 150 ;;
     ceilings) echo 60 ;;
     sanitizer) echo 180 ;;
@@ -102,9 +103,13 @@ step_units() {
 }
 
 step_law() {
-    "$work/pack/bin/test_law" loop "$work/pack/bin/sluice" "$golden" 1 "${LEASE_LAW:-8}" cuda | tail -40
-    local rc=${PIPESTATUS[0]}
-    figure "law: exit status $rc"
+    local rc=0 how
+    for how in cuda exact; do
+        timeout 75 "$work/pack/bin/test_law" loop "$work/pack/bin/sluice" "$golden" 1 "${LEASE_LAW:-8}" $how | tail -40
+        local st=${PIPESTATUS[0]}
+        figure "law of $how: exit status $st"
+        [ "$st" = 0 ] || rc=$st
+    done
     return "$rc"
 }
 
@@ -155,6 +160,16 @@ step_decode() {
     bench one --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
     bench batch64 --device "$device" --reps 2 --n-prompt 512 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
     bench batch16 --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+    return $rc
+}
+
+# What the same bits for every batch cost: beside `decode`.
+step_exact() {
+    local rc=0
+    set -- --device "$device" --numerics exact --exact
+    bench exact-one "$@" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
+    bench exact-batch64 "$@" --reps 1 --n-prompt 0 --n-gen 32 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
+    bench exact-batch16 "$@" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
     return $rc
 }
 

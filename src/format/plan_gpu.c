@@ -19,11 +19,7 @@ static const char *const numerics_names[SL_NUMERICS_COUNT] = {"cpu", "fast", "ex
 
 sl_status sl_numerics_parse(const char *name, sl_numerics *out, sl_err *err) {
     size_t i;
-    if (strcmp(name, numerics_names[SL_NUMERICS_EXACT]) == 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "numerics exact: one arithmetic of a kind of GPU is not built yet; cpu has "
-                       "the same bits for every batch");
-    sl_status st = sl_name_parse("numerics", numerics_names, SL_NUMERICS_EXACT, name, &i, err);
+    sl_status st = sl_name_parse("numerics", numerics_names, SL_NUMERICS_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_numerics)i;
     return st;
 }
@@ -82,6 +78,7 @@ void sl_plan_set_emulated(const sl_device_spec *d, sl_plan *p) {
     p->device = *d;
     p->device.gpu_memory = was.gpu_memory;
     p->device.numerics = was.numerics;
+    memcpy(p->device.gpu_kind, was.gpu_kind, sizeof was.gpu_kind);
     for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = false;
 }
 
@@ -137,11 +134,22 @@ sl_status sl_gpu_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
     return st;
 }
 
+static sl_status kind_from_json(sl_json gpu, const char *key, sl_plan *p, sl_err *err) {
+    const char *kind = "";
+    sl_status st = sl_json_string(gpu, key, SL_JSON_OPTIONAL, &kind, err);
+    if (st != SL_OK) return st;
+    if (strlen(kind) >= SL_GPU_KIND_BYTES)
+        return sl_json_fail(gpu, key, err, SL_ERR_LIMIT, "a kind of GPU of more than %u bytes",
+                            SL_GPU_KIND_BYTES - 1);
+    strncpy(p->device.gpu_kind, kind, sizeof p->device.gpu_kind - 1);
+    return SL_OK;
+}
+
 sl_status sl_gpus_from_json(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"memory", "numerics"};
+    static const char *const keys[] = {"memory", "numerics", "kind"};
     const char *numerics = NULL;
     sl_json gpu = {0};
-    p->device.numerics = p->exact ? SL_NUMERICS_CPU : SL_NUMERICS_FAST;
+    p->device.numerics = SL_NUMERICS_AUTO;
     sl_status st = sl_json_object(v, "gpu", SL_JSON_OPTIONAL, &gpu, err);
     if (st != SL_OK || !gpu.value) return st;
     st = sl_json_only(gpu, keys, SL_LEN(keys), err);
@@ -151,7 +159,7 @@ sl_status sl_gpus_from_json(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_string(gpu, keys[1], SL_JSON_OPTIONAL, &numerics, err);
     if (st == SL_OK && numerics)
         st = sl_json_says(gpu, keys[1], sl_numerics_parse(numerics, &p->device.numerics, err), err);
-    return st;
+    return st == SL_OK ? kind_from_json(gpu, keys[2], p, err) : st;
 }
 
 void sl_gpu_print_worker(const sl_plan *p, uint32_t id, json_t *row) {
@@ -162,8 +170,11 @@ void sl_gpu_print_worker(const sl_plan *p, uint32_t id, json_t *row) {
 }
 
 json_t *sl_gpus_json(const sl_plan *p) {
-    return json_pack("{s:I, s:s}", "memory", (json_int_t)p->device.gpu_memory, "numerics",
-                     sl_numerics_name(p->device.numerics));
+    json_t *gpu = json_pack("{s:I}", "memory", (json_int_t)p->device.gpu_memory);
+    if (p->device.numerics != SL_NUMERICS_AUTO)
+        json_object_set_new(gpu, "numerics", json_string(sl_numerics_name(p->device.numerics)));
+    if (p->device.gpu_kind[0]) json_object_set_new(gpu, "kind", json_string(p->device.gpu_kind));
+    return gpu;
 }
 
 /* ---- what excludes what ---- */
@@ -196,10 +207,16 @@ sl_status sl_gpus_check(const sl_plan *p, sl_err *err) {
                        "plan: activations %s (--activations) are the CPU's alone, with a GPU "
                        "they are int8 or f32",
                        sl_activations_names[p->activations]);
-    if (p->exact && p->device.numerics != SL_NUMERICS_CPU)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: exact with numerics %s: their bits depend on the batch; exact wants "
-                       "numerics cpu (--numerics)",
-                       sl_numerics_name(p->device.numerics));
+    if (p->exact && p->device.numerics == SL_NUMERICS_FAST)
+        return sl_fail(
+            err, SL_ERR_ARG,
+            "plan: exact with numerics fast: their bits depend on the batch; exact wants "
+            "numerics exact or cpu (--numerics)");
+    for (uint32_t i = 0; p->device.numerics == SL_NUMERICS_EXACT && i < p->n_workers; i++)
+        if (!sl_plan_on_gpu(p, i))
+            return sl_fail(err, SL_ERR_ARG,
+                           "plan: numerics exact are the bits of one kind of GPU, and worker %u is "
+                           "on the CPU: cpu has the same bits on both (--numerics)",
+                           i);
     return SL_OK;
 }

@@ -1,7 +1,8 @@
 /* Which workers of a plan are on GPUs, in text and JSON, and what cannot be together with that.
  *
  *   "workers": [{"roles": ["attention"], "device": "cuda:0"}, {"roles": ["expert"]}]
- *   "gpu": {"memory": 40000000000, "numerics": "fast"}
+ *   "gpu": {"memory": 40000000000, "numerics": "exact", "kind": "NVIDIA H200, compute
+ * capability 9.0"}
  *
  * "gpu" is of all workers that are on one. Left out: as much memory as is free, and numerics fast,
  * or cpu where the plan is exact. Thread: any. */

@@ -125,7 +125,7 @@ static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *
     if (!p->worker) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n_workers);
     for (uint32_t i = 0; i < n_workers; i++) p->worker[i] = (sl_plan_worker){.id = i, .cpu = -1};
     p->device.time_scale = 1;
-    p->device.numerics = SL_NUMERICS_FAST;
+    p->device.numerics = SL_NUMERICS_AUTO;
     set_default_limits(m, p);
     return SL_OK;
 }

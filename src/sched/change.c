@@ -34,6 +34,7 @@
     X(has_costs)                                                                                   \
     X(device.kind)                                                                                 \
     X(device.numerics)                                                                             \
+    X(device.gpu_kind)                                                                             \
     X(device.gpu_memory)                                                                           \
     X(random_weights)                                                                              \
     X(skew.on)

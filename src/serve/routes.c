@@ -86,7 +86,9 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
 static enum MHD_Result answer_version(sl_call *call, const char *rest) {
     (void)rest;
     sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"version\":\"%s\"}", sl_version());
+    sl_jbuf_fmt(&b, "{\"version\":\"%s\",\"numerics\":", sl_version());
+    sl_jbuf_cstring(&b, call->server->numerics);
+    sl_jbuf_put(&b, "}", 1);
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "format/plan_gpu.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -322,6 +323,7 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     s->created = sl_wall_s();
     s->o.plan = NULL;
     if (o->plan) s->max_num_seqs = o->plan->max_num_seqs;
+    if (o->plan) s->numerics = sl_numerics_name(sl_plan_numerics(o->plan));
     s->fim = sl_fim_of(o->tokenizer);
     s->limits.fills = s->fim.name != NULL;
     s->max_text_bytes = longest_text(o->tokenizer, s->o.context);

@@ -275,6 +275,7 @@ struct sl_server {
     uint16_t port;
     uint64_t created;                       /* seconds since 1970 */
     char fingerprint[SL_FINGERPRINT_BYTES]; /* "": of no plan */
+    const char *numerics;                   /* its name; NULL: of no plan */
     sl_answer_style style;                  /* how chats answer */
     sl_fim fim;                             /* how gaps are filled */
     atomic_bool told_tools;                 /* that its template shows none is in the log */

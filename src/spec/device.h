@@ -47,9 +47,18 @@ typedef enum sl_device_kind {
 typedef enum sl_numerics {
     SL_NUMERICS_CPU,   /* those of the CPU's kernels, as docs/numbers.md defines them */
     SL_NUMERICS_FAST,  /* what is fastest; they depend on the batch */
-    SL_NUMERICS_EXACT, /* one arithmetic of a kind of GPU for all batches: known, not built yet */
-    SL_NUMERICS_COUNT
+    SL_NUMERICS_EXACT, /* one arithmetic of a kind of GPU for all batches */
+    SL_NUMERICS_COUNT,
+    SL_NUMERICS_AUTO = SL_NUMERICS_COUNT /* of a plan that says none: sl_plan_numerics decides */
 } sl_numerics;
+
+/* Whether a plan with `exact` and without numerics takes EXACT where it can, and not CPU. What no
+ * GPU has run nobody gets who does not ask: true once bench/gpu/lease.sh has passed fixtures, units
+ * and law with it. */
+#define SL_NUMERICS_EXACT_BY_ITSELF false
+
+/* What a kind of GPU is called: its name and its compute capability (sl_cuda_kind). */
+#define SL_GPU_KIND_BYTES 128u
 
 typedef struct sl_device_spec {
     sl_device_kind kind;
@@ -65,6 +74,7 @@ typedef struct sl_device_spec {
     uint32_t index;         /* CUDA: which GPU, as its driver counts */
     uint64_t gpu_memory;    /* CUDA: bytes that the worker may take there; 0: what is free */
     sl_numerics numerics;   /* CUDA */
+    char gpu_kind[SL_GPU_KIND_BYTES]; /* CUDA: of all of them, zeros behind it; "": not known */
 } sl_device_spec;
 
 /* Whether its times are known beforehand and nothing is computed: it needs no weights and no cores,

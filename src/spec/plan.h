@@ -208,10 +208,15 @@ static inline uint32_t sl_plan_n_gpu(const sl_plan *p) {
     return n;
 }
 
-/* Whose bits the whole deployment has: the CPU's where nothing is on a GPU. */
+/* Whose bits the whole deployment has: the CPU's where nothing is on a GPU. What AUTO is: fast, or
+ * with `exact` those of the kind of GPU that all workers are known to have, or else the CPU's. */
 static inline sl_numerics sl_plan_numerics(const sl_plan *p) {
-    if (sl_device_is_modelled(&p->device)) return SL_NUMERICS_CPU;
-    return sl_plan_n_gpu(p) ? p->device.numerics : SL_NUMERICS_CPU;
+    const uint32_t gpus = sl_plan_n_gpu(p);
+    if (sl_device_is_modelled(&p->device) || gpus == 0) return SL_NUMERICS_CPU;
+    if (p->device.numerics != SL_NUMERICS_AUTO) return p->device.numerics;
+    if (!p->exact) return SL_NUMERICS_FAST;
+    const bool one_kind = gpus == p->n_workers && p->device.gpu_kind[0];
+    return one_kind && SL_NUMERICS_EXACT_BY_ITSELF ? SL_NUMERICS_EXACT : SL_NUMERICS_CPU;
 }
 
 /* What AUTO is: f32 where a GPU has pages, or a model of a device nothing to round. */

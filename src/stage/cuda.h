@@ -3,7 +3,8 @@
 #ifndef SL_STAGE_CUDA_H
 #define SL_STAGE_CUDA_H
 
-#include <stdint.h>
+#include "base/status.h"
+#include "spec/device.h"
 
 typedef struct sl_cuda_gpu {
     uint32_t index; /* as in cuda:0 */
@@ -24,5 +25,8 @@ typedef struct sl_cuda_gpus {
 /* Looks at each by opening it, which takes some tenths of a second. Free with sl_cuda_gpus_free. */
 void sl_cuda_list_devices(sl_cuda_gpus *out);
 void sl_cuda_gpus_free(sl_cuda_gpus *g);
+
+/* The kind of GPU `index`: all of one kind have the same bits with numerics exact. */
+sl_status sl_cuda_kind(uint32_t index, char out[SL_GPU_KIND_BYTES], sl_err *err) SL_MUST_CHECK;
 
 #endif

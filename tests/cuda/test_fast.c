@@ -1,5 +1,5 @@
-/* Routed experts in numerics fast: every way of computing them against double precision, on drawn
- * batches. Over the emulator, or over a GPU with SLUICE_CUDA_DRIVER empty. */
+/* Routed experts in numerics fast and exact: every way of computing them against double precision,
+ * on drawn batches. Over the emulator, or over a GPU with SLUICE_CUDA_DRIVER empty. */
 #include "base/rng.h"
 #include "quant/half.h"
 #include "sanitized.h"
@@ -103,8 +103,11 @@ static void upload_table(drawn *t) {
 
 static void draw(drawn *t, uint64_t *rng, const sl_fast_moe *m, const uint32_t *sizes) {
     const size_t values = (size_t)m->n_experts * 3 * m->d_model * m->d_ff;
-    const size_t scratch =
+    const size_t some =
         sl_fast_scratch_bytes(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs);
+    const size_t exact =
+        sl_fast_exact_bytes(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs);
+    const size_t scratch = exact > some ? exact : some;
     memset(t, 0, sizeof *t);
     t->m = *m;
     t->weights = room(values * 2);
@@ -257,6 +260,41 @@ static void limits_and_sums(void **state) {
     check(128, 64, 30, 1, sizes, 3, 0, true); /* rows without pairs stay */
 }
 
+/* Numerics exact: rows one by one, and few at a time, have the bits that they have all at once. */
+static void exact_alone(void **state) {
+    static const uint32_t sizes[] = {90, 33, 5, 64, 1, 0, 9, 70};
+    static const uint32_t at_once[] = {1, 3, 40};
+    const sl_fast_moe m = {
+        .d_model = 200, .d_ff = 72, .n_experts = 8, .top_k = 4, .n_rows = 100, .n_pairs = 400};
+    uint64_t rng = 11;
+    drawn t;
+    (void)state;
+    draw(&t, &rng, &m, sizes);
+    run(&t, SL_FAST_EXACT);
+    float *all = room(t.x_bytes);
+    memcpy(all, t.y, t.x_bytes);
+    const sl_fast_moe whole = t.m;
+    for (size_t i = 0; i < sizeof at_once / sizeof *at_once; i++) {
+        for (uint32_t r = 0; r < m.n_rows; r += at_once[i]) {
+            const uint32_t n = r + at_once[i] < m.n_rows ? at_once[i] : m.n_rows - r;
+            t.m = whole;
+            t.m.n_rows = n;
+            t.m.n_pairs = n * m.top_k;
+            t.m.id += r * m.top_k;
+            t.m.gate += r * m.top_k;
+            t.m.x += r * m.d_model;
+            t.m.y += r * m.d_model;
+            sl_cuda_fast_moe_by(gpu, &t.m, SL_FAST_EXACT);
+        }
+        sl_err err;
+        if (sl_cuda_copy_out(gpu, t.y, t.memory[5], t.x_bytes, &err) != SL_OK)
+            fail_msg("%s", err.msg);
+        assert_memory_equal(t.y, all, t.x_bytes);
+    }
+    free(all);
+    release(&t);
+}
+
 static void nothing(void **state) {
     static const uint32_t none[] = {0, 0};
     (void)state;
@@ -305,9 +343,12 @@ static int close_gpu(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_rows), cmocka_unit_test(many_rows),
-        cmocka_unit_test(tails),    cmocka_unit_test(limits_and_sums),
-        cmocka_unit_test(nothing),  cmocka_unit_test(wide_models_fit_a_block)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows),
+                                       cmocka_unit_test(many_rows),
+                                       cmocka_unit_test(tails),
+                                       cmocka_unit_test(limits_and_sums),
+                                       cmocka_unit_test(nothing),
+                                       cmocka_unit_test(exact_alone),
+                                       cmocka_unit_test(wide_models_fit_a_block)};
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

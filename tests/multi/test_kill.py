@@ -166,6 +166,28 @@ def test_worker_killed(server, role):
     wait_until(lambda: len(server.workers()) == n and server.request("GET", "/readyz").status == 200, "the worker is not back")
 
 
+FAKE_GPU = SLUICE.parent / "tests" / "libsluice-fake-cuda.so"  # the tests' driver
+
+
+@pytest.mark.skipif(not FAKE_GPU.exists(), reason="no driver of the tests beside the program")
+def test_worker_on_a_gpu_killed():
+    """With numerics exact a request that is computed again has the same tokens: its prompt then is what it had decoded."""
+    server = served.Server(FIXTURE, "--exact", "--attention", "1", "--experts", "1", "--device", "cuda:0", "--numerics", "exact", "--ctx", "128",
+                           environment={**os.environ, "SLUICE_CUDA_DRIVER": str(FAKE_GPU)})
+    assert json.loads(server.request("GET", "/version").read())["numerics"] == "exact"
+    fields = {"max_tokens": 24, "logprobs": 2}
+    streams = start_streams(server, 2, **fields)
+    os.kill(server.worker_pid(0), signal.SIGKILL)
+    join_all(streams)
+    again = start_streams(server, 2, **fields)
+    join_all(again)
+    for s, as_alone in zip(streams, again, strict=True):
+        assert s.done and not s.error, s.error
+        assert len(s.ids) == 24 and (s.ids, s.logprobs) == (as_alone.ids, as_alone.logprobs)
+    assert metric(server, "rows_recomputed_total") > 0
+    server.stop_well()
+
+
 KEEPING = [("--attention", "1", "--experts", "1"), ("--attention", "1", "--experts", "1", "--transport", "tcp", "--schedule", "aep"),
            ("--attention", "1", "--transport", "shm")]
 LONG = [(7 * i + 3) % 1000 for i in range(400)]

@@ -1,7 +1,7 @@
 /* The law: with exact numerics, ids and logits are the same bits for every schedule, worker count,
  * transport, arrival order and batch, and whatever pages of KV are there already.
  *
- * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many|cuda]]]
+ * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many|cuda|exact]]]
  * For every fixture and wire format, and activations and types of KV that vary among these,
  * requests run alone in one process with one thread; then the same requests run all at once on each
  * deployment with each schedule that fits it, with random lanes, chunks, step sizes, pages, threads
@@ -9,7 +9,9 @@
  * were not wanted. With `deferred`, over loop only, their stages are computed by a device that
  * takes its time (deferred.h). With `many`, one fixture and one wire format run on a deployment of
  * 72 workers. With `cuda`, workers drawn at random are on GPU 0, with numerics cpu, and nothing
- * that GPUs exclude is drawn: one process and one thread of the CPU stays the reference. */
+ * that GPUs exclude is drawn: one process and one thread of the CPU stays the reference. With
+ * `exact`, all workers are on it, with numerics exact, and so is the reference; one more model has
+ * heads that the kernels of attention take. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "rank_servers.h"
@@ -19,6 +21,7 @@
 #include "format/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
+#include "stage/cuda.h"
 #include "stage/gang.h"
 #include "kernel/slots.h"
 
@@ -57,7 +60,8 @@ typedef struct outcome {
     char message[160];
 } outcome;
 
-#define MANY_OF "qwen3moe-tiny"
+#define MANY_OF    "qwen3moe-tiny"
+#define WIDE_HEADS "heads-of-64" /* a folder beside this file */
 
 static const struct {
     const char *name;
@@ -80,7 +84,8 @@ static bool skewed;            /* experts are drawn instead of routed */
 static bool segmented;         /* sums in segments */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
-static bool gpus;                  /* some workers are on GPU 0 */
+static bool gpus;                  /* some workers are on GPU 0; */
+static bool of_gpu;                /* all of them are, with numerics exact */
 static sl_activations activations; /* of a fixture's reference and all its deployments, */
 static sl_kv_type kv_type;         /* and so is this */
 
@@ -276,6 +281,13 @@ static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (many && p->rank_kind == SL_RANKS_MACHINES) p->rank_kind = SL_RANKS_THREADS;
 }
 
+static void set_devices(sl_plan *p) {
+    sl_err err;
+    p->device.numerics = SL_NUMERICS_EXACT;
+    if (sl_cuda_kind(0, p->device.gpu_kind, &err) != SL_OK) printf("FAILED %s\n", err.msg);
+    for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = true;
+}
+
 /* One of them at least. */
 static void vary_devices(sl_plan *p, uint64_t *state) {
     p->device.numerics = SL_NUMERICS_CPU;
@@ -359,6 +371,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     o.plan.kv_type = kv_type;
     o.plan.threads = 1;
     o.plan.skew = skew;
+    if (of_gpu) set_devices(&o.plan);
     if (state) { /* a varied deployment; the reference keeps the defaults */
         o.plan.max_num_batched_tokens = 5 + (uint32_t)sl_rng_below(state, 60);
         o.plan.max_num_seqs = 2 + (uint32_t)sl_rng_below(state, 6);
@@ -373,7 +386,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
         if (!gpus && !vary_guesses(&o.plan, m, state)) vary_ranks(&o.plan, m->n_layers, state);
-        if (gpus) vary_devices(&o.plan, state);
+        if (gpus && !of_gpu) vary_devices(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
     snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
@@ -593,7 +606,8 @@ int main(int argc, char **argv) {
     if (argc > 5) one_in = (uint32_t)strtoul(argv[5], NULL, 10);
     if (argc > 6 && strcmp(argv[6], "deferred") == 0) devices.seed = seed;
     many = argc > 6 && strcmp(argv[6], "many") == 0;
-    gpus = argc > 6 && strcmp(argv[6], "cuda") == 0;
+    of_gpu = argc > 6 && strcmp(argv[6], "exact") == 0;
+    gpus = of_gpu || (argc > 6 && strcmp(argv[6], "cuda") == 0);
     printf("seed %llu\n", (unsigned long long)seed);
     if (strcmp(transport, "loop")) sl_net_setup_process(transport);
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -612,6 +626,12 @@ int main(int argc, char **argv) {
         fixtures++;
     }
     closedir(dir);
+    if (of_gpu) {
+        char folder[4096];
+        snprintf(folder, sizeof folder, "%s/../multi/" WIDE_HEADS, argv[3]);
+        bad |= check_fixture(folder);
+        fixtures++;
+    }
     printf("%d fixtures: %s\n", fixtures, bad ? "FAILED" : "the law holds");
     const bool cold = n_found == 0 && n_ran >= ENOUGH_TO_CACHE;
     if (cold) printf("nothing was cached\n");

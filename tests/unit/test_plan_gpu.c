@@ -100,11 +100,10 @@ static void words_of_memory_and_numerics(void **state) {
     static const char *const bad[] = {"", "0", "-1", "40GG", "1e300", "10000000TB"};
     for (size_t i = 0; i < SL_LEN(bad); i++)
         assert_true(sl_gpu_memory_parse(bad[i], &bytes, &err) != SL_OK);
-    for (int i = 0; i < SL_NUMERICS_EXACT; i++) {
+    for (int i = 0; i < SL_NUMERICS_COUNT; i++) {
         assert_int_equal(sl_numerics_parse(sl_numerics_name((sl_numerics)i), &n, &err), SL_OK);
         assert_int_equal(n, i);
     }
-    assert_int_equal(sl_numerics_parse("exact", &n, &err), SL_ERR_UNSUPPORTED);
     assert_int_equal(sl_numerics_parse("quick", &n, &err), SL_ERR_ARG);
 }
 
@@ -119,7 +118,7 @@ static void round_trip(void **state) {
     (void)state;
     made x = make(1, 2);
     sl_plan q = {0};
-    assert_int_equal(x.p.device.numerics, SL_NUMERICS_FAST);
+    assert_int_equal(x.p.device.numerics, SL_NUMERICS_AUTO);
     assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_CPU);
     char *text = sl_plan_print(&x.p);
     assert_null(strstr(text, "gpu"));
@@ -127,6 +126,7 @@ static void round_trip(void **state) {
     set(&x, SL_DEVICES_OF_EXPERTS, "cuda:1,cuda:7");
     x.p.device.gpu_memory = 40000000000;
     x.p.device.numerics = SL_NUMERICS_CPU;
+    strcpy(x.p.device.gpu_kind, "GPU of a kind, compute capability 9.0");
     text = sl_plan_print(&x.p);
     parse(text, &x.m, &q);
     for (uint32_t i = 0; i < 3; i++) {
@@ -136,8 +136,25 @@ static void round_trip(void **state) {
     }
     assert_int_equal(q.device.gpu_memory, 40000000000);
     assert_int_equal(q.device.numerics, SL_NUMERICS_CPU);
+    assert_string_equal(q.device.gpu_kind, x.p.device.gpu_kind);
     sl_free(text);
     sl_plan_free(&q);
+    sl_plan_free(&x.p);
+}
+
+/* Nobody said how sums are made: fast, or with `exact` what all workers together can. */
+static void numerics_left_out(void **state) {
+    (void)state;
+    made x = make(1, 1);
+    set(&x, SL_DEVICES_OF_ALL, "cuda:0");
+    assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_FAST);
+    x.p.exact = true; /* of a kind that nobody knows */
+    assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_CPU);
+    strcpy(x.p.device.gpu_kind, "some");
+    assert_int_equal(sl_plan_numerics(&x.p),
+                     SL_NUMERICS_EXACT_BY_ITSELF ? SL_NUMERICS_EXACT : SL_NUMERICS_CPU);
+    set(&x, SL_DEVICES_OF_EXPERTS, "cpu");
+    assert_int_equal(sl_plan_numerics(&x.p), SL_NUMERICS_CPU);
     sl_plan_free(&x.p);
 }
 
@@ -171,7 +188,11 @@ static void plans_that_cannot_be(void **state) {
         {EP ",\"device\":0}]}", "device"},
         {GPU ",\"gpu\":{\"memory\":-1}}", "memory"},
         {GPU ",\"gpu\":{\"bytes\":1}}", "bytes"},
-        {GPU ",\"gpu\":{\"numerics\":\"exact\"}}", "not built yet"},
+        {GPU ",\"gpu\":{\"numerics\":\"exactly\"}}", "unknown: cpu, fast, exact"},
+        {GPU ",\"gpu\":{\"kind\":9}}", "kind"},
+        {EP "},{\"roles\":[\"attention\",\"expert\"],\"device\":\"cuda:0\"}],\"gpu\":{\"numerics\":"
+            "\"exact\"}}",
+         "worker 0 is on the CPU"},
         {GPU ",\"gpu\":{\"numerics\":\"fast\"},\"exact\":true}", "depend on the batch"},
         {GPU ",\"device\":{}}", "an emulated device is of all workers"},
         {GPU ",\"tp\":{\"attention\":2,\"expert\":2}}", "--tp"},
@@ -209,6 +230,7 @@ int main(void) {
         cmocka_unit_test(other_lists_are_refused),
         cmocka_unit_test(words_of_memory_and_numerics),
         cmocka_unit_test(round_trip),
+        cmocka_unit_test(numerics_left_out),
         cmocka_unit_test(plans_that_leave_something_out),
         cmocka_unit_test(plans_that_cannot_be),
         cmocka_unit_test(gangs_beside_a_gpu),

@@ -14,6 +14,7 @@
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "net/transports.h"
+#include "stage/cuda.h"
 #include "spec/kv.h"
 
 #include <errno.h>
@@ -128,9 +129,32 @@ static sl_status apply_devices(const sl_options *o, sl_plan *p, sl_err *err) {
         st = sl_gpu_memory_parse(o->gpu_memory, &p->device.gpu_memory, err);
     if (st == SL_OK && o->numerics[0])
         st = sl_numerics_parse(o->numerics, &p->device.numerics, err);
-    else if (o->exact)
-        p->device.numerics = SL_NUMERICS_CPU; /* the only one whose bits hold for every batch */
+    else if (o->exact && p->device.numerics == SL_NUMERICS_FAST)
+        p->device.numerics = SL_NUMERICS_AUTO; /* what holds for every batch */
     return st;
+}
+
+/* Whose bits numerics exact would be: the kind of all GPUs of the plan, where it matters and this
+ * machine's are all of them. */
+static sl_status find_gpu_kind(const sl_options *o, sl_plan *p, sl_err *err) {
+    const bool asked = p->device.numerics == SL_NUMERICS_EXACT;
+    const bool wanted = asked || (p->exact && p->device.numerics == SL_NUMERICS_AUTO);
+    char *kind = p->device.gpu_kind, other[SL_GPU_KIND_BYTES];
+    if (!wanted || kind[0] || o->remote || sl_plan_n_gpu(p) < p->n_workers) return SL_OK;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        const uint32_t index = p->worker[i].gpu;
+        if (i > 0 && index == p->worker[i - 1].gpu) continue;
+        sl_status st = sl_cuda_kind(index, i ? other : kind, err);
+        if (st == SL_OK && (i == 0 || strcmp(kind, other) == 0)) continue;
+        if (st == SL_OK)
+            st = sl_fail(err, SL_ERR_UNSUPPORTED,
+                         "numerics exact are the bits of one kind of GPU: cuda:%u is \"%s\", "
+                         "cuda:%u is \"%s\"",
+                         p->worker[0].gpu, kind, index, other);
+        memset(kind, 0, SL_GPU_KIND_BYTES);
+        return asked ? st : SL_OK; /* who has none says so as a worker */
+    }
+    return SL_OK;
 }
 
 static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err) {
@@ -211,7 +235,9 @@ static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p
     if (st != SL_OK) return st;
     m->kv_type = p->kv_type = sl_plan_kv_type(p);
     p->exact = p->exact || o->exact;
-    st = apply_ranks(o, p, err);
+    st = find_gpu_kind(o, p, err);
+    p->device.numerics = sl_plan_numerics(p);
+    if (st == SL_OK) st = apply_ranks(o, p, err);
     fill_pipelines(o, p);
     if (st == SL_OK && o->rank_link[0] && !sl_plan_has_gangs(p) && sl_plan_pipeline(p) == 1)
         return sl_fail(err, SL_ERR_ARG,

@@ -18,6 +18,7 @@ typedef struct stamp {
     uint64_t page_bytes;
     sl_route_skew skew;
     uint32_t exact, wire, activations, segments, ranks, numerics, kv_type;
+    char gpu_kind[SL_GPU_KIND_BYTES]; /* whose bits numerics exact are */
 } stamp;
 
 static uint64_t mark_of(const struct stat *s) {
@@ -69,6 +70,7 @@ static void fill(stamp *out, uint32_t roles, const sl_plan *p, const sl_model_sp
     out->segments = p->segments;
     out->ranks = sl_plan_all_ranks(p, roles);
     out->numerics = (uint32_t)sl_plan_numerics(p);
+    memcpy(out->gpu_kind, p->device.gpu_kind, sizeof out->gpu_kind);
     out->kv_type = p->kv_type;
 }
 

@@ -79,6 +79,13 @@ static sl_status first_plan(sl_engine *e, const sl_plan *p, sl_err *err) {
     return st;
 }
 
+static sl_status check_gpu_kind(const sl_plan *p, sl_err *err) {
+    if (sl_plan_numerics(p) != SL_NUMERICS_EXACT || p->device.gpu_kind[0]) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG,
+                   "plan: numerics exact are the bits of one kind of GPU, and nobody says which: "
+                   "gpu.kind of the plan does (name and compute capability, as in sluice devices)");
+}
+
 static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err) {
     e->o = *o;
     e->o.kv_disk = NULL; /* of the caller; ours below */
@@ -97,7 +104,9 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
     st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
     e->spec.kv_type = e->o.plan.kv_type = sl_plan_kv_type(&o->plan);
+    e->o.plan.device.numerics = sl_plan_numerics(&o->plan);
     if (st == SL_OK) st = sl_plan_check(&e->o.plan, &e->spec, err);
+    if (st == SL_OK) st = check_gpu_kind(&e->o.plan, err);
     if (st == SL_OK) st = sl_plan_check_size(&e->o.plan, &e->spec, err);
     if (st == SL_OK) st = first_plan(e, &e->o.plan, err);
     for (uint32_t i = 0; i < e->home.n_workers; i++)
@@ -380,6 +389,9 @@ sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_m
     if (st == SL_OK) st = sl_plan_copy(plan, &r.plan, err);
     if (st != SL_OK) return st;
     r.plan.kv_type = sl_plan_kv_type(plan);
+    if (!plan->device.gpu_kind[0]) /* it is the workers' that there are */
+        memcpy(r.plan.device.gpu_kind, e->o.plan.device.gpu_kind, sizeof r.plan.device.gpu_kind);
+    r.plan.device.numerics = sl_plan_numerics(&r.plan);
     st = command(e, &(sl_command){.replan = &r}, err);
     pthread_mutex_lock(&e->lock);
     while (st == SL_OK && !r.done) pthread_cond_wait(&e->changed, &e->lock);

@@ -210,6 +210,8 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     const size_t values = (size_t)n * m->d_model;
     float *x = sl_mem_at(l->call.rows.x), *h = sl_mem_at(l->call.rows.h);
     float *shared = (float *)(uintptr_t)d->fast.shared.at;
+    const bool exact = d->base.inside_exact; /* the order of additions of rows that travel */
+    float *to = exact ? (float *)(uintptr_t)d->fast.rows.at : x;
     sl_stage_call c = l->call;
     const size_t ids = (size_t)n * m->top_k * sizeof(uint32_t);
     uint64_t heard = 0;
@@ -222,7 +224,7 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     c.rows.expert = (uint32_t *)(uintptr_t)d->fast.expert.at;
     c.rows.gate = (float *)(uintptr_t)d->fast.gate.at;
     (void)sl_stage_run_model(s, &c);
-    sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard, x);
+    sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard, to, !exact);
     if (tells(d, &l->call))
         sl_cuda_copy_out_later(d->c, (void *)(uintptr_t)(l->result + ids), d->fast.gate.at, ids);
     if (m->d_ff_shared) {
@@ -230,8 +232,9 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
         c.op = SL_OP_SHARED;
         c.rows.h = (sl_mem){SL_SPACE_CUDA, d->fast.shared.at, values * sizeof(float)};
         (void)sl_stage_run_model(s, &c);
-        sl_cuda_vec_add(d->c, x, shared, values);
+        sl_cuda_vec_add(d->c, to, shared, values);
     }
+    if (exact) sl_cuda_vec_add(d->c, x, to, values);
 }
 
 /* Places of n rows, `row` bytes each, one after another from `at` on. */
@@ -444,7 +447,8 @@ static void home_drop(void *ctx, const void *at, size_t bytes) {
 
 static size_t list_bytes(const sl_model_spec *m, size_t rows, size_t pairs) {
     const size_t each = 4 * sizeof(sl_gemm_job) + 12 * sizeof(void *);
-    return (pairs + m->n_heads) * each + rows * (m->top_k * 16u + 16u) + LISTS_MORE;
+    return (pairs + m->n_heads) * each + pairs * 48u + rows * (m->top_k * 16u + 16u) +
+           m->n_experts * 16u + LISTS_MORE;
 }
 
 /* At least what calls of so many pairs need. */
@@ -504,13 +508,24 @@ static sl_status check(const sl_device_opts *o, sl_err *err) {
                        : o->hosts.segmented                          ? "--segments"
                        : o->activations == SL_ACTIVATIONS_BF16       ? "--activations bf16"
                        : o->activations == SL_ACTIVATIONS_BF16_PARTS ? "--activations bf16-parts"
-                       : o->device->numerics == SL_NUMERICS_EXACT    ? "--numerics exact"
-                       : o->exact && o->device->numerics != SL_NUMERICS_CPU
+                       : o->exact && o->device->numerics == SL_NUMERICS_FAST
                            ? "--exact with --numerics fast"
                            : NULL;
     if (!what) return SL_OK;
     return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda:%u: %s is not supported on a GPU",
                    o->device->index, what);
+}
+
+/* Numerics exact are the bits of the kind of GPU that the plan names. */
+static sl_status check_kind(const sl_cuda *c, const sl_device_spec *of, sl_err *err) {
+    char own[SL_GPU_KIND_BYTES];
+    if (of->numerics != SL_NUMERICS_EXACT || !of->gpu_kind[0]) return SL_OK;
+    sl_cuda_kind_text(sl_cuda_info_of(c), own);
+    if (strcmp(own, of->gpu_kind) == 0) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "cuda:%u is \"%s\", and the plan's numerics exact are the bits of \"%s\": all "
+                   "workers have one kind of GPU, or --numerics cpu",
+                   of->index, own, of->gpu_kind);
 }
 
 static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
@@ -538,13 +553,17 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     d->exec.lists = &d->lists;
     d->exec.activations = o->activations;
     st = sl_model_settle(d->model, &home, o->progress, o->progress_ctx, err);
-    if (st != SL_OK || o->device->numerics != SL_NUMERICS_FAST || !sl_cuda_experts_can(d->model))
-        return st;
-    st = sl_cuda_experts_create(d->c, d->model, &d->memory, &d->fast, err);
     const sl_model_spec *m = d->base.spec;
-    d->base.inside = st == SL_OK && o->max_rows && o->max_pairs && !m->dense_branch &&
+    const bool exact = o->device->numerics == SL_NUMERICS_EXACT,
+               can = sl_cuda_experts_can(d->model);
+    if (st != SL_OK || o->device->numerics == SL_NUMERICS_CPU) return st;
+    /* exact: an expert's kernels are no matter of which others are here */
+    if (exact ? !sl_cuda_experts_shaped(m) : !can) return st;
+    st = sl_cuda_experts_create(d->c, d->model, &d->memory, &d->fast, err);
+    d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
                      !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
     d->base.inside_tells = d->base.inside;
+    d->base.inside_exact = d->base.inside && exact;
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }
 
@@ -580,6 +599,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     d->tick = o->tick;
     d->tick_ctx = o->ctx;
     st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
+    if (st == SL_OK) st = check_kind(d->c, o->device, err);
     d->memory =
         (sl_cuda_slabs){.c = d->c, .index = o->device->index, .limit = o->device->gpu_memory};
     for (uint32_t i = 0; st == SL_OK && i < MOST_CALLS; i++)

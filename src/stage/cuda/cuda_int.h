@@ -39,6 +39,9 @@ sl_status sl_cuda_count(uint32_t *out, sl_err *err) SL_MUST_CHECK;
  * Thread: any. */
 sl_status sl_cuda_describe(uint32_t device, sl_cuda_info *out, sl_err *err) SL_MUST_CHECK;
 
+/* What sl_cuda_kind says of it. */
+void sl_cuda_kind_text(const sl_cuda_info *info, char out[SL_GPU_KIND_BYTES]);
+
 typedef struct sl_cuda sl_cuda;
 
 /* Forms of what numerics fast has for very few rows (kernels/fast_vec.cu), all of the same bits but

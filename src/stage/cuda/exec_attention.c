@@ -2,7 +2,9 @@
  * cut never changes a bit: a query's chain over its pages is whole in one block. */
 #include "stage/cuda/exec_rows.h"
 
-#include "stage/cuda/kernels/args_attention.h"
+#include "stage/cuda/kernels/args_exact_attention.h"
+
+#include <string.h>
 
 typedef struct attn_form {
     sl_cuda_kernel_id kernel;
@@ -87,14 +89,15 @@ static attn_plan choose(const sl_cuda *c, const sl_cuda_heads *h, uint64_t rows,
 /* The lists of a launch, in one room: what the host fills and where the GPU reads it. */
 typedef struct attn_lists {
     uint32_t *pos, *low, *page; /* of rows; of rows; of pages */
-    sl_cuda_walk *walk;         /* of rows at most */
-    uint32_t walks, pages;      /* filled */
+    sl_cuda_walk *walk;
+    uint32_t walks, pages; /* filled */
 } attn_lists;
 
-static attn_lists make_room(sl_cuda *c, uint32_t rows, size_t pages, sl_k_attention_args *k) {
+static attn_lists make_room(sl_cuda *c, uint32_t rows, uint32_t walks, size_t pages,
+                            sl_k_attention_args *k) {
     const void *at;
     const size_t low = rows * sizeof(uint32_t), walk = 2 * low;
-    const size_t page = walk + rows * sizeof(sl_cuda_walk);
+    const size_t page = walk + walks * sizeof(sl_cuda_walk);
     uint8_t *room = sl_cuda_list_room(c, page + pages * sizeof(uint32_t), &at);
     k->pos = at;
     k->low = (const uint32_t *)((uintptr_t)at + low);
@@ -232,7 +235,7 @@ void sl_cuda_attention_as(sl_cuda *c, const sl_attn_args *a, sl_cuda_attn_form f
     }
     SL_ASSERT(sl_cuda_attn_can(c, form, &h));
     shape_of(&k, &forms[form], group, heads);
-    attn_lists l = make_room(c, a->n_rows, pages, &k);
+    attn_lists l = make_room(c, a->n_rows, a->n_rows, pages, &k);
     fill_lists(a, forms[form].queries / k.heads, &l);
     launch(c, form, l.walks, m->n_kv_heads, &k);
 }
@@ -246,9 +249,114 @@ void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a) {
     if (a->n_rows == 0) return;
     sl_k_attention_args k = args_of(a);
     shape_of(&k, &f, sl_attn_group(a), 0);
-    attn_lists l = make_room(c, a->n_rows, pages, &k);
+    attn_lists l = make_room(c, a->n_rows, a->n_rows, pages, &k);
     fill_lists(a, f.queries / k.heads, &l);
     sl_cuda_launch(c, f.kernel, l.walks, a->m->n_kv_heads * k.slices, 1, f.threads, 0, &k);
+    sl_cuda_fence(c);
+}
+
+/* ---- numerics exact ---- */
+
+#define EXACT_THREADS SL_CUDA_ATTN_PROMPT_THREADS
+#define EXACT_QUERIES (EXACT_THREADS / 32 * 16)
+#define EXACT_BLOCKS  4u /* of a multiprocessor: with as many no walk is cut */
+#define EXACT_ROOM    ((uint64_t)256 << 20)
+
+static uint32_t part_of_page(uint32_t g) {
+    return g / SL_EXACT_ATTN_PAGES;
+}
+
+static uint32_t row_parts(const sl_attn_args *a, uint32_t r) {
+    const uint32_t low = sl_sight_first(a->m, a->layer, a->pos[r]);
+    return part_of_page(a->pos[r] / SL_KV_PAGE_TOKENS) - part_of_page(low / SL_KV_PAGE_TOKENS) + 1;
+}
+
+/* What cutting walks at parts makes of them. */
+typedef struct exact_cut {
+    uint32_t whole, walks, most; /* not cut; cut, at most; parts of a row */
+    size_t slots;                /* parts of all rows */
+} exact_cut;
+
+static exact_cut count_walks(const sl_attn_args *a, uint32_t each) {
+    exact_cut k = {.most = 1};
+    for (uint32_t r = 0; r < a->n_rows;) {
+        const page_run run = run_from(a, r);
+        const uint32_t parts = part_of_page(run.last) - part_of_page(run.first) + 1;
+        const uint32_t walks = (run.end - r + each - 1) / each;
+        k.whole += walks;
+        k.walks += walks * parts;
+        for (; r < run.end; r++) {
+            k.slots += row_parts(a, r);
+            k.most = SL_MAX(k.most, row_parts(a, r));
+        }
+    }
+    return k;
+}
+
+/* Every walk becomes one for each part of positions. */
+static void cut_walks(attn_lists *l, const exact_cut *k) {
+    uint32_t n = 0;
+    sl_cuda_walk *from = l->walk + (k->walks - k->whole);
+    memmove(from, l->walk, k->whole * sizeof *from);
+    for (uint32_t i = 0; i < k->whole; i++) {
+        const sl_cuda_walk w = from[i];
+        for (uint32_t p = part_of_page(w.first); p <= part_of_page(w.last); p++) {
+            sl_cuda_walk *to = &l->walk[n++];
+            *to = w;
+            to->first = SL_MAX(w.first, p * SL_EXACT_ATTN_PAGES);
+            to->last = SL_MIN(w.last, (p + 1) * SL_EXACT_ATTN_PAGES - 1);
+            to->pages = w.pages + to->first - w.first;
+        }
+    }
+    l->walks = n;
+}
+
+/* Where blocks are few, and what they make is not too much. */
+static bool cuts_pay(const sl_cuda *c, const sl_attn_args *a, const exact_cut *k,
+                     uint32_t columns) {
+    const uint64_t blocks = (uint64_t)EXACT_BLOCKS * sl_cuda_info_of(c)->sms;
+    const uint64_t vector = (uint64_t)a->m->n_heads * (a->m->head_dim + 2) * sizeof(float);
+    return k->most > 1 && (uint64_t)k->whole * columns < blocks && k->slots * vector <= EXACT_ROOM;
+}
+
+/* Room for what parts make; false: there is a failure. */
+static bool part_room(sl_cuda *c, const sl_attn_args *a, sl_exact_attn_args *k) {
+    uint32_t *slot = sl_cuda_list_room(c, a->n_rows * sizeof *slot, (const void **)&k->slot);
+    const size_t heads = a->m->n_heads, dim = a->m->head_dim;
+    size_t n = 0;
+    for (uint32_t r = 0; r < a->n_rows; r++) {
+        slot[r] = (uint32_t)n;
+        n += row_parts(a, r);
+    }
+    const uint64_t at = sl_cuda_scratch(c, n * heads * (dim + 2) * sizeof(float));
+    k->part = (float *)(uintptr_t)at;
+    k->state = k->part + n * heads * dim;
+    return at != 0;
+}
+
+void sl_cuda_exact_attention(sl_cuda *c, const sl_attn_args *a) {
+    const sl_model_spec *m = a->m;
+    static const sl_cuda_kernel_id kernel[SL_KV_TYPES][2] = {SL_CUDA_OF_KV_TYPES(sl_k_exact_attn)};
+    const attn_form f = {kernel[m->kv_type][m->head_dim == 128], EXACT_THREADS, EXACT_QUERIES, 128,
+                         true};
+    sl_exact_attn_args k = {.of = args_of(a)};
+    size_t pages;
+    measure_runs(a, &pages);
+    if (a->n_rows == 0) return;
+    shape_of(&k.of, &f, sl_attn_group(a), 0);
+    const uint32_t each = f.queries / k.of.heads, columns = m->n_kv_heads * k.of.slices;
+    const exact_cut cut = count_walks(a, each);
+    const bool cuts = cuts_pay(c, a, &cut, columns);
+    if (cuts && !part_room(c, a, &k)) return;
+    attn_lists l = make_room(c, a->n_rows, cuts ? cut.walks : cut.whole, pages, &k.of);
+    fill_lists(a, each, &l);
+    if (cuts) cut_walks(&l, &cut);
+    sl_cuda_launch(c, f.kernel, l.walks, columns, 1, f.threads,
+                   cuts ? 0 : EXACT_THREADS * m->head_dim / 2 * (uint32_t)sizeof(float), &k);
+    if (cuts)
+        sl_cuda_launch(c, SL_CUDA_sl_k_exact_merge, a->n_rows,
+                       (m->n_heads + SL_EXACT_ATTN_HEADS - 1) / SL_EXACT_ATTN_HEADS, 1,
+                       SL_EXACT_ATTN_HEADS * 32, 0, &k);
     sl_cuda_fence(c);
 }
 
@@ -281,7 +389,7 @@ void sl_cuda_attention_span(sl_cuda *c, const sl_attn_span *a) {
         choose(c, &h, (uint64_t)a->n_rows * a->n_heads, 1, SL_MAX(a->n_rows, 2u)).form;
     const attn_form *f = &forms[form];
     shape_of(&k, f, 1, 0);
-    attn_lists l = make_room(c, a->n_rows, 0, &k);
+    attn_lists l = make_room(c, a->n_rows, a->n_rows, 0, &k);
     for (uint32_t r = 0; r < a->n_rows; r++) {
         l.pos[r] = a->pos[r];
         l.low[r] = 0;

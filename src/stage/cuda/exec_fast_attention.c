@@ -136,5 +136,8 @@ bool sl_cuda_fast_attention(sl_cuda *c, const sl_attn_args *a) {
 
 void sl_cuda_attention(sl_cuda *c, const sl_attn_args *a) {
     if (sl_cuda_numerics_of(c) == SL_NUMERICS_FAST && sl_cuda_fast_attention(c, a)) return;
-    sl_cuda_attention_as(c, a, SL_CUDA_ATTN_FORMS, 0);
+    if (sl_cuda_numerics_of(c) == SL_NUMERICS_EXACT && can(a))
+        sl_cuda_exact_attention(c, a);
+    else
+        sl_cuda_attention_as(c, a, SL_CUDA_ATTN_FORMS, 0);
 }

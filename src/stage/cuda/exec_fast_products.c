@@ -1,4 +1,4 @@
-/* Products in numerics fast: which jobs there are kernels for, and in what tiles. */
+/* Products in numerics fast and exact: which jobs there are kernels for, and in what tiles. */
 #include "base/mem.h"
 #include "stage/cuda/context.h"
 #include "stage/cuda/exec_products_int.h"
@@ -10,14 +10,14 @@
 #define TILE_ROW_BYTES 128u
 
 bool sl_cuda_fast_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
-    return sl_cuda_numerics_of(c) == SL_NUMERICS_FAST && !j->decides && w->dtype == SL_BF16 &&
+    return sl_cuda_numerics_of(c) != SL_NUMERICS_CPU && !j->decides && w->dtype == SL_BF16 &&
            w->k && w->k % 8 == 0 && ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 &&
            (uintptr_t)j->x % 16 == 0 && j->x_stride % 4 == 0 && !w->segments &&
            !j->act.row[SL_ACT_BF16];
 }
 
-bool sl_cuda_fast_is_few(const sl_gemm_job *j) {
-    return j->n_rows <= SL_FAST_FEW_ROWS;
+bool sl_cuda_fast_is_few(const sl_cuda *c, const sl_gemm_job *j) {
+    return sl_cuda_numerics_of(c) == SL_NUMERICS_FAST && j->n_rows <= SL_FAST_FEW_ROWS;
 }
 
 static uint32_t blocks_at_once(const sl_cuda *c) {
@@ -63,10 +63,27 @@ static void shape_tiles(sl_product_launch *l) {
     if (l->parts > 1 && !parts_room(l->c, &l->args)) l->parts = 1;
 }
 
+/* Blocks that have a segment of k each where there are few, all of k where they are many: the same
+ * sums. */
+static void shape_exact(sl_product_launch *l) {
+    const uint32_t chunks = (l->k + CHUNK - 1) / CHUNK;
+    const uint32_t segments = (chunks + SL_EXACT_CHUNKS - 1) / SL_EXACT_CHUNKS;
+    l->rows = l->n_rows <= 32 ? 32 : 64;
+    l->kernel = l->rows == 32 ? SL_CUDA_sl_k_exact_tile_32 : SL_CUDA_sl_k_exact_tile_64;
+    l->args.cols = SL_FAST_TILE_COLS;
+    l->shared = (SL_FAST_STAGES * SL_FAST_TILE_COLS + 2 * l->rows) * TILE_ROW_BYTES;
+    const uint64_t tiles = sl_product_tiles(l, l->args.cols, l->rows);
+    const bool few = tiles * 2 <= blocks_at_once(l->c) &&
+                     tiles * segments * l->rows <= (uint64_t)blocks_at_once(l->c) * MOST_ROWS;
+    l->parts = few && segments > 1 && parts_room(l->c, &l->args) ? segments : 1;
+}
+
 void sl_cuda_fast_shape(sl_product_launch *l) {
     l->threads = SL_FAST_THREADS;
     l->parts = 1;
-    if (l->way == SL_WAY_FAST_FEW)
+    if (sl_cuda_numerics_of(l->c) == SL_NUMERICS_EXACT)
+        shape_exact(l);
+    else if (l->way == SL_WAY_FAST_FEW)
         shape_stream(l);
     else
         shape_tiles(l);

@@ -224,7 +224,8 @@ static void add_job(sl_product_launch *l, const sl_gemm_job *j, const sl_mat *w,
 
 static sl_product_way way_of(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
     if (sl_cuda_vec_fits(c, j, w)) return SL_WAY_FAST_VEC;
-    if (sl_cuda_fast_fits(c, j, w)) return sl_cuda_fast_is_few(j) ? SL_WAY_FAST_FEW : SL_WAY_FAST;
+    if (sl_cuda_fast_fits(c, j, w))
+        return sl_cuda_fast_is_few(c, j) ? SL_WAY_FAST_FEW : SL_WAY_FAST;
     if (kind_for(j, w) != SL_ACT_NONE)
         return j->n_rows > MOST_FEW_INT8 ? SL_WAY_INT8 : SL_WAY_FEW_INT8;
     return j->n_rows > MOST_FEW ? SL_WAY_MANY : SL_WAY_FEW;

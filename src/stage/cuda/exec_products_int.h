@@ -1,5 +1,5 @@
 /* One launch of a kernel of products, for the files that shape it: exec_products.c, and
- * exec_fast_products.c for numerics fast. */
+ * exec_fast_products.c for numerics fast and exact. */
 #ifndef SL_STAGE_CUDA_EXEC_PRODUCTS_INT_H
 #define SL_STAGE_CUDA_EXEC_PRODUCTS_INT_H
 
@@ -8,7 +8,7 @@
 #include "stage/cuda/kernels/args_products.h"
 
 /* How a job's rows are multiplied: few of them stream weights through shared memory once, many keep
- * tiles of both there; rounded ones as integers; in numerics fast on tensor cores. */
+ * tiles of both there; rounded ones as integers; in numerics fast and exact on tensor cores. */
 typedef enum sl_product_way {
     SL_WAY_FEW,
     SL_WAY_MANY,
@@ -47,9 +47,10 @@ static inline uint32_t sl_product_tiles(const sl_product_launch *l, uint32_t col
     return tiles;
 }
 
-/* Whether numerics fast has a kernel for a job's product with w; of few rows, or of many. */
+/* Whether numerics fast and exact have a kernel for a job's product with w; of few rows, or of
+ * many: exact knows none that are few. */
 bool sl_cuda_fast_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w);
-bool sl_cuda_fast_is_few(const sl_gemm_job *j);
+bool sl_cuda_fast_is_few(const sl_cuda *c, const sl_gemm_job *j);
 /* Whether it is one of very few rows, which are f32 there: routers' products, too. */
 bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w);
 /* Jobs of way FAST_VEC. The last launch is held (context.h). */

@@ -125,6 +125,9 @@ void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a);
  * over the GPU; f32 pages are rounded to tf32 on the way, pages of 16 bits go as they are. False,
  * and nothing is done, where heads are not what the kernels take. */
 bool sl_cuda_fast_attention(sl_cuda *c, const sl_attn_args *a);
+/* Numerics exact, of heads that fast attention takes: the same bits for every row, whatever others
+ * there are (exec_attention.c). */
+void sl_cuda_exact_attention(sl_cuda *c, const sl_attn_args *a);
 /* As the context's numerics say. */
 void sl_cuda_attention(sl_cuda *c, const sl_attn_args *a);
 

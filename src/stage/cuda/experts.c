@@ -7,22 +7,33 @@
 
 #include <string.h>
 
+bool sl_cuda_experts_shaped(const sl_model_spec *s) {
+    return !s->gate_input && s->d_model % 8 == 0 && s->d_ff_expert % 8 == 0 && s->n_moe > 0 &&
+           s->n_experts <= SL_FAST_EXPERTS;
+}
+
+/* One of a model of that shape. */
+static bool can_expert(const sl_expert_mats *e) {
+    return !e->biased && e->gate->dtype == SL_BF16 && e->up->dtype == SL_BF16 &&
+           e->down->dtype == SL_BF16 && !e->gate->stride && !e->up->stride && !e->down->stride;
+}
+
 bool sl_cuda_experts_can(const sl_model *m) {
     const sl_model_spec *s = sl_model_spec_of(m);
     sl_expert_mats e;
     bool any = false;
-    if (s->gate_input || s->d_model % 8 || s->d_ff_expert % 8 || s->n_moe == 0 ||
-        s->n_experts > SL_FAST_EXPERTS)
-        return false;
+    if (!sl_cuda_experts_shaped(s)) return false;
     for (uint32_t b = 0; b < s->n_moe; b++)
         for (uint32_t i = 0; i < s->n_experts; i++) {
             if (!sl_model_expert(m, s->moe_layer[b], i, &e)) continue;
             any = true;
-            if (e.biased || e.gate->dtype != SL_BF16 || e.up->dtype != SL_BF16 ||
-                e.down->dtype != SL_BF16 || e.gate->stride || e.up->stride || e.down->stride)
-                return false;
+            if (!can_expert(&e)) return false;
         }
     return any;
+}
+
+static bool is_exact(const sl_cuda_experts *x) {
+    return sl_cuda_numerics_of(x->c) == SL_NUMERICS_EXACT;
 }
 
 sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_slabs *memory,
@@ -54,8 +65,8 @@ static sl_status take(sl_cuda_experts *x, size_t bytes, sl_cuda_piece *p, sl_err
 
 sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs, sl_err *err) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
-    const size_t scratch =
-        sl_fast_scratch_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
+    const size_t scratch = (is_exact(x) ? sl_fast_exact_bytes : sl_fast_scratch_bytes)(
+        s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
     const uint64_t had = x->scratch.bytes;
     sl_status st = take(x, scratch, &x->scratch, err);
     if (st == SL_OK && x->scratch.bytes != had)
@@ -128,13 +139,14 @@ static void hand_out(sl_cuda_experts *x, const sl_stage_experts *e, uint32_t n_r
     }
 }
 
-static bool put_experts(sl_cuda_experts *x, const sl_stage_call *c) {
+/* Of the groups that `which` marks; NULL: of all. */
+static bool put_experts(sl_cuda_experts *x, const sl_stage_call *c, const uint8_t *which) {
     const sl_stage_experts *e = &c->experts;
     const uint32_t block = sl_model_spec_of(x->model)->moe_index[c->layer];
     sl_expert_mats m;
     sl_err err;
     for (uint32_t g = 0; g < e->n_groups; g++) {
-        if (e->first[g] == e->first[g + 1]) continue;
+        if (e->first[g] == e->first[g + 1] || (which && !which[g])) continue;
         bool here = sl_model_expert(x->model, c->layer, e->expert[g], &m);
         SL_ASSERT(here);
         if (put_expert(x, block, e->expert[g], &m, &err) == SL_OK) continue;
@@ -173,10 +185,160 @@ static void list_pairs(sl_cuda_experts *x, const sl_stage_experts *e, uint32_t n
     b->n_pairs = pairs;
 }
 
-bool sl_cuda_experts_run(sl_cuda_experts *x, const sl_stage_call *c, sl_arena *lists) {
+/* ---- numerics exact ---- */
+
+/* Of a call: which of its groups have kernels, where pairs of a row of results begin in the list
+ * that is sorted by these rows, and that list. */
+typedef struct exact_call {
+    const sl_stage_experts *e;
+    uint8_t *ours;                   /* [groups] */
+    uint32_t *first, *sorted, *each; /* [results + 1]; [pairs] numbers of pairs; [pairs] groups */
+    uint32_t n_ours, n_rows, n_results;
+} exact_call;
+
+static uint32_t result_of(const sl_stage_experts *e, uint32_t p) {
+    return e->to ? e->to[p] : p;
+}
+
+static void choose_groups(const sl_cuda_experts *x, uint32_t layer, exact_call *k) {
+    const sl_stage_experts *e = k->e;
+    sl_expert_mats m;
+    for (uint32_t g = 0; g < e->n_groups; g++) {
+        k->ours[g] = e->first[g] < e->first[g + 1] &&
+                     sl_model_expert(x->model, layer, e->expert[g], &m) && can_expert(&m);
+        if (k->ours[g]) k->n_ours += e->first[g + 1] - e->first[g];
+    }
+}
+
+/* Pairs by row of results, those of one row in the order in which they are added. */
+static void sort_pairs(exact_call *k) {
+    const sl_stage_experts *e = k->e;
+    memset(k->first, 0, ((size_t)k->n_results + 2) * sizeof *k->first);
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        for (uint32_t p = e->first[g]; k->ours[g] && p < e->first[g + 1]; p++)
+            k->first[result_of(e, p) + 2]++;
+    for (uint32_t r = 0; r < k->n_results; r++) k->first[r + 2] += k->first[r + 1];
+    for (uint32_t g = 0; g < e->n_groups; g++)
+        for (uint32_t p = e->first[g]; k->ours[g] && p < e->first[g + 1]; p++) {
+            const uint32_t at = k->first[result_of(e, p) + 1]++;
+            k->sorted[at] = p;
+            k->each[at] = g;
+        }
+}
+
+/* Rows of results from .. from + n - 1 into rows of y. */
+static void run_results(sl_cuda_experts *x, const exact_call *k, uint32_t from, uint32_t n,
+                        sl_fast_moe *b) {
+    const uint32_t begin = k->first[from], pairs = k->first[from + n] - begin;
+    const uint32_t wide = (pairs + 3) / 4 * 4;
+    const void *at;
+    uint32_t *id = sl_cuda_list_room(x->c, ((size_t)3 * wide + n + 1) * 4, &at);
+    uint32_t *gate = id + wide, *row = gate + wide, *first = row + wide;
+    for (uint32_t i = 0; i < pairs; i++) {
+        const uint32_t p = k->sorted[begin + i];
+        id[i] = k->e->expert[k->each[begin + i]];
+        memcpy(&gate[i], &k->e->gate[p], sizeof *gate);
+        row[i] = k->e->row[p];
+    }
+    for (uint32_t r = 0; r <= n; r++) first[r] = k->first[from + r] - begin;
+    b->id = at;
+    b->gate = (const float *)(b->id + wide);
+    b->pair_row = b->id + 2 * (size_t)wide;
+    b->row_first = b->id + 3 * (size_t)wide;
+    b->n_rows = k->n_rows;
+    b->n_out = n;
+    b->n_pairs = pairs;
+    sl_cuda_fast_moe(x->c, b);
+    sl_cuda_fence(x->c);
+}
+
+/* Rows of results that have pairs, from x->rows to the parts that they are for. */
+static void hand_out_results(sl_cuda_experts *x, const exact_call *k, uint32_t *list) {
+    const uint32_t d = sl_model_spec_of(x->model)->d_model;
+    const float *rows = (const float *)(uintptr_t)x->rows.at;
+    const sl_stage_experts *e = k->e;
+    for (uint32_t i = 0, begin = 0; i < e->n_parts; begin += e->part[i++].n) {
+        uint32_t *from = list, *to = list + e->part[i].n, n = 0;
+        for (uint32_t r = 0; r < e->part[i].n && begin + r < k->n_results; r++) {
+            if (k->first[begin + r] == k->first[begin + r + 1]) continue;
+            from[n] = begin + r;
+            to[n++] = r;
+        }
+        if (n) sl_cuda_move_rows(x->c, rows, from, n, d, sl_mem_at(e->part[i].rows), to);
+    }
+}
+
+/* What is left of the call: pairs of other groups, which are added to rows that there are now. */
+static void leave_others(const exact_call *k, sl_stage_experts *e, sl_arena *lists) {
+    const uint32_t pairs = e->first[e->n_groups];
+    uint32_t *expert = sl_arena_take(lists, e->n_groups, sizeof *expert);
+    uint32_t *first = sl_arena_take(lists, e->n_groups + 1, sizeof *first);
+    uint32_t *row = sl_arena_take(lists, pairs, sizeof *row);
+    uint32_t *to = sl_arena_take(lists, pairs, sizeof *to), n = 0, groups = 0;
+    float *gate = sl_arena_take(lists, pairs, sizeof *gate);
+    uint8_t *adds = sl_arena_take(lists, pairs, sizeof *adds);
+    SL_ASSERT(expert && first && row && to && gate && adds);
+    for (uint32_t g = 0; g < e->n_groups; g++) {
+        if (k->ours[g] || e->first[g] == e->first[g + 1]) continue;
+        expert[groups] = e->expert[g];
+        first[groups++] = n;
+        for (uint32_t p = e->first[g]; p < e->first[g + 1]; p++, n++) {
+            const uint32_t r = result_of(e, p);
+            const bool ours = r < k->n_results && k->first[r] < k->first[r + 1];
+            row[n] = e->row[p];
+            to[n] = r;
+            gate[n] = e->gate[p];
+            adds[n] = ours || (e->adds && e->adds[p]);
+        }
+    }
+    first[groups] = n;
+    e->n_groups = groups;
+    e->expert = expert, e->first = first, e->row = row, e->gate = gate, e->to = to, e->adds = adds;
+}
+
+#define MOST_RESULTS 65535u /* blocks of a grid */
+
+/* A pair's bits are a matter of its row and its expert alone, and so is what computes it. */
+static bool run_exact(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
+    sl_stage_experts *e = &c->experts;
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    const uint32_t pairs = e->first[e->n_groups];
+    exact_call k = {.e = e, .n_rows = rows_of(e)};
+    for (uint32_t i = 0; i < e->n_parts; i++) k.n_results += e->part[i].n;
+    k.ours = sl_arena_take(lists, e->n_groups + 1, sizeof *k.ours);
+    k.first = sl_arena_take(lists, (size_t)k.n_results + 2, sizeof *k.first);
+    k.sorted = sl_arena_take(lists, 2 * (size_t)pairs, sizeof *k.sorted);
+    uint32_t *moved = sl_arena_take(lists, 2 * (size_t)k.n_results, sizeof *moved);
+    SL_ASSERT(k.ours && k.first && k.sorted && moved);
+    k.each = k.sorted + pairs;
+    choose_groups(x, c->layer, &k);
+    if (k.n_ours == 0) return pairs == 0;
+    sort_pairs(&k);
+    if (!put_experts(x, c, k.ours)) return true;
+    for (uint32_t r = 0; r < k.n_results; r += MOST_RESULTS) {
+        sl_fast_moe b = {.d_model = s->d_model,
+                         .d_ff = s->d_ff_expert,
+                         .n_experts = s->n_experts,
+                         .expert = table_of(x, c->layer),
+                         .limit = s->glu_limit,
+                         .x = sl_mem_at(e->x),
+                         .y = (float *)(uintptr_t)x->rows.at + (size_t)r * s->d_model,
+                         .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+        run_results(x, &k, r, SL_MIN(MOST_RESULTS, k.n_results - r), &b);
+    }
+    hand_out_results(x, &k, moved);
+    if (k.n_ours == pairs) return true;
+    leave_others(&k, e, lists);
+    return false;
+}
+
+/* ---- a call ---- */
+
+bool sl_cuda_experts_run(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
     const sl_stage_experts *e = &c->experts;
     const sl_model_spec *s = sl_model_spec_of(x->model);
     const uint32_t pairs = e->first[e->n_groups], n_rows = rows_of(e);
+    if (is_exact(x)) return run_exact(x, c, lists);
     if (!e->to || pairs == 0) return pairs == 0;
     if (n_rows > UINT16_MAX) return false; /* blocks of a grid */
     uint32_t *place = sl_arena_take(lists, 3 * (size_t)n_rows, sizeof *place);
@@ -192,7 +354,7 @@ bool sl_cuda_experts_run(sl_cuda_experts *x, const sl_stage_call *c, sl_arena *l
                      .y = direct ? sl_mem_at(e->part[0].rows) : (float *)(uintptr_t)x->rows.at,
                      .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
     list_pairs(x, e, n_rows, place + n_rows, &b);
-    if (put_experts(x, c)) sl_cuda_fast_moe(x->c, &b);
+    if (put_experts(x, c, NULL)) sl_cuda_fast_moe(x->c, &b);
     sl_cuda_fence(x->c);
     if (!direct) hand_out(x, e, n_rows, place, place + n_rows);
     return true;
@@ -230,7 +392,7 @@ bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n) {
 }
 
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
-                            uint64_t heard, float *y) {
+                            uint64_t heard, float *y, bool add) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
     const sl_fast_moe b = {.d_model = s->d_model,
                            .d_ff = s->d_ff_expert,
@@ -245,7 +407,7 @@ void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, cons
                            .limit = s->glu_limit,
                            .x = h,
                            .y = y,
-                           .add = true,
+                           .add = add,
                            .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
     sl_cuda_fast_moe(x->c, &b);
 }

@@ -1,5 +1,6 @@
-/* Routed experts of a model by the fast kernels (fast_experts.h): which models have them, where
- * their matrices lie, and calls of EXPERTS and INSIDE as batches. Thread: owner of the context. */
+/* Routed experts of a model by the kernels of tensor cores (fast_experts.h): which models have
+ * them, where their matrices lie, and calls of EXPERTS and INSIDE as batches. Thread: owner of the
+ * context. */
 #ifndef SL_STAGE_CUDA_EXPERTS_H
 #define SL_STAGE_CUDA_EXPERTS_H
 
@@ -20,7 +21,9 @@ typedef struct sl_cuda_experts {
     sl_cuda_piece expert, gate, shared; /* [rows][top_k] twice, [rows][d_model] */
 } sl_cuda_experts;
 
-/* Whether the kernels compute these experts: bf16, no biases, gates after the product. */
+/* Whether there are kernels for experts of such sizes, with gates after the product. */
+bool sl_cuda_experts_shaped(const sl_model_spec *s);
+/* Whether they compute all experts that are here: bf16, no biases. */
 bool sl_cuda_experts_can(const sl_model *m);
 sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_slabs *memory,
                                  sl_cuda_experts *out, sl_err *err) SL_MUST_CHECK;
@@ -32,12 +35,13 @@ sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs,
 sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *err) SL_MUST_CHECK;
 /* Whether the table has all experts of the first n blocks that have some. */
 bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n);
-/* y += the routed experts of n rows h whose ids and weights lie at x->expert and x->gate. heard:
- * where the GPU writes a copy of the ids. */
+/* y = or, `add`, += the routed experts of n rows h whose ids and weights lie at x->expert and
+ * x->gate. heard: where the GPU writes a copy of the ids. */
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
-                            uint64_t heard, float *y);
-/* EXPERTS; false: this call's results are not a row of each row of x, and nothing was done. lists:
- * room for a few words a pair. */
-bool sl_cuda_experts_run(sl_cuda_experts *x, const sl_stage_call *c, sl_arena *lists);
+                            uint64_t heard, float *y, bool add);
+/* EXPERTS; false: what c->experts then says has still to be done: in numerics exact pairs of other
+ * experts than the kernels', else all of it, since its results are not a row of each row of x.
+ * lists: room for some words a pair. */
+bool sl_cuda_experts_run(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists);
 
 #endif

@@ -1,4 +1,4 @@
-/* Routed experts in numerics fast on a context's stream (fast_experts.h). */
+/* Routed experts in numerics fast and exact on a context's stream (fast_experts.h). */
 #include "stage/cuda/fast_experts.h"
 
 #include "stage/cuda/context.h"
@@ -22,7 +22,7 @@ void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way) {
 }
 
 void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m) {
-    sl_cuda_fast_moe_by(c, m, SL_FAST_AUTO);
+    sl_cuda_fast_moe_by(c, m, c->numerics == SL_NUMERICS_EXACT ? SL_FAST_EXACT : SL_FAST_AUTO);
 }
 
 /* What the copy engine is told of a matrix. */

@@ -1,4 +1,5 @@
-/* Routed experts of one layer on a GPU in numerics fast: which kernels, and their launches.
+/* Routed experts of one layer on a GPU in numerics fast and exact: which kernels, and their
+ * launches.
  *
  * Ids and weights of experts lie on the GPU, where the router leaves them: lists of who multiplies
  * what are made there, and nothing is asked of the host or waits for it. A batch is planned without
@@ -21,6 +22,7 @@
 typedef struct sl_fast_moe {
     uint32_t d_model, d_ff, n_experts, n_rows, n_pairs;
     uint32_t top_k; /* n_pairs / n_rows, where every row has as many; else row_first says */
+    uint32_t n_out; /* rows of y, of which row_first then speaks; 0: those of x */
     const sl_fast_expert *expert;         /* [n_experts], of sl_cuda_fast_expert */
     const uint32_t *id;                   /* [n_pairs], 16-byte aligned; n_experts or more: none */
     const float *gate;                    /* [n_pairs], 16-byte aligned */
@@ -54,6 +56,7 @@ typedef enum sl_fast_way {
     SL_FAST_BIG,    /* sm_90a, many rows: warp groups' tensor cores */
     SL_FAST_VEC,    /* at most SL_VEC_ROWS rows: each pair by itself, no lists */
     SL_FAST_RING,   /* the same, weights by the copy engine */
+    SL_FAST_EXACT,  /* numerics exact: tiles, sums in f32; a row's bits are its own matter */
     SL_FAST_WAYS
 } sl_fast_way;
 
@@ -82,13 +85,17 @@ bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way);
 /* The plan of VEC and RING, with rows of d_ff values in bf16 of each pair at mid; false, and
  * nothing is done, where it cannot be taken. out NULL: only that is asked. */
 bool sl_fast_vec_plan(const sl_fast_moe *m, bool ring, void *mid, sl_fast_plan *out);
-/* For batches of at most n_rows rows and n_pairs pairs, by any way. */
+/* For batches of at most n_rows rows and n_pairs pairs, by any way but SL_FAST_EXACT. */
 size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
                              uint32_t n_pairs);
+/* The same for SL_FAST_EXACT. */
+size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                           uint32_t n_pairs);
 /* A way that cannot be taken is chosen anew. */
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
 
-/* A batch on c's stream; sms, together, maps, few and most_shared are filled in. Thread: owner. */
+/* A batch on c's stream, as its numerics say; sms, together, maps, few and most_shared are filled
+ * in. Thread: owner. */
 void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m);
 void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way);
 

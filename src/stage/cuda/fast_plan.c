@@ -50,6 +50,12 @@ size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts
     return room_of(d_model, d_ff, n_experts, n_rows, n_pairs).end;
 }
 
+size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                           uint32_t n_pairs) {
+    const fast_room r = room_of(d_model, d_ff, n_experts, n_rows, n_pairs);
+    return r.part + aligned((size_t)n_pairs * d_model * sizeof(float));
+}
+
 /* Rows that an expert has on average. */
 static uint32_t mean_of(const sl_fast_moe *m) {
     return (m->n_pairs + m->n_experts - 1) / m->n_experts;
@@ -116,8 +122,8 @@ static void plan_round(const planner *f) {
 
 static void plan_sum(const planner *f, bool wide) {
     const sl_fast_moe *m = f->m;
-    sl_fast_launch *l =
-        next(f, SL_CUDA_sl_k_fast_sum, (m->d_model + 1023) / 1024, m->n_rows, 128, 0);
+    sl_fast_launch *l = next(f, SL_CUDA_sl_k_fast_sum, (m->d_model + 1023) / 1024,
+                             m->n_out ? m->n_out : m->n_rows, 128, 0);
     l->args.sum.part = wide ? at(f, f->room.part) : NULL;
     l->args.sum.part16 = at(f, f->room.part);
     l->args.sum.place = at(f, f->room.place);
@@ -194,22 +200,23 @@ static void plan_stream(const planner *f) {
 #define TILE_ROWS    128
 #define TILE_K       64
 
-static void plan_tiles(const planner *f) {
+static void plan_tiles(const planner *f, bool exact) {
     const sl_fast_moe *m = f->m;
     const uint32_t mean = mean_of(m), i = m->n_rows <= 32 || mean <= 16 ? 0 : mean <= 48 ? 1 : 2;
     const uint32_t cap = 32u << i, groups = (uint32_t)most_groups(m->n_pairs, m->n_experts, cap);
     const uint32_t shared = (i == 2 ? 3 : 4) * (TILE_ROWS + cap) * TILE_K * 2;
     static const sl_cuda_kernel_id up[] = {
         SL_CUDA_sl_k_fast_tile_up_32, SL_CUDA_sl_k_fast_tile_up_64, SL_CUDA_sl_k_fast_tile_up_128};
-    static const sl_cuda_kernel_id down[] = {SL_CUDA_sl_k_fast_tile_down_32,
-                                             SL_CUDA_sl_k_fast_tile_down_64,
-                                             SL_CUDA_sl_k_fast_tile_down_128};
+    static const sl_cuda_kernel_id down[2][3] = {
+        {SL_CUDA_sl_k_fast_tile_down_32, SL_CUDA_sl_k_fast_tile_down_64,
+         SL_CUDA_sl_k_fast_tile_down_128},
+        {SL_CUDA_sl_k_exact_down_32, SL_CUDA_sl_k_exact_down_64, SL_CUDA_sl_k_exact_down_128}};
     plan_sort(f, cap, 0);
     plan_round(f);
     plan_up(f, next(f, up[i], (m->d_ff + 63) / 64, groups, TILE_THREADS, shared));
-    plan_down(f, next(f, down[i], (m->d_model + TILE_ROWS - 1) / TILE_ROWS, groups, TILE_THREADS,
-                      shared));
-    plan_sum(f, false);
+    plan_down(f, next(f, down[exact][i], (m->d_model + TILE_ROWS - 1) / TILE_ROWS, groups,
+                      TILE_THREADS, shared));
+    plan_sum(f, exact);
 }
 
 /* As fast_small.cu has it. */
@@ -354,5 +361,5 @@ void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out)
     else if (way == SL_FAST_BIG)
         plan_big(&f);
     else
-        plan_tiles(&f);
+        plan_tiles(&f, way == SL_FAST_EXACT);
 }

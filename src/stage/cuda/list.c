@@ -5,6 +5,20 @@
 #include "stage/cuda/cuda_int.h"
 
 #include <stdio.h>
+#include <string.h>
+
+void sl_cuda_kind_text(const sl_cuda_info *info, char out[SL_GPU_KIND_BYTES]) {
+    memset(out, 0, SL_GPU_KIND_BYTES);
+    snprintf(out, SL_GPU_KIND_BYTES, "%s, compute capability %u.%u", info->name, info->major % 100,
+             info->minor % 100);
+}
+
+sl_status sl_cuda_kind(uint32_t index, char out[SL_GPU_KIND_BYTES], sl_err *err) {
+    sl_cuda_info info;
+    sl_status st = sl_cuda_describe(index, &info, err);
+    if (st == SL_OK) sl_cuda_kind_text(&info, out);
+    return st;
+}
 
 static void why(char out[256], const sl_err *err) {
     snprintf(out, 256, "%s", err->msg);

@@ -83,8 +83,8 @@ typedef struct sl_fast_up_args {
     float limit; /* 0: SwiGLU; else gpt-oss's clamped form with this limit */
 } sl_fast_up_args;
 
-/* part[pair][d_model] = weight[pair] * (down mid[pair]); in f32 by the stream kernels, in bf16 by
- * the tile kernels. */
+/* part[pair][d_model] = weight[pair] * (down mid[pair]); in f32 by the stream kernels and in
+ * numerics exact, in bf16 by the other tile kernels. */
 typedef struct sl_fast_down_args {
     const sl_fast_group *group;
     const sl_fast_counts *counts;

@@ -54,6 +54,7 @@ typedef enum sl_product_end {
 #define SL_FAST_FEW_ROWS  8u
 #define SL_FAST_TILE_COLS 128u
 #define SL_FAST_STAGES    4u
+#define SL_EXACT_CHUNKS   8u /* of 64 values: a segment of k in numerics exact */
 
 #define SL_PRODUCT_LISTED 8u /* rows whose numbers travel with the job */
 

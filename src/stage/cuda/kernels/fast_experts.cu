@@ -276,7 +276,7 @@ SL_KERNEL(sl_k_fast_sum, sl_fast_sum_args) {
     if (col >= a.d_model) return;
     float *y = a.y + (size_t)blockIdx.y * a.d_model + col;
     float sum[8];
-    SL_UNROLL for (int i = 0; i < 8; i++) sum[i] = a.add ? y[i] : 0.0f;
+    SL_UNROLL for (int i = 0; i < 8; i++) sum[i] = a.add ? y[i] : -0.0f; /* changes no bit of p */
     const uint32_t first = a.row_first ? a.row_first[blockIdx.y] : blockIdx.y * a.top_k;
     const uint32_t end = a.row_first ? a.row_first[blockIdx.y + 1] : first + a.top_k;
 #ifdef __CUDACC__

@@ -253,10 +253,21 @@ SL_DEV void tile_multiply(const uint8_t *w, const uint8_t *x, uint32_t rows, flo
     }
 }
 
+/* Numerics exact: what a segment of k sums up to is added to those before it. */
+SL_DEV void tile_fold(uint32_t rows, float d[2][8][4], float sum[2][8][4]) {
+    SL_UNROLL
+    for (uint32_t m = 0; m < 2; m++) SL_UNROLL
+    for (uint32_t t = 0; t < rows / 16; t++) SL_UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        sum[m][t][i] += d[m][t][i];
+        d[m][t][i] = 0;
+    }
+}
+
 /* Weights are copied STAGES - 1 chunks ahead; of x one chunk lies in shared memory, one is in
- * registers. */
+ * registers. sum: of segments, in numerics exact; else NULL. */
 SL_DEV void tile_run(const tile_share *s, uint8_t *room, uint32_t rows, uint32_t chunks,
-                     float d[2][8][4]) {
+                     float d[2][8][4], float sum[2][8][4]) {
     uint8_t *x_room = room + SL_FAST_STAGES * TILE_BYTES;
     float4 x[8];
     SL_UNROLL
@@ -277,6 +288,8 @@ SL_DEV void tile_run(const tile_share *s, uint8_t *room, uint32_t rows, uint32_t
         if (i + 1 < chunks) tile_put(s, rows, x, x_room + (i + 1) % 2 * rows * 128);
         if (i + 2 < chunks) tile_load(s, rows, i + 2, x);
         tile_multiply(room + i % SL_FAST_STAGES * TILE_BYTES, x_room + i % 2 * rows * 128, rows, d);
+        if (sum && (i % SL_EXACT_CHUNKS == SL_EXACT_CHUNKS - 1 || i + 1 == chunks))
+            tile_fold(rows, d, sum);
     }
 }
 
@@ -335,9 +348,34 @@ SL_DEV void tile(const sl_product_args *a, uint32_t rows) {
     const tile_share share = tile_share_of(a, j, &at, rows, STEP * begin);
     float d[2][8][4] = {{{0}}};
     sl_fast_let_next();
-    tile_run(&share, room, rows, end - begin, d);
+    tile_run(&share, room, rows, end - begin, d, NULL);
     if (gridDim.y > 1 && !tile_meet(a, rows, d)) return;
     tile_end(j, &at, rows, d);
+}
+
+/* Numerics exact: k in segments of so many chunks, each a chain of its own from zero on, added up
+ * in their order. Either a block has one of them, or all. */
+SL_DEV void exact_tile(const sl_product_args *a, uint32_t rows) {
+    SL_DYNAMIC(uint8_t, room);
+    const sl_product_job *j = &a->job[sl_product_find(a, blockIdx.x)];
+    const sl_product_tile at = sl_product_tile_of(a, j, blockIdx.x, rows);
+    const uint32_t chunks = (j->k + STEP - 1) / STEP, mine = SL_EXACT_CHUNKS * blockIdx.y;
+    const uint32_t begin = mine < chunks ? mine : chunks, left = chunks - begin;
+    const uint32_t n = gridDim.y > 1 && left > SL_EXACT_CHUNKS ? SL_EXACT_CHUNKS : left;
+    const tile_share share = tile_share_of(a, j, &at, rows, STEP * begin);
+    float d[2][8][4] = {{{0}}}, sum[2][8][4] = {{{0}}};
+    sl_fast_let_next();
+    tile_run(&share, room, rows, n, d, sum);
+    if (gridDim.y > 1 && !tile_meet(a, rows, sum)) return;
+    tile_end(j, &at, rows, sum);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_tile_32, sl_product_args, SL_FAST_THREADS, 2) {
+    exact_tile(&a, 32);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_tile_64, sl_product_args, SL_FAST_THREADS, 2) {
+    exact_tile(&a, 64);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_tile_32, sl_product_args, SL_FAST_THREADS, 2) {

@@ -12,6 +12,7 @@
 #define SL_TILE_ROWS    128 /* of weights */
 #define SL_TILE_K       64  /* a row of a stage is 128 bytes, 8 pieces */
 #define SL_TILE_A       (SL_TILE_ROWS * SL_TILE_K * 2)
+#define SL_TILE_F32     (SL_TILE_ROWS + 4) /* values between columns of results in f32 */
 
 /* Where piece `piece` of row `row` of a tile lies: rows that are read together lie in other
  * banks. */
@@ -129,7 +130,22 @@ SL_DEV void sl_tile_up(const sl_fast_up_args *a, const uint32_t cols, const uint
     sl_tile_store(tile, 64, g.n, a->mid, g.first, a->d_ff, f0);
 }
 
-SL_DEV void sl_tile_down(const sl_fast_down_args *a, const uint32_t cols, const uint32_t stages) {
+/* The same of f32. */
+SL_DEV void sl_tile_store_f32(const float *tile, uint32_t n, float *to, uint32_t first,
+                              uint32_t stride, uint32_t from) {
+    const uint32_t pieces = SL_TILE_ROWS / 4;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n * pieces; i += SL_TILE_THREADS) {
+        const uint32_t c = i / pieces, at = i % pieces * 4;
+        if (from + at < stride)
+            *(float4 *)(to + (size_t)(first + c) * stride + from + at) =
+                *(const float4 *)(tile + c * SL_TILE_F32 + at);
+    }
+}
+
+/* wide: results in f32, of numerics exact. */
+SL_DEV void sl_tile_down(const sl_fast_down_args *a, const uint32_t cols, const uint32_t stages,
+                         const bool wide) {
     SL_DYNAMIC(uint8_t, room);
     sl_fast_wait();
     sl_fast_let_next();
@@ -156,13 +172,22 @@ SL_DEV void sl_tile_down(const sl_fast_down_args *a, const uint32_t cols, const 
             const uint32_t x = c + 8 * t + i;
             const float w = x < g.n ? __ldg(a->weight + g.first + x) : 0.0f;
             SL_UNROLL for (uint32_t m = 0; m < 2; m++) {
+                if (wide) {
+                    float *to = (float *)room + x * SL_TILE_F32 + m * 64 + r;
+                    to[0] = w * d[m][t][i];
+                    to[8] = w * d[m][t][2 + i];
+                    continue;
+                }
                 uint16_t *to = tile + x * 136 + m * 64 + r;
                 to[0] = (uint16_t)sl_pack_bf16(w * d[m][t][i], 0);
                 to[8] = (uint16_t)sl_pack_bf16(w * d[m][t][2 + i], 0);
             }
         }
     }
-    sl_tile_store(tile, SL_TILE_ROWS, g.n, a->part16, g.first, a->d_model, d0);
+    if (wide)
+        sl_tile_store_f32((const float *)room, g.n, a->part, g.first, a->d_model, d0);
+    else
+        sl_tile_store(tile, SL_TILE_ROWS, g.n, a->part16, g.first, a->d_model, d0);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_tile_up_32, sl_fast_up_args, SL_TILE_THREADS, 2) {
@@ -178,13 +203,25 @@ SL_KERNEL_BOUNDS(sl_k_fast_tile_up_128, sl_fast_up_args, SL_TILE_THREADS, 2) {
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_tile_down_32, sl_fast_down_args, SL_TILE_THREADS, 2) {
-    sl_tile_down(&a, 32, 4);
+    sl_tile_down(&a, 32, 4, false);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_tile_down_64, sl_fast_down_args, SL_TILE_THREADS, 2) {
-    sl_tile_down(&a, 64, 4);
+    sl_tile_down(&a, 64, 4, false);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_tile_down_128, sl_fast_down_args, SL_TILE_THREADS, 2) {
-    sl_tile_down(&a, 128, 3);
+    sl_tile_down(&a, 128, 3, false);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_down_32, sl_fast_down_args, SL_TILE_THREADS, 2) {
+    sl_tile_down(&a, 32, 4, true);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_down_64, sl_fast_down_args, SL_TILE_THREADS, 2) {
+    sl_tile_down(&a, 64, 4, true);
+}
+
+SL_KERNEL_BOUNDS(sl_k_exact_down_128, sl_fast_down_args, SL_TILE_THREADS, 2) {
+    sl_tile_down(&a, 128, 3, true);
 }
