@@ -1,6 +1,8 @@
 /* Products of one to four rows with weights in bf16, numerics fast: what decoding one request is
- * made of. Memory is all that they wait for, so every warp has a ring of stages in shared memory
- * that the copy engine fills, the first ones before the kernels in front have ended.
+ * made of. Memory is all that they wait for, so every lane has 16 bytes of eight weight rows under
+ * way, the first ones before the kernels in front have ended; or every warp has a ring of stages in
+ * shared memory that the copy engine fills. Both forms give the same bits: which of them a GPU is
+ * faster with is measured there (few_choice.c).
  *
  * A block has some rows of weights, which its warps share by columns: a warp keeps 256 values of x
  * in registers and multiplies the same columns of all rows with them, or of some of the rows where
@@ -13,7 +15,7 @@
 #include "stage/cuda/kernels/lanes.h"
 #include "stage/cuda/kernels/route_row.h"
 
-#define WARPS  SL_VEC_THREADS / SL_WARP
+#define WARPS  (SL_VEC_THREADS / SL_WARP)
 #define PART   SL_VEC_PART
 #define AHEAD  SL_VEC_AHEAD
 #define STAGES SL_VEC_STAGES
@@ -47,7 +49,7 @@ SL_DEV vec_at vec_first(const vec_plan *p, uint32_t sets) {
     const uint32_t parts = sets * p->parts;
     vec_at at;
     at.cuts = 0;
-    while ((parts << at.cuts) % (WARPS) && p->rows > 1u << at.cuts) at.cuts++;
+    while ((parts << at.cuts) % WARPS && p->rows > 1u << at.cuts) at.cuts++;
     at.unit = __shfl_sync(SL_ALL, sl_warp(), 0); /* one number for all, as the compiler sees */
     at.units = parts << at.cuts;
     vec_enter(p, &at);
@@ -209,7 +211,7 @@ SL_DEV float vec_sum(const vec_plan *p, uint32_t set, uint32_t row, uint32_t row
 }
 
 SL_DEV uint8_t *vec_ring(uint8_t *room) {
-    return room + sl_warp() * (SL_VEC_RING / (WARPS));
+    return room + sl_warp() * (SL_VEC_RING / WARPS);
 }
 
 /* ---- products ---- */
