@@ -345,7 +345,7 @@ sl_cu_result cuFuncSetAttribute(sl_cu_function f, int attribute, int value) {
 }
 
 /* As the emulator of boxes has it (stage/cuda/kernels/async.h): address, rows, values of a row,
- * rows of a box. */
+ * rows of a box, bytes between rows. */
 FAKE_CALL sl_cu_result cuTensorMapEncodeTiled(void *out, int type, uint32_t rank, uint64_t address,
                                               const uint64_t *dim, const uint64_t *stride,
                                               const uint32_t *box, const uint32_t *step,
@@ -354,10 +354,10 @@ sl_cu_result cuTensorMapEncodeTiled(void *out, int type, uint32_t rank, uint64_t
                                     const uint64_t *dim, const uint64_t *stride,
                                     const uint32_t *box, const uint32_t *step, int interleave,
                                     int swizzle, int fetch, int fill) {
-    const uint64_t words[16] = {address, dim[1], dim[0], box[1]};
+    const uint64_t words[16] = {address, dim[1], dim[0], box[1], stride[0]};
     ENTER(cuTensorMapEncodeTiled);
     (void)fetch;
-    if (type != SL_CU_MAP_BF16 || rank != 2 || address % 16 || stride[0] != dim[0] * 2 ||
+    if (type != SL_CU_MAP_BF16 || rank != 2 || address % 16 || stride[0] < dim[0] * 2 ||
         stride[0] % 16 || box[0] != 64 || box[1] > 256 || step[0] != 1 || step[1] != 1 ||
         interleave || swizzle != SL_CU_MAP_SWIZZLE_128 || fill)
         return SL_CU_INVALID_VALUE;

@@ -1,10 +1,12 @@
 /* Attention in numerics fast: close to the host's on drawn models and steps, the same every time,
  * and nothing of what no row sees comes in. */
+#include "quant/half.h"
 #include "rows_test.h"
+#include "stage/cuda/exec_products.h"
 
 #define REQUESTS 4
 #define PAGES    80 /* of a request at most */
-#define MAX_ROWS 64
+#define MAX_ROWS 300
 
 /* Of the largest value: bf16 has 8 bits, tf32 and f16 have 11. */
 #define TOLERANCE_8  1e-2f
@@ -59,6 +61,43 @@ static void close_to(const float *want, const float *got, size_t n, float tolera
             fail_msg("value %zu of %zu is %g, expected %g", i, n, (double)got[i], (double)want[i]);
 }
 
+/* A product reads what attention has left, rounded by that or not, and what is there later. */
+static void read_by_product(const float *o, float *gpu_o, uint32_t rows, uint32_t width) {
+    enum { WIDE = 40 };
+    uint16_t *w = sl_alloc((size_t)WIDE * width, sizeof *w);
+    float *y = kt_floats((size_t)rows * WIDE);
+    sl_mat m = {.n = WIDE, .k = width, .dtype = SL_BF16};
+    assert_non_null(w);
+    for (size_t i = 0; i < (size_t)WIDE * width; i++)
+        w[i] = sl_f32_to_bf16((float)kt_bits() * 0x1p-31f - 1);
+    m.data = rt_in(w, (size_t)WIDE * width * 2);
+    const sl_gemm_job job = {.w = &m,
+                             .x = gpu_o,
+                             .n_rows = rows,
+                             .x_stride = width,
+                             .y = rt_in(y, (size_t)rows * WIDE * 4),
+                             .y_stride = WIDE};
+    sl_cuda_wide_as(rt_gpu, 3);
+    for (uint32_t there = 1; there < 2; there--) {
+        if (!there) sl_cuda_fill(rt_gpu, (uintptr_t)gpu_o, 0, (size_t)rows * width * 4);
+        sl_cuda_gemm(rt_gpu, &job, NULL, 1);
+        rt_out(y, job.y, (size_t)rows * WIDE * 4);
+        for (uint32_t i = 0; i < rows * WIDE; i++) {
+            double want = 0, size = 1e-30;
+            for (uint32_t j = 0; there && j < width; j++) {
+                const double p = (double)o[(size_t)(i / WIDE) * width + j] *
+                                 sl_bf16_to_f32(w[(size_t)(i % WIDE) * width + j]);
+                want += p;
+                size += fabs(p);
+            }
+            if (!(fabs(y[i] - want) <= 4e-3 * size)) fail_msg("product %u", i);
+        }
+    }
+    sl_cuda_wide_as(rt_gpu, 0);
+    sl_free(w);
+    sl_free(y);
+}
+
 /* Whether anything is: pages that are, and prompts over pages of f32. */
 static bool in_bf16(const fast_case *k) {
     return k->m.kv_type == SL_KV_BF16 || (k->m.kv_type == SL_KV_F32 && k->chunk);
@@ -102,6 +141,10 @@ static void compare(const fast_case *k) {
     rt_out(got, a.o, all * sizeof *got);
     close_to(o, got, all, in_bf16(k) ? TOLERANCE_8 : TOLERANCE_11);
     assert_true(sl_cuda_fast_attention(rt_gpu, &a));
+    if (k->rows > 64) {
+        read_by_product(got, a.o, k->rows, width);
+        assert_true(sl_cuda_fast_attention(rt_gpu, &a));
+    }
     rt_out(again, a.o, all * sizeof *again);
     rt_same_values("again", got, again, all);
     sl_free(pool);
@@ -149,14 +192,38 @@ static void of_chunks_and_ranks(void **state) {
     }
 }
 
+/* Prompts: all of one request, from its first position or behind others. */
+static void of_prompts(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 8; i++) {
+        sl_cuda_set_many(rt_gpu, i != 4);
+        const uint32_t n = 64 + kt_below(150), kv_heads = 1 + kt_below(2), group = 1 + kt_below(9);
+        draw(&drawn, i & 1 ? 64 : 128, kv_heads, group, 8);
+        if (i < 2) drawn.m.sight[1] = SL_SIGHT_ALL;
+        if (i == 5) {
+            drawn.group = group;
+            drawn.skip = kt_below(group);
+            drawn.m.n_heads = 1 + kt_below(kv_heads * group - drawn.skip);
+        }
+        const uint32_t first = i % 3 ? kt_below(8 * SL_KV_PAGE_TOKENS - n) : 0;
+        for (uint32_t r = 0; r < n; r++) {
+            drawn.pages[r] = drawn.list[2];
+            drawn.pos[r] = first + r;
+        }
+        drawn.rows = n;
+        compare(&drawn);
+    }
+    sl_cuda_set_many(rt_gpu, false);
+}
+
 static void of_many_rows(void **state) {
     (void)state;
     draw(&drawn, 64, 1, 2, 3);
-    for (uint32_t r = 0; r < MAX_ROWS; r++) {
+    for (uint32_t r = 0; r < 64; r++) {
         drawn.pages[r] = drawn.list[r % REQUESTS];
         drawn.pos[r] = kt_below(3 * SL_KV_PAGE_TOKENS);
     }
-    drawn.rows = MAX_ROWS;
+    drawn.rows = 64;
     compare(&drawn);
 }
 
@@ -175,6 +242,7 @@ int main(void) {
         cmocka_unit_test(of_heads),
         cmocka_unit_test(of_long_contexts),
         cmocka_unit_test(of_chunks_and_ranks),
+        cmocka_unit_test(of_prompts),
         cmocka_unit_test(of_many_rows),
         cmocka_unit_test(refused),
     };

@@ -2,10 +2,12 @@
  * same bits every time. */
 #include "products_test.h"
 #include "stage/cuda/exec_rows.h"
+#include "stage/cuda/wide_plan.h"
 
 /* Of the sum of magnitudes: rows as two numbers of bf16 each, and as one. */
-#define NEAR_FEW  2e-5
-#define NEAR_MANY 4e-3
+#define NEAR_FEW   2e-5
+#define NEAR_MANY  4e-3
+#define NEAR_WHOLE 4e-6 /* of three */
 
 typedef struct sum {
     double value, size;
@@ -32,7 +34,7 @@ static void expect(float got, double want, double off, const char *what) {
 
 static void check_job(const work *w, uint32_t i, bool up, const float *got, const char *what) {
     const sl_gemm_job *j = &w->job[0][i];
-    const double near = j->n_rows <= 8 ? NEAR_FEW : NEAR_MANY;
+    const double near = j->decides ? NEAR_WHOLE : j->n_rows <= 8 ? NEAR_FEW : NEAR_MANY;
     for (uint32_t r = 0; r < j->n_rows; r++)
         for (uint32_t c = 0; c < j->y_stride; c++) {
             const float y = got[(size_t)r * j->y_stride + c];
@@ -201,6 +203,118 @@ static void test_joined(void **state) {
     }
 }
 
+/* Rows that begin at multiples of 16 bytes, here and there apart. */
+static twin even_matrix(uint32_t n, uint32_t k) {
+    const uint32_t apart = k + 8 * kt_below(3);
+    const size_t bytes = (size_t)n * apart * 2;
+    uint8_t *p = host(bytes);
+    fill(SL_BF16, (size_t)n * apart, p);
+    twin m = {.host = {.data = p, .n = n, .k = k, .dtype = SL_BF16, .stride = (size_t)apart * 2}};
+    m.gpu = m.host;
+    m.gpu.data = upload(p, bytes, 0);
+    return m;
+}
+
+/* Three jobs: two with the same rows, one with a list of others. */
+static void draw_wide(uint32_t rows, uint32_t k, uint32_t n, bool up, bool decides) {
+    static work w;
+    memset(&w, 0, sizeof w);
+    w.kind = SL_ACT_NONE;
+    w.k = k;
+    w.x_rows = rows + 3;
+    draw_rows(&w);
+    w.x_stride = (k + 3) / 4 * 4;
+    w.x = host((size_t)w.x_rows * w.x_stride * sizeof(float));
+    tame(w.x, (size_t)w.x_rows * w.x_stride);
+    w.gpu_x = upload(w.x, (size_t)w.x_rows * w.x_stride * sizeof(float), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t cols = i ? 1 + kt_below(n) : n;
+        w.w[i] = even_matrix(cols, k);
+        w.up[i] = even_matrix(cols, k);
+        add_job(&w, rows - (i == 2 ? kt_below(rows - 63) : 0), i == 2);
+        w.job[0][i].decides = w.job[1][i].decides = decides;
+    }
+    char what[64];
+    snprintf(what, sizeof what, "wide: %u rows, k %u, %u columns", rows, k, n);
+    check(&w, up, what);
+}
+
+/* A norm of many rows and products with them: the norm's own rows, and those products read. */
+static void normed(uint32_t rows, uint32_t k, uint32_t n, bool centred, bool decides) {
+    const twin w[] = {even_matrix(n, k), even_matrix(1 + n / 3, k)};
+    const size_t in = (size_t)rows * k;
+    float *x = host(in * sizeof *x), *g = host(k * sizeof *g), *h = host(in * sizeof *h);
+    double *want = host(in * sizeof *want);
+    tame(x, in);
+    tame(g, k);
+    for (size_t i = 0; i < in; i++) want[i] = norm_of(x + i / k * k, k, g, centred, i % k);
+    float *gx = upload(x, in * sizeof *x, 0), *gh = device(in * sizeof *x), *y[2];
+    const sl_mat norm = {.data = upload(g, k * sizeof *g, 0), .n = 1, .k = k, .dtype = SL_F32};
+    const sl_norm_out out = {.y = gh};
+    sl_gemm_job job[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        y[i] = device((size_t)rows * w[i].host.n * sizeof(float));
+        job[i] = (sl_gemm_job){.w = &w[i].gpu,
+                               .x = gh,
+                               .n_rows = rows,
+                               .x_stride = k,
+                               .y = y[i],
+                               .y_stride = w[i].host.n,
+                               .decides = decides};
+    }
+    sl_cuda_norm(gpu, gx, &norm, 1e-6f, centred, rows, k, &out);
+    sl_cuda_gemm(gpu, job, NULL, 2);
+    expect_rows("h", gh, want, in);
+    download(h, gh, in * sizeof *h);
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t width = w[i].host.n;
+        float *got = host((size_t)rows * width * sizeof *got);
+        download(got, y[i], (size_t)rows * width * sizeof *got);
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t c = 0; c < width; c++) {
+                const sum s = dot(&w[i].host, c, h + (size_t)r * k);
+                expect(got[(size_t)r * width + c], s.value,
+                       (decides ? NEAR_WHOLE : NEAR_MANY) * s.size + 1e-30, "normed");
+            }
+    }
+    forget();
+}
+
+static void test_normed(void **state) {
+    (void)state;
+    sl_cuda_set_many(gpu, true);
+    sl_cuda_wide_as(gpu, 5);
+    normed(70, 528, 100, true, false);
+    normed(64, 2056, 24, false, false);
+    normed(66, 8192, 8, true, false);
+    sl_cuda_wide_as(gpu, 0);
+    normed(140, 136, 40, false, true);
+    normed(100, 72, 16, true, true); /* fewer rows than are for tiles: the exact kernel */
+    sl_cuda_set_many(gpu, false);
+    normed(140, 136, 40, false, true);
+}
+
+/* Every tile of warp groups: rows that end within one, matrices that do, whole ones, k of part of a
+ * stage. Tiles of one half take no two sides: such jobs go to others. */
+static void test_tiles(void **state) {
+    (void)state;
+    sl_cuda_set_many(gpu, true);
+    for (uint32_t shape = 1; shape <= SL_WIDE_SHAPES; shape++) {
+        if (kt_below(take_one_in(SL_SLOW_BUILD ? 4 : 1))) continue;
+        const bool up = sl_wide_shape_of[shape - 1].halves == 2;
+        sl_cuda_wide_as(gpu, shape);
+        draw_wide(64 + kt_below(100), 8 * (1 + kt_below(30)), 8 * (1 + kt_below(20)),
+                  up && shape % 2, false);
+        if (shape % 3 == 0) draw_wide(64 * (1 + kt_below(4)), 128, 256, up, false);
+    }
+    sl_cuda_wide_as(gpu, 0);
+    draw_wide(150, 200, 40, false, true); /* routers */
+    draw_wide(300, 136, 130, false, true);
+    draw_wide(300, 200, 520, false, false); /* as it pays */
+    draw_wide(260, 72, 530, true, false);
+    sl_cuda_set_many(gpu, false);
+}
+
 /* What there is no kernel for has the bits of the other numerics. */
 static void test_others(void **state) {
     (void)state;
@@ -236,10 +350,8 @@ static int open_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_wide),
-        cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_wide),   cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_tiles),  cmocka_unit_test(test_normed), cmocka_unit_test(test_others),
     };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

@@ -163,11 +163,16 @@ void sl_cuda_close(sl_cuda *c) {
         if (c->scratch) (void)c->d->cuMemFree_v2(c->scratch);
         if (c->parts) (void)c->d->cuMemFree_v2(c->parts);
         if (c->vec_done) (void)c->d->cuMemFree_v2(c->vec_done);
+        if (c->wide) (void)c->d->cuMemFree_v2(c->wide);
         if (c->stream) (void)c->d->cuStreamDestroy_v2(c->stream);
         for (uint32_t i = 0; i < c->n_modules; i++) (void)c->d->cuModuleUnload(c->modules[i]);
     }
     if (c->context) (void)c->d->cuDevicePrimaryCtxRelease_v2(c->device);
     sl_free(c);
+}
+
+void sl_cuda_set_many(sl_cuda *c, bool many) {
+    c->many = many && c->numerics == SL_NUMERICS_FAST;
 }
 
 void sl_cuda_set_few(sl_cuda *c, sl_cuda_few few) {

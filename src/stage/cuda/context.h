@@ -53,6 +53,14 @@ typedef struct sl_cuda_held {
     } args;
 } sl_cuda_held;
 
+/* Rows of x that lie in bf16 in the memory of rounded rows (exec_wide.h), since `asked` was so
+ * much. */
+typedef struct sl_cuda_rounded {
+    const float *x; /* NULL: there are none */
+    uint32_t n_rows, n;
+    uint64_t at, asked;
+} sl_cuda_rounded;
+
 struct sl_cuda {
     const sl_cu_driver *d;
     sl_cu_device device;
@@ -60,6 +68,7 @@ struct sl_cuda {
     sl_cu_stream stream;
     sl_numerics numerics;
     sl_cuda_few few;
+    bool many; /* sl_cuda_set_many */
     sl_cuda_info info;
     sl_cu_module modules[SL_CUDA_IMAGES];
     uint32_t n_modules;
@@ -71,6 +80,11 @@ struct sl_cuda {
     size_t scratch_bytes;
     uint64_t vec_done; /* a counter that is zero between kernels (exec_fast_vec.c), or 0 */
     uint64_t parts;    /* memory for sums in parts (exec_fast_products.c), or 0 */
+    uint64_t wide;     /* memory for rounded rows (exec_fast_wide.c), or 0 */
+    size_t wide_bytes;
+    sl_cuda_rounded rounded;
+    uint64_t asked;      /* counts what may have written to the GPU's memory */
+    uint32_t wide_shape; /* sl_cuda_wide_as */
     bool failed;
     sl_err failure;
 };

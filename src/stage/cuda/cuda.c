@@ -5,6 +5,7 @@
  * where it belongs when the call is through. */
 #include "base/options.h"
 #include "stage/cuda/exec_rows.h"
+#include "stage/cuda/exec_wide.h"
 #include "stage/cuda/experts.h"
 #include "stage/cuda/few_choice.h"
 #include "stage/cuda/slabs.h"
@@ -214,6 +215,7 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     float *to = exact ? (float *)(uintptr_t)d->fast.rows.at : x;
     sl_stage_call c = l->call;
     const size_t ids = (size_t)n * m->top_k * sizeof(uint32_t);
+    const uint64_t since = sl_cuda_asked(d->c);
     uint64_t heard = 0;
     if (n == 0) return;
     if (d->routed || tells(d, &c)) {
@@ -224,7 +226,7 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     c.rows.expert = (uint32_t *)(uintptr_t)d->fast.expert.at;
     c.rows.gate = (float *)(uintptr_t)d->fast.gate.at;
     (void)sl_stage_run_model(s, &c);
-    sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard, to, !exact);
+    sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard, to, !exact, since);
     if (tells(d, &l->call))
         sl_cuda_copy_out_later(d->c, (void *)(uintptr_t)(l->result + ids), d->fast.gate.at, ids);
     if (m->d_ff_shared) {
@@ -567,12 +569,14 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }
 
-/* Forms of kernels by measurement, where somebody asks for it: no GPU has run all of them yet. */
+/* Forms of kernels by measurement, where somebody asks for it: no GPU has run all of them yet.
+ * Those for many rows are taken as they are. */
 static sl_status choose_forms(cuda *d, sl_err *err) {
     const char *asked = sl_options_cuda_forms();
     if (!asked) return SL_OK;
     if (strcmp(asked, "try") != 0)
         return sl_fail(err, SL_ERR_ARG, "SLUICE_CUDA_FORMS '%s' is unknown: try", asked);
+    sl_cuda_set_many(d->c, true);
     if (!d->base.inside || !d->kv_pages || !sl_cuda_experts_whole(&d->fast, SL_CUDA_FEW_BLOCKS))
         return SL_OK;
     sl_cuda_few_try(&d->base, d->c);

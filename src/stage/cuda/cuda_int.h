@@ -64,6 +64,11 @@ void sl_cuda_adopt(sl_cuda *c);
 
 sl_numerics sl_cuda_numerics_of(const sl_cuda *c);
 void sl_cuda_set_few(sl_cuda *c, sl_cuda_few few);
+/* Whether numerics fast takes the forms for many rows that no GPU has run yet: products, attention
+ * of prompts, norms and lists of experts by warp groups, copy engine and many blocks. Not, at
+ * first.
+ */
+void sl_cuda_set_many(sl_cuda *c, bool many);
 /* As of opening. Borrowed until sl_cuda_close. */
 const sl_cuda_info *sl_cuda_info_of(const sl_cuda *c);
 

@@ -240,6 +240,15 @@ void sl_cuda_attention_as(sl_cuda *c, const sl_attn_args *a, sl_cuda_attn_form f
     launch(c, form, l.walks, m->n_kv_heads, &k);
 }
 
+/* The longest walks first: rows of a prompt see more and more. */
+static void turn_round(attn_lists *l) {
+    for (uint32_t i = 0; i < l->walks / 2; i++) {
+        const sl_cuda_walk w = l->walk[i];
+        l->walk[i] = l->walk[l->walks - 1 - i];
+        l->walk[l->walks - 1 - i] = w;
+    }
+}
+
 void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a) {
     static const sl_cuda_kernel_id kernel[SL_KV_TYPES][2] = {SL_CUDA_OF_KV_TYPES(sl_k_fast_prompt)};
     const attn_form f = {kernel[a->m->kv_type][a->m->head_dim == 128], SL_CUDA_ATTN_PROMPT_THREADS,
@@ -251,7 +260,10 @@ void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a) {
     shape_of(&k, &f, sl_attn_group(a), 0);
     attn_lists l = make_room(c, a->n_rows, a->n_rows, pages, &k);
     fill_lists(a, f.queries / k.heads, &l);
-    sl_cuda_launch(c, f.kernel, l.walks, a->m->n_kv_heads * k.slices, 1, f.threads, 0, &k);
+    const bool wide = sl_cuda_prompt_can(c, a);
+    if (wide) turn_round(&l);
+    if (!wide || !sl_cuda_prompt_wide(c, a, &k, l.walks))
+        sl_cuda_launch(c, f.kernel, l.walks, a->m->n_kv_heads * k.slices, 1, f.threads, 0, &k);
     sl_cuda_fence(c);
 }
 

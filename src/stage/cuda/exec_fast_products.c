@@ -7,13 +7,22 @@
 #define LEAST_CHUNKS   4u  /* of a part of k */
 #define BLOCKS_OF_SM   2u  /* that run at once */
 #define MOST_ROWS      128u
+#define LEAST_WHOLE    128u /* rows of a job that decides, from which on it is for tiles */
 #define TILE_ROW_BYTES 128u
 
-bool sl_cuda_fast_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
-    return sl_cuda_numerics_of(c) != SL_NUMERICS_CPU && !j->decides && w->dtype == SL_BF16 &&
-           w->k && w->k % 8 == 0 && ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 &&
+static bool fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
+    return sl_cuda_numerics_of(c) != SL_NUMERICS_CPU && w->dtype == SL_BF16 && w->k &&
+           w->k % 8 == 0 && ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 &&
            (uintptr_t)j->x % 16 == 0 && j->x_stride % 4 == 0 && !w->segments &&
            !j->act.row[SL_ACT_BF16];
+}
+
+bool sl_cuda_fast_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
+    return !j->decides && fits(c, j, w);
+}
+
+bool sl_cuda_fast_is_whole(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
+    return c->many && j->decides && j->n_rows >= LEAST_WHOLE && fits(c, j, w);
 }
 
 bool sl_cuda_fast_is_few(const sl_cuda *c, const sl_gemm_job *j) {

@@ -166,7 +166,8 @@ static void run_launch(sl_product_launch *l) {
     if (a->n_jobs == 0) return;
     if (l->way == SL_WAY_FAST_VEC) {
         sl_cuda_vec_run(l);
-    } else {
+    } else if ((l->way != SL_WAY_FAST && l->way != SL_WAY_FAST_WHOLE) || !sl_cuda_fast_wide(l)) {
+        if (l->way == SL_WAY_FAST_WHOLE) l->way = SL_WAY_MANY;
         shape_launch(l);
         for (uint32_t i = 0; i < a->n_jobs; i++) {
             a->job[i].first = tiles;
@@ -226,6 +227,7 @@ static sl_product_way way_of(const sl_cuda *c, const sl_gemm_job *j, const sl_ma
     if (sl_cuda_vec_fits(c, j, w)) return SL_WAY_FAST_VEC;
     if (sl_cuda_fast_fits(c, j, w))
         return sl_cuda_fast_is_few(c, j) ? SL_WAY_FAST_FEW : SL_WAY_FAST;
+    if (sl_cuda_fast_is_whole(c, j, w)) return SL_WAY_FAST_WHOLE;
     if (kind_for(j, w) != SL_ACT_NONE)
         return j->n_rows > MOST_FEW_INT8 ? SL_WAY_INT8 : SL_WAY_FEW_INT8;
     return j->n_rows > MOST_FEW ? SL_WAY_MANY : SL_WAY_FEW;

@@ -7,14 +7,15 @@
 
 #include <string.h>
 
-#define SMALL_NORM   512u  /* values of a vector that half a warp takes */
-#define MANY_THREADS 2048u /* values from which on a norm takes as many threads as it may */
-#define VEC_BLOCKS   4096u
-#define MIN_LANES    3u /* 8 threads share a row at least... */
-#define MAX_LANES    8u /* ...and a block at most */
-#define NOBODY       UINT32_MAX
-#define THREADS_LOG2 8u
-#define WARP_LOG2    5u
+#define SMALL_NORM     512u  /* values of a vector that half a warp takes */
+#define MANY_THREADS   2048u /* values from which on a norm takes as many threads as it may */
+#define VEC_BLOCKS     4096u
+#define MIN_LANES      3u /* 8 threads share a row at least... */
+#define MAX_LANES      8u /* ...and a block at most */
+#define NOBODY         UINT32_MAX
+#define THREADS_LOG2   8u
+#define WARP_LOG2      5u
+#define FAST_NORM_ROWS 64u /* from which on numerics fast has a kernel for many */
 
 _Static_assert(SL_CUDA_ROW_THREADS == 1u << THREADS_LOG2, "threads of a block");
 _Static_assert(SL_ACT_KINDS == 3, "rounded rows in sl_k_norm_args");
@@ -38,20 +39,27 @@ static uint32_t blocks_of_rows(uint32_t rows, uint32_t lanes_log) {
 
 /* ---- norms ---- */
 
-/* Very few rows in numerics fast are normalised by the product that reads them, if there is one. */
+/* Rows that the kernel of many takes. */
+static bool many_rows(const sl_k_norm_args *a) {
+    return a->n_rows >= FAST_NORM_ROWS && a->wide && a->n % 8 == 0 && a->n <= SL_FAST_NORM_MOST;
+}
+
+/* In numerics fast very few rows are normalised by the product that reads them, if there is one;
+ * many are rounded for it. */
 static void launch_norm(sl_cuda *c, const sl_k_norm_args *a, bool rounds) {
-    const sl_cuda_held h = {.what = SL_CUDA_HELD_NORM,
-                            .kernel = SL_CUDA_sl_k_norm,
-                            .blocks = a->n_rows,
-                            .threads = a->n > MANY_THREADS ? SL_CUDA_NORM_THREADS
-                                                           : SL_CUDA_NORM_THREADS / 2,
-                            .args.norm = *a};
+    sl_cuda_held h = {.what = SL_CUDA_HELD_NORM,
+                      .kernel = SL_CUDA_sl_k_norm,
+                      .blocks = a->n_rows,
+                      .threads =
+                          a->n > MANY_THREADS ? SL_CUDA_NORM_THREADS : SL_CUDA_NORM_THREADS / 2,
+                      .args.norm = *a};
     const float *end = a->x + (size_t)a->n_rows * a->n;
     const bool apart = end <= a->y || a->y + (size_t)a->n_rows * a->n <= a->x;
+    const bool fast = !rounds && a->y && sl_cuda_numerics_of(c) == SL_NUMERICS_FAST;
+    const bool many = fast && c->many && many_rows(a);
+    if (many) h.kernel = SL_CUDA_sl_k_fast_norm, h.threads = SL_FAST_NORM_THREADS;
     sl_cuda_hold(c, &h);
-    if (rounds || !a->y || !apart || a->n_rows > SL_VEC_ROWS ||
-        sl_cuda_numerics_of(c) != SL_NUMERICS_FAST)
-        sl_cuda_settle(c);
+    if (!fast || !apart || (a->n_rows > SL_VEC_ROWS && !many)) sl_cuda_settle(c);
 }
 
 void sl_cuda_norm(sl_cuda *c, const float *x, const sl_mat *w, float eps, bool centred,
@@ -84,8 +92,14 @@ void sl_cuda_norm(sl_cuda *c, const float *x, const sl_mat *w, float eps, bool c
 /* ---- element by element ---- */
 
 static void vec(sl_cuda *c, sl_cuda_vec_op op, float *y, const float *x, float limit, size_t n) {
-    const sl_k_vec_args a = {.y = y, .x = x, .n = n, .a = limit, .op = op};
-    const uint64_t blocks = (n + SL_CUDA_ROW_THREADS - 1) / SL_CUDA_ROW_THREADS;
+    const sl_k_vec_args a = {.y = y,
+                             .x = x,
+                             .n = n,
+                             .a = limit,
+                             .op = op,
+                             .wide = c->many && sl_cuda_is_wide(y, n) && sl_cuda_is_wide(x, n)};
+    const uint32_t each = SL_CUDA_ROW_THREADS * (a.wide ? 4 : 1);
+    const uint64_t blocks = (n + each - 1) / each;
     sl_cuda_launch(c, SL_CUDA_sl_k_vec, (uint32_t)SL_MIN(blocks, VEC_BLOCKS), 1, 1,
                    SL_CUDA_ROW_THREADS, 0, &a);
 }

@@ -8,6 +8,7 @@
 #include "kernel/ops.h"
 #include "quant/wire_rows.h"
 #include "stage/cuda/cuda_int.h"
+#include "stage/cuda/kernels/args_attention.h"
 
 /* Whether this address and so many floats are multiples of 16 bytes: what four values at a time
  * want. */
@@ -121,6 +122,12 @@ void sl_cuda_attention_span(sl_cuda *c, const sl_attn_span *a);
 /* Numerics fast, by tensor cores in bf16: rows that see pages of one request, heads as of
  * sl_cuda_fast_attention (exec_attention.c). */
 void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a);
+/* The same by warp groups (exec_fast_prompt.c): whether this GPU has that, and rows are many; and
+ * with lists and all as kernels of walks have it (args_attention.h). False, and nothing was done:
+ * there is no memory for the pages in bf16. */
+bool sl_cuda_prompt_can(const sl_cuda *c, const sl_attn_args *a);
+bool sl_cuda_prompt_wide(sl_cuda *c, const sl_attn_args *a, const sl_k_attention_args *k,
+                         uint32_t walks);
 /* Numerics fast: runs of rows of a request so, single rows by tensor cores, their positions split
  * over the GPU; f32 pages are rounded to tf32 on the way, pages of 16 bits go as they are. False,
  * and nothing is done, where heads are not what the kernels take. */

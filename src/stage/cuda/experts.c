@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "stage/cuda/exec_rows.h"
+#include "stage/cuda/exec_wide.h"
 #include "stage/cuda/fast_experts.h"
 
 #include <string.h>
@@ -392,22 +393,24 @@ bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n) {
 }
 
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
-                            uint64_t heard, float *y, bool add) {
+                            uint64_t heard, float *y, bool add, uint64_t since) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
-    const sl_fast_moe b = {.d_model = s->d_model,
-                           .d_ff = s->d_ff_expert,
-                           .n_experts = s->n_experts,
-                           .n_rows = n,
-                           .n_pairs = n * s->top_k,
-                           .top_k = s->top_k,
-                           .expert = table_of(x, layer),
-                           .id = (const uint32_t *)(uintptr_t)x->expert.at,
-                           .gate = (const float *)(uintptr_t)x->gate.at,
-                           .heard = (uint32_t *)(uintptr_t)heard,
-                           .limit = s->glu_limit,
-                           .x = h,
-                           .y = y,
-                           .add = add,
-                           .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+    const sl_fast_moe b = {
+        .d_model = s->d_model,
+        .d_ff = s->d_ff_expert,
+        .n_experts = s->n_experts,
+        .n_rows = n,
+        .n_pairs = n * s->top_k,
+        .top_k = s->top_k,
+        .expert = table_of(x, layer),
+        .id = (const uint32_t *)(uintptr_t)x->expert.at,
+        .gate = (const float *)(uintptr_t)x->gate.at,
+        .heard = (uint32_t *)(uintptr_t)heard,
+        .limit = s->glu_limit,
+        .x = h,
+        .x16 = (const uint16_t *)(uintptr_t)sl_cuda_rounded_rows(x->c, h, n, s->d_model, since),
+        .y = y,
+        .add = add,
+        .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
     sl_cuda_fast_moe(x->c, &b);
 }

@@ -36,9 +36,10 @@ sl_status sl_cuda_experts_table(sl_cuda_experts *x, uint32_t max_rows, sl_err *e
 /* Whether the table has all experts of the first n blocks that have some. */
 bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n);
 /* y = or, `add`, += the routed experts of n rows h whose ids and weights lie at x->expert and
- * x->gate. heard: where the GPU writes a copy of the ids. */
+ * x->gate. heard: where the GPU writes a copy of the ids. since: of sl_cuda_asked, before h was
+ * made. */
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
-                            uint64_t heard, float *y, bool add);
+                            uint64_t heard, float *y, bool add, uint64_t since);
 /* EXPERTS; false: what c->experts then says has still to be done: in numerics exact pairs of other
  * experts than the kernels', else all of it, since its results are not a row of each row of x.
  * lists: room for some words a pair. */

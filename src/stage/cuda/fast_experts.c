@@ -10,6 +10,7 @@ void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way) {
     sl_fast_plan p;
     if (m->n_rows == 0) return;
     mine.few = c->few;
+    mine.many = c->many;
     mine.sms = c->info.major == 9 ? c->info.sms : 0;
     mine.together = !c->d->image;
     mine.most_shared = c->info.shared_bytes;

@@ -27,10 +27,11 @@ typedef struct sl_fast_moe {
     const uint32_t *id;                   /* [n_pairs], 16-byte aligned; n_experts or more: none */
     const float *gate;                    /* [n_pairs], 16-byte aligned */
     const uint32_t *row_first, *pair_row; /* [n_rows + 1], [n_pairs]; NULL with top_k */
-    uint32_t *heard;                      /* a copy of the ids goes there; NULL: nowhere */
-    float limit;                          /* of gpt-oss's SwiGLU; 0: the plain one */
-    bool add;                             /* y += instead of y = */
+    uint32_t *heard; /* a copy of the ids goes there, 16-byte aligned; NULL: nowhere */
+    float limit;     /* of gpt-oss's SwiGLU; 0: the plain one */
+    bool add;        /* y += instead of y = */
     const float *x;
+    const uint16_t *x16; /* the same rows in bf16, where they are there; NULL */
     float *y;
     /* sl_fast_scratch_bytes of device memory, 256-byte aligned, whose first SL_FAST_ZEROED bytes
      * were zeroed once, before the first batch that uses it. */
@@ -38,6 +39,8 @@ typedef struct sl_fast_moe {
     uint32_t sms; /* multiprocessors of a GPU of sm_90, all free for this; 0: another GPU */
     /* So many blocks run at the same time, and in clusters: not so in the emulator. */
     bool together;
+    bool apart; /* both products in launches of their own, all the same: for benches */
+    bool many; /* forms for many rows that no GPU has run yet, where the way is AUTO or leaves it */
     bool maps; /* all experts have them */
     sl_cuda_few few;
     uint32_t
@@ -56,6 +59,7 @@ typedef enum sl_fast_way {
     SL_FAST_BIG,    /* sm_90a, many rows: warp groups' tensor cores */
     SL_FAST_VEC,    /* at most SL_VEC_ROWS rows: each pair by itself, no lists */
     SL_FAST_RING,   /* the same, weights by the copy engine */
+    SL_FAST_LINES,  /* as BIG, with another end (fast_lines.cu); no GPU has run it yet */
     SL_FAST_EXACT,  /* numerics exact: tiles, sums in f32; a row's bits are its own matter */
     SL_FAST_WAYS
 } sl_fast_way;
@@ -66,6 +70,7 @@ typedef struct sl_fast_launch {
     union {
         sl_fast_sort_args sort;
         sl_fast_round_args round;
+        sl_fast_count_args count;
         sl_fast_up_args up;
         sl_fast_down_args down;
         sl_fast_sum_args sum;
@@ -94,7 +99,7 @@ size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, 
 /* A way that cannot be taken is chosen anew. */
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
 
-/* A batch on c's stream, as its numerics say; sms, together, maps, few and most_shared are filled
+/* A batch on c's stream, as its numerics say; sms, together, maps, few, many and most_shared are filled
  * in. Thread: owner. */
 void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m);
 void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way);

@@ -1,6 +1,8 @@
 /* Plans of routed experts in numerics fast (fast_experts.h). */
 #include "stage/cuda/fast_experts.h"
 
+#include "base/status.h"
+
 #include <string.h>
 
 #define ALIGN 256
@@ -13,20 +15,26 @@ static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* Most groups of at most cap pairs, and pieces of fast_big.cu. */
+/* Most groups of at most cap pairs, and pieces of fast_big.cu or fast_lines.cu. */
 static size_t most_groups(size_t pairs, uint32_t n_experts, uint32_t cap) {
     return least(pairs, n_experts + pairs / cap);
 }
 
 static size_t most_pieces(size_t pairs, uint32_t n_experts) {
-    return 2 * least(pairs, n_experts + pairs / (2 * SL_FAST_BIG_WIDTH));
+    return 2 * least(pairs, n_experts + pairs / (2 * SL_FAST_LINES_WIDTH));
 }
 
-/* Scratch: counters; how long lists are; lists; rows of x in bf16; of each pair a row of d_ff in
- * bf16, and one of d_model in bf16, or in f32 where few rows are streamed. */
+/* Blocks that sort. */
+static size_t sort_blocks(size_t pairs) {
+    return (pairs + SL_FAST_SORT_PAIRS - 1) / SL_FAST_SORT_PAIRS;
+}
+
+/* Scratch: counters; how long lists are; lists; what blocks have counted; rows of x in bf16; of
+ * each pair a row of d_ff in bf16, and one of d_model in bf16, or in f32 where few rows are
+ * streamed. */
 #define STREAM_PAIRS 512u /* most pairs that are */
 typedef struct fast_room {
-    size_t counts, group, piece, x_row, weight, place, x16, mid, part, end;
+    size_t counts, group, piece, x_row, weight, place, rank, count, x16, mid, part, end;
 } fast_room;
 
 static fast_room room_of(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
@@ -38,7 +46,9 @@ static fast_room room_of(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, ui
     r.x_row = r.piece + aligned(most_pieces(pairs, n_experts) * sizeof(sl_fast_piece));
     r.weight = r.x_row + aligned(pairs * 4);
     r.place = r.weight + aligned(pairs * 4);
-    r.x16 = r.place + aligned(pairs * 4);
+    r.rank = r.place + aligned(pairs * 4);
+    r.count = r.rank + aligned(pairs * 4);
+    r.x16 = r.count + aligned(sort_blocks(pairs) * (n_experts + 3u) * 4);
     r.mid = r.x16 + aligned((size_t)n_rows * d_model * 2);
     r.part = r.mid + aligned(pairs * d_ff * 2);
     r.end = r.part + aligned(pairs * d_model * 2 + least(pairs, STREAM_PAIRS) * d_model * 2);
@@ -72,6 +82,10 @@ static void *at(const planner *f, size_t offset) {
     return f->m->scratch + offset;
 }
 
+static const uint16_t *rows16(const planner *f) {
+    return f->m->x16 ? f->m->x16 : at(f, f->room.x16);
+}
+
 static sl_fast_launch *next(const planner *f, sl_cuda_kernel_id kernel, uint32_t grid_x,
                             uint32_t grid_y, uint32_t threads, uint32_t shared) {
     sl_fast_launch *l = &f->p->launch[f->p->n++];
@@ -86,23 +100,38 @@ static sl_fast_launch *next(const planner *f, sl_cuda_kernel_id kernel, uint32_t
 
 #define SHARED_BYTES (226u << 10) /* of a block, at most */
 
-/* As fast_sort.cu has it. */
-#define SORT_THREADS 1024
+/* Rows of x in bf16 that have to be made. */
+static uint64_t rounded_values(const sl_fast_moe *m) {
+    return m->x16 ? 0 : (uint64_t)m->n_rows * m->d_model;
+}
 
-static void plan_sort(const planner *f, uint32_t cap, uint32_t cluster) {
+static sl_fast_round_args round_args(const planner *f, uint64_t n) {
+    return (sl_fast_round_args){f->m->x, at(f, f->room.x16), n};
+}
+
+/* What is sorted: groups of at most cap pairs, or pieces for clusters of so many blocks; rounds:
+ * rows of x in bf16, too. */
+typedef struct sorting {
+    uint32_t cap, cluster, width, room; /* of pieces: most pairs, bytes in front of stages */
+    bool rounds;
+} sorting;
+
+static void plan_lists(const planner *f, const sorting *s, sl_fast_sort_args *a) {
     const sl_fast_moe *m = f->m;
-    sl_fast_sort_args *a = &next(f, SL_CUDA_sl_k_fast_sort, 1, 1, SORT_THREADS, 0)->args.sort;
     a->expert = m->expert;
     a->id = m->id;
     a->gate = m->gate;
     a->pair_row = m->pair_row;
     a->heard = m->heard;
+    a->count = at(f, f->room.count);
+    a->rank = at(f, f->room.rank);
     a->n_pairs = m->n_pairs;
     a->top_k = m->top_k;
     a->n_experts = m->n_experts;
-    a->cap = cap;
-    a->pair = cluster;
-    a->stage_room = SHARED_BYTES - SL_FAST_BIG_ROOM - 1024;
+    a->cap = s->cap;
+    a->pair = s->cluster;
+    a->width = s->width;
+    a->stage_room = SHARED_BYTES - s->room - 1024;
     a->group = at(f, f->room.group);
     a->piece = at(f, f->room.piece);
     a->x_row = at(f, f->room.x_row);
@@ -111,13 +140,45 @@ static void plan_sort(const planner *f, uint32_t cap, uint32_t cluster) {
     a->counts = at(f, f->room.counts);
 }
 
-static void plan_round(const planner *f) {
-    const uint64_t n = (uint64_t)f->m->n_rows * f->m->d_model;
+/* As fast_sort.cu has it. */
+#define SORT_THREADS 1024
+
+static void plan_sort_one(const planner *f, const sorting *s) {
+    const uint64_t n = s->rounds ? rounded_values(f->m) : 0;
+    plan_lists(f, s, &next(f, SL_CUDA_sl_k_fast_sort, 1, 1, SORT_THREADS, 0)->args.sort);
+    if (n)
+        next(f, SL_CUDA_sl_k_fast_round, (uint32_t)((n / 8 + 255) / 256), 1, 256, 0)->args.round =
+            round_args(f, n);
+}
+
+/* By many blocks: pairs are counted where one block does not have them all, and rows of x rounded
+ * beside that. */
+static void plan_sort_many(const planner *f, const sorting *s) {
+    const sl_fast_moe *m = f->m;
+    const uint32_t blocks = (uint32_t)sort_blocks(m->n_pairs), counting = blocks > 1 ? blocks : 0;
+    const uint64_t n = s->rounds ? rounded_values(m) : 0;
+    const uint64_t each = (uint64_t)SL_FAST_ROUND_VALUES * SL_FAST_SORT_THREADS;
+    const uint32_t all = counting + (uint32_t)((n + each - 1) / each);
+    if (all)
+        next(f, SL_CUDA_sl_k_fast_count, all, 1, SL_FAST_SORT_THREADS, 0)->args.count =
+            (sl_fast_count_args){.id = m->id,
+                                 .n_pairs = m->n_pairs,
+                                 .n_experts = m->n_experts,
+                                 .blocks = counting,
+                                 .count = at(f, f->room.count),
+                                 .rank = at(f, f->room.rank),
+                                 .round = round_args(f, n)};
     sl_fast_launch *l =
-        next(f, SL_CUDA_sl_k_fast_round, (uint32_t)((n / 8 + 255) / 256), 1, 256, 0);
-    l->args.round.x = f->m->x;
-    l->args.round.y = at(f, f->room.x16);
-    l->args.round.n = n;
+        next(f, SL_CUDA_sl_k_fast_sort_many, SL_MAX(blocks, 1u), 1, SL_FAST_SORT_THREADS, 0);
+    plan_lists(f, s, &l->args.sort);
+    l->args.sort.blocks = counting;
+}
+
+static void plan_sort(const planner *f, const sorting *s) {
+    if (f->m->many)
+        plan_sort_many(f, s);
+    else
+        plan_sort_one(f, s);
 }
 
 static void plan_sum(const planner *f, bool wide) {
@@ -140,7 +201,7 @@ static void plan_up(const planner *f, sl_fast_launch *l) {
     a->counts = at(f, f->room.counts);
     a->x_row = at(f, f->room.x_row);
     a->x = f->m->x;
-    a->x16 = at(f, f->room.x16);
+    a->x16 = rows16(f);
     a->mid = at(f, f->room.mid);
     a->d_model = f->m->d_model;
     a->d_ff = f->m->d_ff;
@@ -187,7 +248,7 @@ static void plan_stream(const planner *f) {
                                            SL_CUDA_sl_k_fast_up_32};
     static const sl_cuda_kernel_id down[] = {SL_CUDA_sl_k_fast_down_8, SL_CUDA_sl_k_fast_down_16,
                                              SL_CUDA_sl_k_fast_down_32};
-    plan_sort(f, cap, 0);
+    plan_sort(f, &(sorting){.cap = cap});
     plan_up(f, next(f, up[i], (m->d_ff + 15) / 16, groups, STREAM_THREADS,
                     stream_shared(cap, m->d_model)));
     plan_down(f, next(f, down[i], (m->d_model + STREAM_DOWN_COLS - 1) / STREAM_DOWN_COLS, groups,
@@ -211,8 +272,7 @@ static void plan_tiles(const planner *f, bool exact) {
         {SL_CUDA_sl_k_fast_tile_down_32, SL_CUDA_sl_k_fast_tile_down_64,
          SL_CUDA_sl_k_fast_tile_down_128},
         {SL_CUDA_sl_k_exact_down_32, SL_CUDA_sl_k_exact_down_64, SL_CUDA_sl_k_exact_down_128}};
-    plan_sort(f, cap, 0);
-    plan_round(f);
+    plan_sort(f, &(sorting){.cap = cap, .rounds = true});
     plan_up(f, next(f, up[i], (m->d_ff + 63) / 64, groups, TILE_THREADS, shared));
     plan_down(f, next(f, down[exact][i], (m->d_model + TILE_ROWS - 1) / TILE_ROWS, groups,
                       TILE_THREADS, shared));
@@ -254,11 +314,11 @@ static bool small_args(const sl_fast_moe *m, sl_fast_small_args *a) {
 
 /* Both products in one launch (3), or one each (1, then 2). */
 static uint32_t first_phase(const sl_fast_moe *m) {
-    return m->together ? 3 : 1;
+    return m->together && !m->apart ? 3 : 1;
 }
 
 static uint32_t last_phase(const sl_fast_moe *m) {
-    return m->together ? 3 : 2;
+    return m->together && !m->apart ? 3 : 2;
 }
 
 static void plan_small(const planner *f) {
@@ -290,7 +350,7 @@ static void plan_small(const planner *f) {
     }
 }
 
-/* As fast_big.cu has it. */
+/* As big.h has it. */
 #define BIG_THREADS 384
 #define BIG_PIECES  (SL_FAST_ZEROED / 4 - 64) /* that have counters */
 
@@ -304,30 +364,38 @@ static bool can_big(const sl_fast_moe *m) {
     return m->sms && m->maps && most_pieces(m->n_pairs, m->n_experts) <= BIG_PIECES;
 }
 
-static void plan_big(const planner *f) {
+/* By fast_big.cu, or lines: by fast_lines.cu. */
+static void plan_big(const planner *f, bool lines) {
+    static const sl_cuda_kernel_id kernel[2][2] = {
+        {SL_CUDA_sl_k_fast_big, SL_CUDA_sl_k_fast_big_pair},
+        {SL_CUDA_sl_k_fast_lines, SL_CUDA_sl_k_fast_lines_pair}};
     const sl_fast_moe *m = f->m;
     const uint32_t cluster = big_cluster(m);
-    const sl_cuda_kernel_id kernel =
-        cluster == 2 ? SL_CUDA_sl_k_fast_big_pair : SL_CUDA_sl_k_fast_big;
+    const sorting s = {.cluster = cluster,
+                       .width = lines ? SL_FAST_LINES_WIDTH : SL_FAST_BIG_WIDTH,
+                       .room = lines ? SL_FAST_LINES_ROOM : SL_FAST_BIG_ROOM,
+                       .rounds = true};
     sl_fast_big_args a;
     memset(&a, 0, sizeof a);
     a.piece = at(f, f->room.piece);
     a.counts = at(f, f->room.counts);
     a.x_row = at(f, f->room.x_row);
     a.weight = at(f, f->room.weight);
-    a.x16 = at(f, f->room.x16);
+    a.x16 = rows16(f);
     a.mid = at(f, f->room.mid);
     a.part16 = at(f, f->room.part);
     a.done = at(f, 0);
     a.ready = a.done + 64;
     a.d_model = m->d_model;
     a.d_ff = m->d_ff;
+    a.room = s.room;
     a.limit = m->limit;
-    plan_sort(f, 0, cluster);
-    plan_round(f);
+    plan_sort(f, &s);
     for (uint32_t phase = first_phase(m); phase <= last_phase(m); phase++) {
         a.phases = phase;
-        next(f, kernel, m->sms / cluster * cluster, 1, BIG_THREADS, SHARED_BYTES)->args.big = a;
+        next(f, kernel[lines][cluster - 1], m->sms / cluster * cluster, 1, BIG_THREADS,
+             SHARED_BYTES)
+            ->args.big = a;
     }
     plan_sum(f, false);
 }
@@ -338,11 +406,11 @@ bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
     if (way == SL_FAST_SMALL) return small_args(m, &a);
     if (way == SL_FAST_VEC || way == SL_FAST_RING)
         return sl_fast_vec_plan(m, way == SL_FAST_RING, NULL, NULL);
-    return way != SL_FAST_BIG || can_big(m);
+    return (way != SL_FAST_BIG && way != SL_FAST_LINES) || can_big(m);
 }
 
 static sl_fast_way choose(const sl_fast_moe *m) {
-    if (mean_of(m) > 64 && sl_fast_can(m, SL_FAST_BIG)) return SL_FAST_BIG;
+    if (mean_of(m) > 64 && can_big(m)) return m->many ? SL_FAST_LINES : SL_FAST_BIG;
     const sl_fast_way few = m->few.ring ? SL_FAST_RING : SL_FAST_VEC;
     if (sl_fast_can(m, few)) return few;
     return m->n_rows <= 8 && can_stream(m) ? SL_FAST_STREAM : SL_FAST_TILES;
@@ -358,8 +426,8 @@ void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out)
         plan_small(&f);
     else if (way == SL_FAST_STREAM)
         plan_stream(&f);
-    else if (way == SL_FAST_BIG)
-        plan_big(&f);
+    else if (way == SL_FAST_BIG || way == SL_FAST_LINES)
+        plan_big(&f, way == SL_FAST_LINES);
     else
         plan_tiles(&f, way == SL_FAST_EXACT);
 }

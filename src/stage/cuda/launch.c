@@ -125,6 +125,7 @@ void sl_cuda_drop_held(sl_cuda *c) {
 }
 
 void sl_cuda_settle(sl_cuda *c) {
+    c->asked++;
     const sl_cuda_held *h = &c->held;
     if (h->what == SL_CUDA_HELD_NONE) return;
     sl_cuda_drop_held(c);

@@ -32,6 +32,8 @@ typedef struct sl_fast_group {
 #define SL_FAST_BIG_ROOM    4096u /* bytes of shared memory in front of stages, 1024-byte aligned */
 #define SL_FAST_BIG_WEIGHTS 32768u /* bytes of a stage that are weights */
 #define SL_FAST_BIG_STAGES  8u     /* most stages */
+#define SL_FAST_LINES_WIDTH 152u   /* the same of fast_lines.cu */
+#define SL_FAST_LINES_ROOM  20480u
 typedef struct sl_fast_piece {
     const void *maps;
     uint32_t first, n, width; /* width: of SL_WGMMA_WIDTHS, at least n */
@@ -46,15 +48,39 @@ typedef struct sl_fast_counts {
 
 #define SL_FAST_EXPERTS 1024u /* most of them */
 
-/* Lists of a batch (fast_sort.cu). */
+/* Rows of f32 to rows of bf16, n values in all, a multiple of 8. */
+typedef struct sl_fast_round_args {
+    const float *x;
+    uint16_t *y;
+    uint64_t n;
+} sl_fast_round_args;
+
+/* fast_sort_many.cu: pairs of a block, four a thread, and values that a thread rounds. */
+#define SL_FAST_SORT_THREADS 256u
+#define SL_FAST_SORT_PAIRS   (4 * SL_FAST_SORT_THREADS)
+#define SL_FAST_ROUND_VALUES 16u
+
+/* The first `blocks` blocks count their pairs, others round rows. */
+typedef struct sl_fast_count_args {
+    const uint32_t *id;
+    uint32_t n_pairs, n_experts, blocks;
+    uint32_t *count; /* [blocks][n_experts up to a multiple of 4] */
+    uint32_t *rank;  /* of each pair among those of its expert and block */
+    sl_fast_round_args round;
+} sl_fast_count_args;
+
+/* Lists of a batch (fast_sort.cu, fast_sort_many.cu). */
 typedef struct sl_fast_sort_args {
     const sl_fast_expert *expert;
     const uint32_t *id, *pair_row; /* pair_row: or NULL */
     const float *gate;
-    uint32_t *heard; /* where a copy of the ids goes; NULL: nowhere */
+    uint32_t *heard;              /* where a copy of the ids goes; NULL: nowhere */
+    const uint32_t *count, *rank; /* of sl_fast_count_args */
+    uint32_t blocks;              /* that counted: as many as sort; 0: one block does all */
     uint32_t n_pairs, top_k, n_experts;
     uint32_t cap;        /* pairs of a group; 0: no groups */
     uint32_t pair;       /* blocks of a cluster that takes pieces together; 0: no pieces */
+    uint32_t width;      /* most pairs of a piece */
     uint32_t stage_room; /* bytes for stages of fast_big.cu */
     sl_fast_group *group;
     sl_fast_piece *piece;
@@ -63,13 +89,6 @@ typedef struct sl_fast_sort_args {
     uint32_t *place; /* of each pair among the sorted ones; ~0: it has none */
     sl_fast_counts *counts;
 } sl_fast_sort_args;
-
-/* Rows of f32 to rows of bf16, n values in all, a multiple of 8. */
-typedef struct sl_fast_round_args {
-    const float *x;
-    uint16_t *y;
-    uint64_t n;
-} sl_fast_round_args;
 
 /* mid[pair][d_ff] = silu(gate x) * (up x). */
 typedef struct sl_fast_up_args {
@@ -117,6 +136,7 @@ typedef struct sl_fast_big_args {
     uint32_t *done;
     uint32_t d_model, d_ff;
     uint32_t phases; /* 1: up, 2: down, 3: both, which waits for other blocks */
+    uint32_t room;   /* bytes in front of stages */
     float limit;
 } sl_fast_big_args;
 

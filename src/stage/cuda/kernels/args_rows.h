@@ -14,16 +14,21 @@
 #define SL_CUDA_PAIR_COLUMNS  512u /* of a block */
 
 /* Rows x of n values, a block each: y, where there is one, and rounded rows act[kind] of
- * act_bytes[kind]. wide: rows of x and y begin at multiples of 16 bytes. */
+ * act_bytes[kind]. wide: rows of x and y begin at multiples of 16 bytes. parts: of fast_norm.cu
+ * alone, rows in n_parts numbers of bf16 each, as sl_wide_rows_args has them (args_wide.h). */
 typedef struct sl_k_norm_args {
     const float *x;
     const void *w;
     float *y;
     uint8_t *act[3];
     uint32_t act_bytes[3];
-    uint32_t n_rows, n, dtype, centred, wide;
+    uint16_t *parts;
+    uint32_t n_parts, n_rows, n, dtype, centred, wide;
     float eps;
 } sl_k_norm_args;
+
+#define SL_FAST_NORM_THREADS 256u
+#define SL_FAST_NORM_MOST    8192u /* values of a row, a multiple of 8 */
 
 typedef enum sl_cuda_vec_op {
     SL_CUDA_VEC_ADD,
@@ -36,7 +41,8 @@ typedef struct sl_k_vec_args {
     const float *x;
     uint64_t n;
     float a;
-    uint32_t op; /* sl_cuda_vec_op */
+    uint32_t op;   /* sl_cuda_vec_op */
+    uint32_t wide; /* y, x and n are multiples of 4 floats */
 } sl_k_vec_args;
 
 /* A row a block in x, columns in y. */

@@ -13,6 +13,7 @@
  *                         sl_mbar *b);
  *         a box of a matrix, its rows swizzled as wgmma.h has them, zeros outside of the matrix;
  *         shared is 1024-byte aligned
+ *     void sl_tensor_keep(...), sl_tensor_keep_pair(...);   the same of what is read more than once
  *     void sl_tensor_renew(const sl_tensor_map *m);   before a block first uses a map that the host
  *         wrote, where it may have had another one in its place
  *     void sl_tensor_fetch(const sl_tensor_map *m, bool one);   soon this map, and unless `one` the
@@ -27,6 +28,8 @@
  *     void sl_add_release(uint32_t *p, uint32_t n);
  *     uint32_t sl_transpose8(uint32_t v);   a tile of 8 x 8 of 16 bits of a warp: lane has row
  *         lane / 4, columns 2 (lane % 4) and one more, and gets those of the transposed tile
+ *     void sl_stmatrix_x4_trans(void *shared, const uint32_t r[4]);   four such tiles: row j of the
+ *         transposed tile i goes where lane 8 i + j says, 16 bytes, 16-byte aligned
  * Clusters of two (none in the emulator):
  *     uint32_t sl_cluster_rank(void);
  *     void sl_cluster_sync(void);                         all threads of both
@@ -133,6 +136,23 @@ SL_DEV void sl_tensor_copy(void *shared, const sl_tensor_map *m, uint32_t column
                  : "memory");
 }
 
+SL_DEV void sl_tensor_keep(void *shared, const sl_tensor_map *m, uint32_t column, uint32_t row,
+                           sl_mbar *b) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4}], [%2];" ::"r"(sl_shared_address(shared)),
+                 "l"(m), "r"(sl_shared_address(b)), "r"(column), "r"(row)
+                 : "memory");
+}
+
+SL_DEV void sl_tensor_keep_pair(void *shared, const sl_tensor_map *m, uint32_t column, uint32_t row,
+                                sl_mbar *b) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(sl_shared_address(shared)),
+        "l"(m), "r"(sl_shared_address(b)), "r"(column), "r"(row), "h"((uint16_t)3)
+        : "memory");
+}
+
 SL_DEV void sl_tensor_renew(const sl_tensor_map *m) {
     asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(m) : "memory");
 }
@@ -156,6 +176,13 @@ SL_DEV uint32_t sl_transpose8(uint32_t v) {
     uint32_t d;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(v));
     return d;
+}
+
+SL_DEV void sl_stmatrix_x4_trans(void *shared, const uint32_t r[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                     sl_shared_address(shared)),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 
 SL_DEV uint32_t sl_cluster_rank(void) {
@@ -289,21 +316,25 @@ SL_DEV void sl_bulk_copy(void *shared, const void *global, uint32_t bytes, sl_mb
 }
 #define sl_bulk_copy_once       sl_bulk_copy
 
-/* Words of a map here: address, rows, values of a row, rows of a box of 64 columns of 16 bits. */
+/* Words of a map here: address, rows, values of a row, rows of a box of 64 columns of 16 bits,
+ * bytes between rows. */
 SL_DEV void sl_tensor_copy(void *shared, const sl_tensor_map *m, uint32_t column, uint32_t row,
                            sl_mbar *b) {
     if ((uintptr_t)shared % 1024) sl_emu_die("a box to %p, which is not aligned", shared);
     for (uint32_t r = 0; r < m->word[3]; r++) {
         for (uint32_t c = 0; c < 64; c++) {
-            const uint16_t *w = (const uint16_t *)(uintptr_t)m->word[0];
+            const uint64_t at = m->word[0] + (size_t)(row + r) * m->word[4];
+            const uint16_t *w = (const uint16_t *)(uintptr_t)at;
             const bool in = row + r < m->word[1] && column + c < m->word[2];
-            const uint16_t v = in ? w[(size_t)(row + r) * m->word[2] + column + c] : 0;
+            const uint16_t v = in ? w[column + c] : 0;
             memcpy((uint8_t *)shared + r * 128 + (c / 8 ^ (r & 7)) * 16 + c % 8 * 2, &v, 2);
         }
     }
     sl_emu_mbar(b, 0, -(int32_t)(m->word[3] * 128));
 }
 #define sl_tensor_copy_pair     sl_tensor_copy
+#define sl_tensor_keep          sl_tensor_copy
+#define sl_tensor_keep_pair     sl_tensor_copy
 #define sl_tensor_renew(m)      ((void)(m))
 #define sl_tensor_fetch(m, one) ((void)(m), (void)(one))
 
@@ -313,6 +344,16 @@ SL_DEV uint32_t sl_transpose8(uint32_t v) {
     const uint32_t hi = __shfl_sync(SL_ALL, v, (column + 1) * 4 + row / 2);
     const uint32_t shift = row % 2 * 16;
     return (lo >> shift & 0xffff) | (hi >> shift & 0xffff) << 16;
+}
+
+SL_DEV void sl_stmatrix_x4_trans(void *shared, const uint32_t r[4]) {
+    if ((uintptr_t)shared % 16) sl_emu_die("stmatrix to %p, which is not aligned", shared);
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t v = sl_transpose8(r[i]);
+        const uint64_t at = (uint64_t)(uintptr_t)shared;
+        const uint64_t to = __shfl_sync(SL_ALL, at, 8 * i + sl_lane() / 4);
+        *(uint32_t *)(uintptr_t)(to + sl_lane() % 4 * 4) = v;
+    }
 }
 #define sl_cluster_rank()       0u
 #define sl_cluster_sync()       __syncthreads()

@@ -156,8 +156,16 @@ SL_KERNEL(sl_k_vec, sl_k_vec_args) {
     sl_fast_wait();
     sl_fast_let_next();
     const uint64_t step = (uint64_t)gridDim.x * SL_CUDA_ROW_THREADS;
-    for (uint64_t i = (uint64_t)blockIdx.x * SL_CUDA_ROW_THREADS + threadIdx.x; i < a.n; i += step)
-        a.y[i] = vec_value(&a, a.y[i], a.x[i]);
+    uint64_t i = (uint64_t)blockIdx.x * SL_CUDA_ROW_THREADS + threadIdx.x;
+    if (a.wide) {
+        for (; i < a.n / 4; i += step) {
+            const float4 y = ((const float4 *)a.y)[i], x = ((const float4 *)a.x)[i];
+            ((float4 *)a.y)[i] = make_float4(vec_value(&a, y.x, x.x), vec_value(&a, y.y, x.y),
+                                             vec_value(&a, y.z, x.z), vec_value(&a, y.w, x.w));
+        }
+        return;
+    }
+    for (; i < a.n; i += step) a.y[i] = vec_value(&a, a.y[i], a.x[i]);
 }
 
 SL_KERNEL(sl_k_bias_add, sl_k_bias_add_args) {
