@@ -2,11 +2,12 @@
  * ceilings that are measured in the same run.
  *
  *   bench_moe [--rows 1,8,64,512,4096] [--layers 4] [--ways auto,...] [--repeats 50]
- * [--no-ceilings]
+ * [--no-ceilings] [--apart] [--many]
  *
- * Qwen3-30B-A3B's layer unless --shape D,F,E,K says otherwise. Each way is run in a process of its
- * own with a time limit, so that one that hangs or faults spoils no other. Output: JSON lines in
- * a file and a table, last. Exit: 0, or 1 when a result was wrong or missing. */
+ * --many: sorted by many blocks. --apart: both products in launches of their own, so that each has
+ * a time. Qwen3-30B-A3B's layer unless --shape D,F,E,K says otherwise. Each way is run in a process
+ * of its own with a time limit, so that one that hangs or faults spoils no other. Output: JSON
+ * lines in a file and a table, last. Exit: 0, or 1 when a result was wrong or missing. */
 #include "args_bench.h"
 #include "gpu.h"
 #include "quant/half.h"
@@ -21,10 +22,11 @@
 #include <unistd.h>
 
 extern const uint8_t bench_image_bench[], bench_image_experts[], bench_image_tiles[],
-    bench_image_small[], bench_image_big[], bench_image_sort[], bench_image_vec[];
+    bench_image_small[], bench_image_big[], bench_image_sort[], bench_image_many[],
+    bench_image_lines[], bench_image_vec[];
 static const uint8_t *const images[] = {bench_image_bench, bench_image_experts, bench_image_tiles,
                                         bench_image_small, bench_image_big,     bench_image_sort,
-                                        bench_image_vec};
+                                        bench_image_vec,   bench_image_many,    bench_image_lines};
 
 #define MOST_LAYERS 64
 #define ROUTINGS    4 /* different routings of each layer, one behind another in a graph */
@@ -38,6 +40,7 @@ typedef struct options {
     shape s;
     uint32_t rows[16], n_rows;
     uint32_t layers, repeats, shared;
+    bool apart, many;
     double copy, read, dense; /* GB/s, GB/s, TFLOP/s */
     const char *driver, *cublaslt;
     FILE *json;
@@ -58,7 +61,7 @@ typedef struct bench {
 } bench;
 
 static const char *const way_name[] = {"auto", "stream", "tiles", "small",
-                                        "big",  "vec",    "ring",  "exact"};
+                                       "big",  "vec",    "ring",  "lines", "exact"};
 
 /* ------------------------------------------------------------------ launches */
 
@@ -254,6 +257,8 @@ static void make_batch(const bench *t, uint32_t layer, uint32_t rows, sl_fast_wa
                      .scratch = (uint8_t *)t->scratch,
                      .sms = (uint32_t)gpu_sms,
                      .together = true,
+                     .apart = t->o->apart,
+                     .many = t->o->many,
                      .maps = true,
                      .shared = t->o->shared};
     out->m = m;
@@ -500,6 +505,10 @@ int main(int argc, char **argv) {
         const char *v = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--no-ceilings"))
             measure = false;
+        else if (!strcmp(argv[i], "--apart"))
+            o.apart = true;
+        else if (!strcmp(argv[i], "--many"))
+            o.many = true;
         else if (!strcmp(argv[i], "--rows"))
             o.n_rows = numbers(v, o.rows, 16), i++;
         else if (!strcmp(argv[i], "--layers"))

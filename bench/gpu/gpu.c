@@ -57,7 +57,7 @@ CUstream gpu_stream;
 int gpu_sms;
 char gpu_name[256];
 
-#define MODULES 8
+#define MODULES 16
 static CUmodule module[MODULES];
 static int n_modules;
 

@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe attention types decode exact mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe dense attention types decode profile exact mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe attention types decode exact mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense attention types decode profile exact mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -26,9 +26,11 @@ limit_of() {
     fixtures) echo 150 ;;
     units) echo 150 ;;
     law) echo 160 ;;
-    moe) echo 120 ;;
+    moe) echo 170 ;;
     attention) echo 60 ;;
     types) echo 60 ;;
+    dense) echo 60 ;;
+    profile) echo 120 ;;
     decode) echo 240 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
@@ -119,6 +121,8 @@ step_moe() {
     [ -x "$bench" ] || bench=$work/pack/bin/bench_moe
     timeout 110 "$bench" --ways all --json "$out/moe.jsonl" >"$work/moe.txt" || return 1
     cat "$work/moe.txt"
+    timeout 30 "$bench" --no-ceilings --ways big,tiles,lines --rows 256,512,1024,2048,4096,8192 --many
+    timeout 30 "$bench" --no-ceilings --ways big,lines --rows 512,2048,4096 --many --apart
     figure "$(awk '$2 == "auto" { printf "%s rows %s us %s; ", $1, $3, $6 }' "$work/moe.txt")"
 }
 
@@ -137,6 +141,33 @@ step_types() {
         bench "batch64 $kv" --device "$device" --kv-type $kv --kv-pages 2400 --reps 1 --n-prompt 0 --n-gen 32 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
     done
     return $rc
+}
+
+step_dense() {
+    local bench=$here/bench_dense
+    [ -x "$bench" ] || bench=$work/pack/bin/bench_dense
+    local rc=0 name
+    for name in qkv rows gate o glu; do # a process each: one that hangs spoils no other
+        timeout 14 "$bench" --only $name || rc=1
+    done >"$out/dense.txt"
+    cat "$out/dense.txt"
+    figure "$(awk '/cublaslt|mma.sync| \*/ { print $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 ";" }' "$out/dense.txt" | paste -sd' ')"
+    return $rc
+}
+
+# Where a prompt's time goes: each kernel of two blocks in the middle of it, one at a time.
+step_profile() {
+    mkdir -p "$work/model"
+    cp "${LEASE_MODEL:-$golden/configs/qwen3-30b-a3b.json}" "$work/model/config.json"
+    timeout 110 ncu --launch-skip 400 --launch-count "${LEASE_LAUNCHES:-40}" --metrics gpu__time_duration.sum --csv \
+        "$work/pack/bin/sluice" bench "$work/model" --random-weights --device "$device" --reps 1 --n-prompt 2048 --n-gen 0 --ctx 4096 \
+        --max-num-batched-tokens 2048 >"$out/profile.csv" || return 1
+    python3 -c '
+import csv, sys
+rows = [l for l in open(sys.argv[1]) if l.startswith("\"")]
+for r in csv.DictReader(rows):
+    print("%10s %s  %s %s" % (r["Metric Value"], r["Metric Unit"], r["Kernel Name"].split("(")[0], r["Grid Size"]))' "$out/profile.csv" | tee "$out/profile.txt"
+    figure "$(wc -l <"$out/profile.txt") kernels in profile.txt"
 }
 
 # Qwen3-30B-A3B's shape with random weights; figures: tokens a second.
