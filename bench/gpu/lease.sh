@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe dense attention types decode profile exact mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe dense prompt attention types decode profile exact mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe dense attention types decode profile exact mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense prompt attention types decode profile exact mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -30,6 +30,7 @@ limit_of() {
     attention) echo 60 ;;
     types) echo 60 ;;
     dense) echo 60 ;;
+    prompt) echo 120 ;;
     profile) echo 120 ;;
     decode) echo 240 ;;
     exact) echo 150 ;;
@@ -63,7 +64,7 @@ py() { python3 "$work/pack/gpu/$1" "${@:2}"; }
 # ---- steps: what they say goes to the log, exit status 0 is passed ----
 
 ids_of() { # MODEL OPTION...
-    sluice run "$1" --ids 3,17,41,5,29 -n 24 --ignore-eos --temp 0 --json "${@:2}" | python3 -c '
+    sluice run "$1" --ids "${IDS:-3,17,41,5,29}" -n 24 --ignore-eos --temp 0 --json "${@:2}" | python3 -c '
 import json, sys
 print(json.load(sys.stdin)["ids"])'
 }
@@ -155,11 +156,25 @@ step_dense() {
     return $rc
 }
 
+# Prompts with the forms for many rows that nobody has measured, and without: their ids, and tokens a second.
+step_prompt() {
+    local rc=0 forms ids=3,17,41,5,29 cpu gpu
+    for forms in $(seq 7 7 2100); do ids=$ids,$((forms % 500)); done
+    cpu=$(IDS=$ids ids_of "$golden/qwen3moe-tiny") || return 1
+    gpu=$(IDS=$ids SLUICE_CUDA_FORMS=try ids_of "$golden/qwen3moe-tiny" --device "$device" --numerics fast) || return 1
+    figure "ids behind a prompt $([ "$cpu" = "$gpu" ] && echo same || echo different)"
+    for forms in "" try; do
+        SLUICE_CUDA_FORMS=$forms bench "prompt${forms:+ try}" --device "$device" --reps 3 --n-prompt 2048 --n-gen 0 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
+        SLUICE_CUDA_FORMS=$forms bench "long prompt${forms:+ try}" --device "$device" --reps 2 --n-prompt 8192 --n-gen 0 --ctx 16384 --max-num-batched-tokens 4096 || rc=1
+    done
+    return $rc
+}
+
 # Where a prompt's time goes: each kernel of two blocks in the middle of it, one at a time.
 step_profile() {
     mkdir -p "$work/model"
     cp "${LEASE_MODEL:-$golden/configs/qwen3-30b-a3b.json}" "$work/model/config.json"
-    timeout 110 ncu --launch-skip 400 --launch-count "${LEASE_LAUNCHES:-40}" --metrics gpu__time_duration.sum --csv \
+    SLUICE_CUDA_FORMS=${LEASE_FORMS-try} timeout 110 ncu --launch-skip 400 --launch-count "${LEASE_LAUNCHES:-40}" --metrics gpu__time_duration.sum --csv \
         "$work/pack/bin/sluice" bench "$work/model" --random-weights --device "$device" --reps 1 --n-prompt 2048 --n-gen 0 --ctx 4096 \
         --max-num-batched-tokens 2048 >"$out/profile.csv" || return 1
     python3 -c '
