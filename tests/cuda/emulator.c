@@ -12,11 +12,13 @@
 
 #define STACK_BYTES ((size_t)256 << 10)
 #define BARRIERS    16u
-#define AREAS       64u  /* shared arrays of a kernel */
-#define GUARD       128u /* bytes on both sides of each, and how it is aligned */
-#define GUARD_BYTE  0xa5 /* in them */
+#define AREAS       64u   /* shared arrays of a kernel */
+#define GUARD       128u  /* bytes on both sides of each, and how it is aligned */
+#define ALIKE       1024u /* so far arrays of blocks are the same, as in clusters */
+#define GUARD_BYTE  0xa5  /* in them */
 #define GARBAGE     0xff
 #define POLLS_MOST  (1u << 22)
+#define CLUSTERS    (EMU_MAX_BLOCKS / 2)
 
 /* A copy under way from global to shared memory. */
 typedef struct copy {
@@ -90,7 +92,9 @@ typedef struct run {
     uint64_t numbers; /* blocks of all launches */
     block *alive[EMU_MAX_BLOCKS], *rest[EMU_MAX_BLOCKS];
     uint32_t n_alive, n_rest;
-    block *starting;      /* the one that began last */
+    uint32_t came[CLUSTERS], phase[CLUSTERS]; /* threads at the barrier of a cluster; how often */
+    bool clustered;                           /* somebody was */
+    block *starting;                          /* the one that began last */
     queue ready, polling; /* those that may go on, and those that look again for what others do */
     uint32_t polls;       /* looks since anything else happened */
     thread *now;
@@ -371,7 +375,9 @@ static area *add_area(block *in, const char *site, size_t bytes) {
     if (in->n_areas == AREAS) sl_emu_die("more than %u arrays of shared memory", AREAS);
     area *a = &in->areas[in->n_areas++];
     const size_t all = (GUARD + bytes + GUARD + GUARD - 1) / GUARD * GUARD;
-    *a = (area){.site = site, .memory = aligned_alloc(GUARD, all), .bytes = bytes};
+    *a = (area){.site = site,
+                .memory = aligned_alloc(ALIKE, (all + ALIKE - 1) / ALIKE * ALIKE),
+                .bytes = bytes};
     if (!a->memory) sl_emu_die("no memory for %zu bytes of shared memory", bytes);
     memset(a->memory, GUARD_BYTE, all);
     memset(a->memory + GUARD, GARBAGE, bytes);
@@ -445,6 +451,50 @@ bool emu_is_shared(const void *p, size_t bytes) {
 const emu_who *emu_who_runs(void) {
     const run *r = self;
     return r && r->now ? &r->now->who : NULL;
+}
+
+/* Clusters of two blocks, neighbours in x. */
+
+static uint32_t cluster_of(const run *r) {
+    const uint32_t i = r->now->in->here.index.x / 2;
+    if (r->launch->grid[0] % 2 || r->launch->grid[1] * r->launch->grid[2] > 1 || i >= CLUSTERS)
+        sl_emu_die("clusters of two in a grid of %u x %u x %u blocks", r->launch->grid[0],
+                   r->launch->grid[1], r->launch->grid[2]);
+    return i;
+}
+
+void sl_emu_cluster_sync(void) {
+    run *r = self;
+    const uint32_t i = cluster_of(r), phase = r->phase[i];
+    r->clustered = true;
+    if (emu_watch) emu_watch->release(&r->phase[i]);
+    if (++r->came[i] == 2 * r->launch->threads) {
+        r->came[i] = 0;
+        r->phase[i]++;
+    }
+    while (r->phase[i] == phase) sl_emu_yield();
+    if (emu_watch) emu_watch->acquire(&r->phase[i], r->now->in->watched, r->now->id);
+}
+
+bool emu_is_clustered(void) {
+    return self && self->clustered;
+}
+
+void *sl_emu_peer(const void *p, uint32_t rank) {
+    const run *r = self;
+    const block *in = r->now->in, *other = NULL;
+    const uint32_t x = 2 * cluster_of(r) + rank;
+    for (uint32_t i = 0; i < r->n_alive; i++)
+        if (r->alive[i]->here.index.x == x) other = r->alive[i];
+    if (!other) sl_emu_die("block %u of the cluster has not begun, or has ended", rank);
+    for (uint32_t i = 0; i < in->n_areas; i++) {
+        const size_t offset = (size_t)((uintptr_t)p - (uintptr_t)in->areas[i].memory - GUARD);
+        if (offset >= in->areas[i].bytes) continue;
+        for (uint32_t j = 0; j < other->n_areas; j++)
+            if (other->areas[j].site == in->areas[i].site)
+                return other->areas[j].memory + GUARD + offset;
+    }
+    sl_emu_die("%p is not in shared memory that both blocks of the cluster have", p);
 }
 
 /* Copies that go on beside the thread: done as late as possible. */
@@ -586,6 +636,7 @@ void emu_run(const emu_launch *l) {
     if (!l->threads || l->threads > EMU_MAX_THREADS) sl_emu_die("%u threads", l->threads);
     r->blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
     r->begun = r->polls = 0;
+    r->clustered = false;
     r->step = draw_step(r, r->blocks);
     r->at = l->seed && r->blocks ? sl_rng_below(&r->rng, r->blocks) : 0;
     if (emu_watch) emu_watch->begin_launch();

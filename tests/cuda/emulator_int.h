@@ -37,6 +37,9 @@ const emu_who *emu_who_runs(void); /* NULL: none does */
  */
 const char *emu_shared_name(const void *p, size_t *offset);
 
+/* Whether blocks of this launch have met in clusters. */
+bool emu_is_clustered(void);
+
 /* Whether [p, p + bytes) lies in shared memory of the block. */
 bool emu_is_shared(const void *p, size_t bytes);
 

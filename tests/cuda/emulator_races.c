@@ -317,7 +317,8 @@ void sl_emu_acquire(const void *p) {
     const emu_who *who = emu_who_runs();
     if (!who) return;
     acquire(p, who->watched, who->thread);
-    if (!emu_is_shared(p, 1)) ((watched *)who->watched)->seen = ticks; /* of other blocks */
+    if (!emu_is_shared(p, 1) || emu_is_clustered())
+        ((watched *)who->watched)->seen = ticks; /* of other blocks */
 }
 
 void sl_emu_touch(const void *p, size_t bytes, bool writes) {

@@ -77,7 +77,7 @@ static void read_by_product(const float *o, float *gpu_o, uint32_t rows, uint32_
                              .x_stride = width,
                              .y = rt_in(y, (size_t)rows * WIDE * 4),
                              .y_stride = WIDE};
-    sl_cuda_wide_as(rt_gpu, 3);
+    sl_cuda_wide_as(rt_gpu, 3, false);
     for (uint32_t there = 1; there < 2; there--) {
         if (!there) sl_cuda_fill(rt_gpu, (uintptr_t)gpu_o, 0, (size_t)rows * width * 4);
         sl_cuda_gemm(rt_gpu, &job, NULL, 1);
@@ -93,7 +93,7 @@ static void read_by_product(const float *o, float *gpu_o, uint32_t rows, uint32_
             if (!(fabs(y[i] - want) <= 4e-3 * size)) fail_msg("product %u", i);
         }
     }
-    sl_cuda_wide_as(rt_gpu, 0);
+    sl_cuda_wide_as(rt_gpu, 0, false);
     sl_free(w);
     sl_free(y);
 }

@@ -283,11 +283,11 @@ static void normed(uint32_t rows, uint32_t k, uint32_t n, bool centred, bool dec
 static void test_normed(void **state) {
     (void)state;
     sl_cuda_set_many(gpu, true);
-    sl_cuda_wide_as(gpu, 5);
+    sl_cuda_wide_as(gpu, 5, false);
     normed(70, 528, 100, true, false);
     normed(64, 2056, 24, false, false);
     normed(66, 8192, 8, true, false);
-    sl_cuda_wide_as(gpu, 0);
+    sl_cuda_wide_as(gpu, 0, false);
     normed(140, 136, 40, false, true);
     normed(100, 72, 16, true, true); /* fewer rows than are for tiles: the exact kernel */
     sl_cuda_set_many(gpu, false);
@@ -302,12 +302,13 @@ static void test_tiles(void **state) {
     for (uint32_t shape = 1; shape <= SL_WIDE_SHAPES; shape++) {
         if (kt_below(take_one_in(SL_SLOW_BUILD ? 4 : 1))) continue;
         const bool up = sl_wide_shape_of[shape - 1].halves == 2;
-        sl_cuda_wide_as(gpu, shape);
+        sl_cuda_wide_as(gpu, shape, shape % 2);
         draw_wide(64 + kt_below(100), 8 * (1 + kt_below(30)), 8 * (1 + kt_below(20)),
                   up && shape % 2, false);
+        sl_cuda_wide_as(gpu, shape, !(shape % 2));
         if (shape % 3 == 0) draw_wide(64 * (1 + kt_below(4)), 128, 256, up, false);
     }
-    sl_cuda_wide_as(gpu, 0);
+    sl_cuda_wide_as(gpu, 0, false);
     draw_wide(150, 200, 40, false, true); /* routers */
     draw_wide(300, 136, 130, false, true);
     draw_wide(300, 200, 520, false, false); /* as it pays */

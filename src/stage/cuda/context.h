@@ -85,6 +85,7 @@ struct sl_cuda {
     sl_cuda_rounded rounded;
     uint64_t asked;      /* counts what may have written to the GPU's memory */
     uint32_t wide_shape; /* sl_cuda_wide_as */
+    bool wide_alone;
     bool failed;
     sl_err failure;
 };

@@ -170,7 +170,7 @@ bool sl_cuda_fast_wide(sl_product_launch *l) {
     if (!can(l)) return false;
     memset(&a, 0, sizeof a);
     a.n_jobs = l->args.n_jobs;
-    a.pair = l->c->d->image ? 1 : 2;
+    a.pair = l->c->wide_alone ? 1 : 2;
     a.lead = 2;
     for (uint32_t i = 0; i < a.n_jobs; i++) {
         const sl_product_job *j = &l->args.job[i];
@@ -194,6 +194,7 @@ bool sl_cuda_fast_wide(sl_product_launch *l) {
     return true;
 }
 
-void sl_cuda_wide_as(sl_cuda *c, uint32_t shape) {
+void sl_cuda_wide_as(sl_cuda *c, uint32_t shape, bool alone) {
     c->wide_shape = shape;
+    c->wide_alone = alone;
 }

@@ -16,8 +16,9 @@
 void sl_cuda_gemm(sl_cuda *c, const sl_gemm_job *jobs, const sl_mat *const *up, uint32_t n_jobs);
 
 /* For tests: products of many rows in numerics fast are from now on in tiles number `shape` - 1 of
- * SL_WIDE_TILES (args_wide.h) wherever these can be; 0: as it pays. */
-void sl_cuda_wide_as(sl_cuda *c, uint32_t shape);
+ * SL_WIDE_TILES (args_wide.h) wherever these can be, each block alone or in pairs; 0: as it pays.
+ */
+void sl_cuda_wide_as(sl_cuda *c, uint32_t shape, bool alone);
 
 /* sl_quantise_segments for rows of 8 bits without segments; dst at a multiple of 64. */
 void sl_cuda_quantise(sl_cuda *c, const float *x, const uint32_t *row, uint32_t n_rows,

@@ -12,7 +12,7 @@ void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way) {
     mine.few = c->few;
     mine.many = c->many;
     mine.sms = c->info.major == 9 ? c->info.sms : 0;
-    mine.together = !c->d->image;
+    mine.together = m->together || !c->d->image;
     mine.most_shared = c->info.shared_bytes;
     mine.maps = mine.sms && c->d->cuTensorMapEncodeTiled;
     sl_fast_plan_make(&mine, way, &p);

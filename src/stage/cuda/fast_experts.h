@@ -37,7 +37,8 @@ typedef struct sl_fast_moe {
      * were zeroed once, before the first batch that uses it. */
     uint8_t *scratch;
     uint32_t sms; /* multiprocessors of a GPU of sm_90, all free for this; 0: another GPU */
-    /* So many blocks run at the same time, and in clusters: not so in the emulator. */
+    /* So many blocks run at the same time, and in clusters: in the emulator where a test says it.
+     */
     bool together;
     bool apart; /* both products in launches of their own, all the same: for benches */
     bool many; /* forms for many rows that no GPU has run yet, where the way is AUTO or leaves it */

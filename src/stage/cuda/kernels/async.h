@@ -30,7 +30,7 @@
  *         lane / 4, columns 2 (lane % 4) and one more, and gets those of the transposed tile
  *     void sl_stmatrix_x4_trans(void *shared, const uint32_t r[4]);   four such tiles: row j of the
  *         transposed tile i goes where lane 8 i + j says, 16 bytes, 16-byte aligned
- * Clusters of two (none in the emulator):
+ * Clusters of two, neighbours in x:
  *     uint32_t sl_cluster_rank(void);
  *     void sl_cluster_sync(void);                         all threads of both
  *     void sl_mbar_arrive_at(sl_mbar *b, uint32_t rank);  of that block
@@ -332,9 +332,13 @@ SL_DEV void sl_tensor_copy(void *shared, const sl_tensor_map *m, uint32_t column
     }
     sl_emu_mbar(b, 0, -(int32_t)(m->word[3] * 128));
 }
-#define sl_tensor_copy_pair     sl_tensor_copy
+SL_DEV void sl_tensor_copy_pair(void *shared, const sl_tensor_map *m, uint32_t column, uint32_t row,
+                                sl_mbar *b) {
+    for (uint32_t i = 0; i < 2; i++)
+        sl_tensor_copy(sl_emu_peer(shared, i), m, column, row, (sl_mbar *)sl_emu_peer(b, i));
+}
 #define sl_tensor_keep          sl_tensor_copy
-#define sl_tensor_keep_pair     sl_tensor_copy
+#define sl_tensor_keep_pair     sl_tensor_copy_pair
 #define sl_tensor_renew(m)      ((void)(m))
 #define sl_tensor_fetch(m, one) ((void)(m), (void)(one))
 
@@ -355,9 +359,9 @@ SL_DEV void sl_stmatrix_x4_trans(void *shared, const uint32_t r[4]) {
         *(uint32_t *)(uintptr_t)(to + sl_lane() % 4 * 4) = v;
     }
 }
-#define sl_cluster_rank()       0u
-#define sl_cluster_sync()       __syncthreads()
-#define sl_mbar_arrive_at(b, r) sl_mbar_arrive(b)
+#define sl_cluster_rank()       (blockIdx.x % 2)
+#define sl_cluster_sync()       sl_emu_cluster_sync()
+#define sl_mbar_arrive_at(b, r) sl_mbar_arrive((sl_mbar *)sl_emu_peer(b, r))
 #define sl_registers_more(n)    ((void)0)
 #define sl_registers_less(n)    ((void)0)
 

@@ -94,6 +94,11 @@ void sl_emu_syncwarp(uint32_t mask);
 #define sl_barrier(id, threads)        sl_emu_barrier(id, threads, true)
 #define sl_barrier_arrive(id, threads) sl_emu_barrier(id, threads, false)
 
+/* Clusters of two blocks: a barrier of all their threads; where the block of that rank has what is
+ * at p in this one's shared memory. */
+void sl_emu_cluster_sync(void);
+void *sl_emu_peer(const void *p, uint32_t rank);
+
 /* For waits that poll: others go on first, blocks that did not begin begin. */
 void sl_emu_yield(void);
 
