@@ -239,6 +239,16 @@ static void draw_wide(uint32_t rows, uint32_t k, uint32_t n, bool up, bool decid
     check(&w, up, what);
 }
 
+static void norm_rows(const float *x, uint32_t rows, uint32_t n, const float *w, bool centred,
+                      double *want) {
+    for (uint32_t r = 0; r < rows; r++, x += n, want += n) {
+        double mean = 0, s = 0;
+        for (uint32_t j = 0; centred && j < n; j++) mean += x[j] / (double)n;
+        for (uint32_t j = 0; j < n; j++) s += (x[j] - mean) * (x[j] - mean);
+        for (uint32_t j = 0; j < n; j++) want[j] = (x[j] - mean) / sqrt(s / n + 1e-6) * w[j];
+    }
+}
+
 /* A norm of many rows and products with them: the norm's own rows, and those products read. */
 static void normed(uint32_t rows, uint32_t k, uint32_t n, bool centred, bool decides) {
     const twin w[] = {even_matrix(n, k), even_matrix(1 + n / 3, k)};
@@ -247,7 +257,7 @@ static void normed(uint32_t rows, uint32_t k, uint32_t n, bool centred, bool dec
     double *want = host(in * sizeof *want);
     tame(x, in);
     tame(g, k);
-    for (size_t i = 0; i < in; i++) want[i] = norm_of(x + i / k * k, k, g, centred, i % k);
+    norm_rows(x, rows, k, g, centred, want);
     float *gx = upload(x, in * sizeof *x, 0), *gh = device(in * sizeof *x), *y[2];
     const sl_mat norm = {.data = upload(g, k * sizeof *g, 0), .n = 1, .k = k, .dtype = SL_F32};
     const sl_norm_out out = {.y = gh};
