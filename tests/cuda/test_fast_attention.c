@@ -211,6 +211,7 @@ static void of_prompts(void **state) {
             drawn.pos[r] = first + r;
         }
         drawn.rows = n;
+        drawn.chunk = true;
         compare(&drawn);
     }
     sl_cuda_set_many(rt_gpu, false);
