@@ -60,8 +60,8 @@ typedef struct bench {
     float *host_x;
 } bench;
 
-static const char *const way_name[] = {"auto", "stream", "tiles", "small",
-                                       "big",  "vec",    "ring",  "lines", "exact"};
+static const char *const way_name[] = {"auto", "stream", "tiles", "small", "big",
+                                       "vec",  "ring",   "lines", "exact"};
 
 /* ------------------------------------------------------------------ launches */
 

@@ -367,13 +367,10 @@ static int close_gpu(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows),
-                                       cmocka_unit_test(many_rows),
-                                       cmocka_unit_test(blocks_that_sort),
-                                       cmocka_unit_test(tails),
-                                       cmocka_unit_test(limits_and_sums),
-                                       cmocka_unit_test(nothing),
-                                       cmocka_unit_test(exact_alone),
-                                       cmocka_unit_test(wide_models_fit_a_block)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(few_rows),         cmocka_unit_test(many_rows),
+        cmocka_unit_test(blocks_that_sort), cmocka_unit_test(tails),
+        cmocka_unit_test(limits_and_sums),  cmocka_unit_test(nothing),
+        cmocka_unit_test(exact_alone),      cmocka_unit_test(wide_models_fit_a_block)};
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

@@ -53,8 +53,7 @@ static bool round_pages(sl_cuda *c, const sl_attn_args *a, const sl_k_attention_
 
 bool sl_cuda_prompt_can(const sl_cuda *c, const sl_attn_args *a) {
     const sl_kv_type t = a->m->kv_type;
-    return sl_cuda_is_wide_gpu(c) && a->n_rows >= LEAST_ROWS &&
-           (t == SL_KV_F32 || t == SL_KV_BF16);
+    return sl_cuda_is_wide_gpu(c) && a->n_rows >= LEAST_ROWS && (t == SL_KV_F32 || t == SL_KV_BF16);
 }
 
 bool sl_cuda_prompt_wide(sl_cuda *c, const sl_attn_args *a, const sl_k_attention_args *k,

@@ -17,7 +17,7 @@ typedef enum sl_product_way {
     SL_WAY_FAST_FEW,
     SL_WAY_FAST,
     SL_WAY_FAST_WHOLE, /* the same with rows that are not rounded: of routers */
-    SL_WAY_FAST_VEC, /* very few: no tiles */
+    SL_WAY_FAST_VEC,   /* very few: no tiles */
     SL_WAY_COUNT
 } sl_product_way;
 
@@ -61,8 +61,8 @@ void sl_cuda_fast_shape(sl_product_launch *l);
 
 /* Whether numerics fast may have tiles for a job that decides. */
 bool sl_cuda_fast_is_whole(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w);
-/* A launch of way FAST or FAST_WHOLE by warp groups' tensor cores. False, and nothing is done: the GPU has none,
- * or its jobs are not so many rows that it pays. */
+/* A launch of way FAST or FAST_WHOLE by warp groups' tensor cores. False, and nothing is done: the
+ * GPU has none, or its jobs are not so many rows that it pays. */
 bool sl_cuda_fast_wide(sl_product_launch *l);
 
 #endif

@@ -100,8 +100,8 @@ size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, 
 /* A way that cannot be taken is chosen anew. */
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
 
-/* A batch on c's stream, as its numerics say; sms, together, maps, few, many and most_shared are filled
- * in. Thread: owner. */
+/* A batch on c's stream, as its numerics say; sms, together, maps, few, many and most_shared are
+ * filled in. Thread: owner. */
 void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m);
 void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way);
 
