@@ -94,7 +94,7 @@ static void launch(sl_cuda *c, sl_cuda_kernel_id k, const uint32_t grid[3], uint
     if (c->failed || !grid_x || !grid_y || !grid_z) return;
     if (!allow_shared(c, k, dynamic_shared)) return;
     void *list[] = {(void *)(uintptr_t)args};
-    if (sl_cuda_did(c, "a launch", start(c, k, grid, threads, dynamic_shared, list))) return;
+    if (sl_cuda_did(c, "cuLaunchKernel", start(c, k, grid, threads, dynamic_shared, list))) return;
     (void)sl_err_prefix(&c->failure, "kernel %s, %u x %u x %u blocks of %u threads", names[k],
                         grid_x, grid_y, grid_z, threads);
 }
