@@ -179,6 +179,7 @@ SL_DEV void attend(uint32_t type, const sl_exact_attn_args *x, uint32_t dim) {
             at = page_at(a, &y.b, g + 1 - y.b.walk.first, &numbers);
             fetch(type, &y.b, k + at, v + at, base + PAGE, dim, &part);
         }
+        if (16 * sl_warp() >= y.b.n) continue; /* it has no queries, and brings pages alone */
         page_scores(type, keys, q, dim, s);
         exact_weights(scale, base, even, &y.w, s, factor);
         SL_UNROLL
