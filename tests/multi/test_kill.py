@@ -175,6 +175,7 @@ def test_worker_on_a_gpu_killed():
     server = served.Server(FIXTURE, "--exact", "--attention", "1", "--experts", "1", "--device", "cuda:0", "--numerics", "exact", "--ctx", "128",
                            environment={**os.environ, "SLUICE_CUDA_DRIVER": str(FAKE_GPU)})
     assert json.loads(server.request("GET", "/version").read())["numerics"] == "exact"
+    assert not json.loads(server.request("GET", "/props").read())["system_fingerprint"].endswith("-varies")
     fields = {"max_tokens": 24, "logprobs": 2}
     streams = start_streams(server, 2, **fields)
     os.kill(server.worker_pid(0), signal.SIGKILL)
