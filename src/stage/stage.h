@@ -210,6 +210,7 @@ struct sl_device {
     char note[256];   /* what whoever opened it should say; "": nothing */
     sl_status failed; /* SL_OK, or why no call will be through any more: */
     sl_err failure;   /* whoever drives the device ends with this */
+    bool own_fault;   /* it failed by what it was asked to compute: as good as a crash */
 };
 
 typedef struct sl_device_opts {

@@ -374,6 +374,10 @@ sl_cu_result cuLaunchKernel(sl_cu_function f, unsigned grid_x, unsigned grid_y, 
         grid_z > 65535 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1 ||
         shared > k->dynamic || *k->bytes > 32764) /* since CUDA 12.1; 4096 before */
         return SL_CU_INVALID_VALUE;
+    /* A bug of a kernel: so many rows at once cannot be widened. */
+    if (grid_x >= fake_number("SLUICE_FAKE_CUDA_FAULT_ROWS", UINT64_MAX) &&
+        strcmp(k->name, "sl_k_widen") == 0)
+        return SL_CU_ILLEGAL_ADDRESS;
     fake_work w = {.kind = FAKE_LAUNCH,
                    .kernel = k,
                    .grid = {grid_x, grid_y, grid_z},

@@ -176,7 +176,7 @@ def test_worker_on_a_gpu_killed():
                            environment={**os.environ, "SLUICE_CUDA_DRIVER": str(FAKE_GPU)})
     assert json.loads(server.request("GET", "/version").read())["numerics"] == "exact"
     assert not json.loads(server.request("GET", "/props").read())["system_fingerprint"].endswith("-varies")
-    fields = {"max_tokens": 24, "logprobs": 2}
+    fields = {"max_tokens": 12, "logprobs": 2}
     streams = start_streams(server, 2, **fields)
     os.kill(server.worker_pid(0), signal.SIGKILL)
     join_all(streams)
@@ -184,9 +184,25 @@ def test_worker_on_a_gpu_killed():
     join_all(again)
     for s, as_alone in zip(streams, again, strict=True):
         assert s.done and not s.error, s.error
-        assert len(s.ids) == 24 and (s.ids, s.logprobs) == (as_alone.ids, as_alone.logprobs)
+        assert len(s.ids) == 12 and (s.ids, s.logprobs) == (as_alone.ids, as_alone.logprobs)
     assert metric(server, "rows_recomputed_total") > 0
     server.stop_well()
+
+
+@pytest.mark.skipif(not FAKE_GPU.exists(), reason="no driver of the tests beside the program")
+def test_a_request_that_a_gpu_fails_at_ends_alone():
+    """A worker whose GPU fails ends as one that crashes: the prompt that a kernel cannot take is found, and given up."""
+    server = served.Server(FIXTURE, "--attention", "1", "--experts", "1", "--device", "cuda:0", "--numerics", "cpu", "--ctx", "128",
+                           environment={**os.environ, "SLUICE_CUDA_DRIVER": str(FAKE_GPU), "SLUICE_FAKE_CUDA_FAULT_ROWS": "40"})
+    streams = start_streams(server, 1, max_tokens=16)
+    body = {"model": "m", "prompt": [(7 * i + 3) % 1000 for i in range(60)], "max_tokens": 4, "temperature": 0}
+    response = server.request("POST", "/v1/completions", body, timeout=60)
+    error = response.read().decode()
+    assert response.status == 500 and "crashes_workers" in error, error
+    join_all(streams)
+    assert all(s.done and not s.error for s in streams), [s.error for s in streams]
+    assert any("its device has failed" in line and "CUDA_ERROR_ILLEGAL_ADDRESS" in line for line in server.log), "".join(server.log)
+    assert server.stop() == 0
 
 
 KEEPING = [("--attention", "1", "--experts", "1"), ("--attention", "1", "--experts", "1", "--transport", "tcp", "--schedule", "aep"),

@@ -145,9 +145,14 @@ static inline void sl_worker_stop(sl_worker *w, sl_status why) {
     w->stop_status = why;
 }
 
+/* Its device failed at what it was asked for: a process that is this worker alone ends as a crash
+ * does, so that the coordinator counts it as one. Returns in any other. */
+void sl_worker_crash(const sl_worker *w);
+
 /* The device has failed: the loop ends with its reason, and what it owes is no result. */
 static inline bool sl_worker_has_no_device(sl_worker *w) {
     if (!w->device || w->device->failed == SL_OK) return false;
+    if (w->device->own_fault) sl_worker_crash(w);
     w->stop_err = w->device->failure;
     sl_worker_stop(w, w->device->failed);
     return true;

@@ -18,6 +18,7 @@
 
 #include <sodium.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -520,6 +521,13 @@ static void drain_inbox(sl_worker *w) {
 }
 
 /* ---- the loop ---- */
+
+/* What a GPU was asked for may be a request's own: it would kill every worker that computes it. */
+void sl_worker_crash(const sl_worker *w) {
+    if (!w->opts->supervised) return;
+    sl_log(SL_LOG_ERROR, "worker", "its device has failed: %s", w->device->failure.msg);
+    abort();
+}
 
 bool sl_worker_step(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_POLL);

@@ -57,6 +57,7 @@ static void fails(cuda *d, sl_status st, const sl_err *err) {
     if (d->base.failed != SL_OK) return;
     d->base.failed = st;
     d->base.failure = *err;
+    d->base.own_fault = true;
 }
 
 /* ---- results ---- */
