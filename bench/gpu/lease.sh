@@ -139,7 +139,7 @@ step_attention() {
 step_types() {
     local rc=0 kv
     for kv in f32 f16 fp8; do
-        bench "batch64 $kv" --device "$device" --kv-type $kv --kv-pages 2400 --reps 1 --n-prompt 0 --n-gen 32 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
+        bench "batch64 $kv" --device "$device" --kv-type $kv --reps 1 --n-prompt 0 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --kv-pages 2600 --max-num-batched-tokens 2048 || rc=1
     done
     return $rc
 }
@@ -204,7 +204,7 @@ for r in json.load(open(sys.argv[1])):
 step_decode() {
     local rc=0
     bench one --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
-    bench batch64 --device "$device" --reps 2 --n-prompt 512 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
+    bench batch64 --device "$device" --reps 2 --n-prompt 512 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --kv-pages 2600 --max-num-batched-tokens 2048 || rc=1
     bench batch16 --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
     return $rc
 }
@@ -214,7 +214,7 @@ step_exact() {
     local rc=0
     set -- --device "$device" --numerics exact --exact
     bench exact-one "$@" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
-    bench exact-batch64 "$@" --reps 1 --n-prompt 0 --n-gen 32 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --max-num-batched-tokens 2048 || rc=1
+    bench exact-batch64 "$@" --reps 1 --n-prompt 0 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --kv-pages 2600 --max-num-batched-tokens 2048 || rc=1
     bench exact-batch16 "$@" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
     return $rc
 }
