@@ -20,6 +20,12 @@
 #define AHEAD  SL_VEC_AHEAD
 #define STAGES SL_VEC_STAGES
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define RING false /* there is no copy engine, and nobody asks for the kernels by it */
+#else
+#define RING true
+#endif
+
 /* What a block walks: `sets` of `rows` rows of weights with k values each, in parts of 256. All in
  * shared memory; rows NULL are zero. */
 typedef struct vec_plan {
@@ -373,7 +379,7 @@ SL_KERNEL_BOUNDS(sl_k_fast_vec_1, sl_vec_args, SL_VEC_THREADS, 4) {
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_ring_1, sl_vec_args, SL_VEC_THREADS, 2) {
-    vec_product(&a, 1, true);
+    vec_product(&a, 1, RING);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_vec_2, sl_vec_args, SL_VEC_THREADS, 2) {
@@ -381,7 +387,7 @@ SL_KERNEL_BOUNDS(sl_k_fast_vec_2, sl_vec_args, SL_VEC_THREADS, 2) {
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_ring_2, sl_vec_args, SL_VEC_THREADS, 2) {
-    vec_product(&a, 2, true);
+    vec_product(&a, 2, RING);
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_vec_4, sl_vec_args, SL_VEC_THREADS, 2) {
@@ -389,7 +395,7 @@ SL_KERNEL_BOUNDS(sl_k_fast_vec_4, sl_vec_args, SL_VEC_THREADS, 2) {
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_ring_4, sl_vec_args, SL_VEC_THREADS, 2) {
-    vec_product(&a, 4, true);
+    vec_product(&a, 4, RING);
 }
 
 /* ---- routed experts ---- */
@@ -471,7 +477,7 @@ SL_KERNEL_BOUNDS(sl_k_fast_vec_up, sl_vec_moe_args, SL_VEC_THREADS, 4) {
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_ring_up, sl_vec_moe_args, SL_VEC_THREADS, 2) {
-    vec_up(&a, true);
+    vec_up(&a, RING);
 }
 
 SL_DEV void vec_down(const sl_vec_moe_args *a, bool ring) {
@@ -542,5 +548,5 @@ SL_KERNEL_BOUNDS(sl_k_fast_vec_down, sl_vec_moe_args, SL_VEC_THREADS, 4) {
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_ring_down, sl_vec_moe_args, SL_VEC_THREADS, 2) {
-    vec_down(&a, true);
+    vec_down(&a, RING);
 }
