@@ -362,21 +362,12 @@ static void bench_prompt(const data *d) {
     gpu_free(lists);
 }
 
-static uint32_t numbers(const char *text, uint32_t *out, uint32_t most) {
-    uint32_t n = 0;
-    for (char *end; n < most && *text; text = *end ? end + 1 : end) {
-        out[n++] = (uint32_t)strtoul(text, &end, 10);
-        if (end == text) gpu_die("a list of numbers: %s", text);
-    }
-    return n;
-}
-
 int main(int argc, char **argv) {
     const char *only = "", *driver = NULL, *library = NULL;
     uint32_t rows[16] = {128, 512, 2048, 8192}, n_rows = 4, most = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--rows"))
-            n_rows = numbers(argv[i + 1], rows, 16);
+            n_rows = gpu_numbers(argv[i + 1], rows, 16);
         else if (!strcmp(argv[i], "--repeats"))
             repeats = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--only"))

@@ -481,15 +481,6 @@ static void on_row(options *o, const char *text) {
                  twice, best, share * 100, strict * 100, gbs, tflops, error, parts);
 }
 
-static uint32_t numbers(const char *text, uint32_t *out, uint32_t most) {
-    uint32_t n = 0;
-    for (char *end; n < most && *text; text = *end ? end + 1 : end) {
-        out[n++] = (uint32_t)strtoul(text, &end, 10);
-        if (end == text) gpu_die("a list of numbers: %s", text);
-    }
-    return n;
-}
-
 int main(int argc, char **argv) {
     options o = {.s = {2048, 768, 128, 8},
                  .rows = {1, 8, 64, 512, 4096},
@@ -510,7 +501,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--many"))
             o.many = true;
         else if (!strcmp(argv[i], "--rows"))
-            o.n_rows = numbers(v, o.rows, 16), i++;
+            o.n_rows = gpu_numbers(v, o.rows, 16), i++;
         else if (!strcmp(argv[i], "--layers"))
             o.layers = (uint32_t)atoi(v), i++;
         else if (!strcmp(argv[i], "--shared"))
@@ -527,7 +518,7 @@ int main(int argc, char **argv) {
             ways = v, i++;
         else if (!strcmp(argv[i], "--shape")) {
             uint32_t d[4] = {0};
-            if (numbers(v, d, 4) != 4) gpu_die("--shape D,F,E,K");
+            if (gpu_numbers(v, d, 4) != 4) gpu_die("--shape D,F,E,K");
             o.s = (shape){d[0], d[1], d[2], d[3]}, i++;
         } else
             gpu_die("unknown option %s", argv[i]);

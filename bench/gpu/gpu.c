@@ -242,3 +242,12 @@ double gpu_now(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+uint32_t gpu_numbers(const char *text, uint32_t *out, uint32_t most) {
+    uint32_t n = 0;
+    for (char *end; n < most && *text; text = *end ? end + 1 : end) {
+        out[n++] = (uint32_t)strtoul(text, &end, 10);
+        if (end == text) gpu_die("a list of numbers: %s", text);
+    }
+    return n;
+}

@@ -49,4 +49,7 @@ double gpu_now(void);
 double gpu_dense_tflops(const char *library, CUdeviceptr a, CUdeviceptr b, CUdeviceptr c,
                         uint64_t m, uint64_t n, uint64_t k, char *note, size_t note_bytes);
 
+/* Numbers with one character between them, as an option says them; how many. */
+uint32_t gpu_numbers(const char *text, uint32_t *out, uint32_t most);
+
 #endif

@@ -42,7 +42,8 @@ typedef struct cuda {
     uint32_t kv_pages, max_rows;
     launched call[MOST_CALLS]; /* ring */
     uint64_t n_launched, n_done;
-    uint8_t *results; /* ring of pinned memory, at this address for kernels: */
+    uint64_t unmarked; /* no call in flight before this one has a mark */
+    uint8_t *results;  /* ring of pinned memory, at this address for kernels: */
     uint64_t results_at;
     size_t results_cap;
     uint64_t results_used, results_done; /* bytes ever */
@@ -73,6 +74,12 @@ static bool tells(const cuda *d, const sl_stage_call *c) {
     return m->moe_index[c->layer] + 1u == m->n_moe;
 }
 
+/* Ids, and gates behind them, where ROUTE wants them. */
+static void give_gates(const sl_stage_call *c, size_t k, const uint8_t *from) {
+    memcpy(c->rows.expert, from, k * sizeof *c->rows.expert);
+    memcpy(c->rows.gate, from + k * sizeof *c->rows.expert, k * sizeof *c->rows.gate);
+}
+
 /* A call's results, where it wants them. */
 static void deliver(const cuda *d, const launched *l) {
     const sl_model_spec *m = d->base.spec;
@@ -80,14 +87,11 @@ static void deliver(const cuda *d, const launched *l) {
     const size_t k = (size_t)c->rows.n * m->top_k;
     if (!l->result) return;
     if (c->op == SL_OP_ROUTE) {
-        memcpy(c->rows.expert, l->result, k * sizeof *c->rows.expert);
-        memcpy(c->rows.gate, l->result + k * sizeof *c->rows.expert, k * sizeof *c->rows.gate);
+        give_gates(c, k, l->result);
     } else if (c->op == SL_OP_INSIDE) {
         const uint32_t *expert = (const uint32_t *)(const void *)l->result;
         if (d->routed) d->routed(d->tick_ctx, c->layer, c->rows.n, expert);
-        if (!tells(d, c)) return;
-        memcpy(c->rows.expert, expert, k * sizeof *expert);
-        memcpy(c->rows.gate, expert + k, k * sizeof *c->rows.gate);
+        if (tells(d, c)) give_gates(c, k, l->result);
     } else if (c->op == SL_OP_PACK) {
         scatter(&c->pack, sl_wire_row_bytes(c->pack.wire, m->d_model), l->result);
     } else if (c->op == SL_OP_HEAD) {
@@ -104,10 +108,11 @@ static void mark(cuda *d, launched *l) {
  * waiting. A mark for each call would cost the host as much as a launch. */
 static launched *next_mark(cuda *d) {
     launched *l = NULL;
-    for (uint64_t i = d->n_done; i < d->n_launched; i++) {
-        l = &d->call[i % MOST_CALLS];
+    for (d->unmarked = SL_MAX(d->unmarked, d->n_done); d->unmarked < d->n_launched; d->unmarked++) {
+        l = &d->call[d->unmarked % MOST_CALLS];
         if (l->marked) return l;
     }
+    d->unmarked--;
     mark(d, l);
     return l;
 }
@@ -118,8 +123,8 @@ static void cuda_poll(sl_device *base) {
     if (base->failed != SL_OK) return;
     sl_status st = sl_cuda_failed(d->c, &err);
     while (st == SL_OK && d->n_done < d->n_launched) {
-        const launched *mark = next_mark(d), *l;
-        if (!sl_cuda_event_is_done(d->c, mark->event)) break;
+        const launched *until = next_mark(d), *l;
+        if (!sl_cuda_event_is_done(d->c, until->event)) break;
         st = sl_cuda_failed(d->c, &err);
         if (st != SL_OK) break;
         do {
@@ -127,7 +132,7 @@ static void cuda_poll(sl_device *base) {
             deliver(d, l);
             d->results_done = l->end;
             sl_device_ran(base, l->call.queue);
-        } while (l != mark);
+        } while (l != until);
     }
     if (st != SL_OK) fails(d, st, &err);
 }
@@ -577,6 +582,7 @@ static sl_status choose_forms(cuda *d, sl_err *err) {
     if (!asked) return SL_OK;
     if (strcmp(asked, "try") != 0)
         return sl_fail(err, SL_ERR_ARG, "SLUICE_CUDA_FORMS '%s' is unknown: try", asked);
+    if (sl_cuda_numerics_of(d->c) != SL_NUMERICS_FAST) return SL_OK; /* the others have no forms */
     sl_cuda_set_many(d->c, true);
     if (!d->base.inside || !d->kv_pages || !sl_cuda_experts_whole(&d->fast, SL_CUDA_FEW_BLOCKS))
         return SL_OK;

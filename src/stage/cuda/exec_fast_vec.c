@@ -4,23 +4,15 @@
 #include "stage/cuda/exec_products.h"
 #include "stage/cuda/exec_products_int.h"
 
-#include <string.h>
-
-#define BLOCKS      2u           /* of a multiprocessor: as many of the next kernel find room ... */
-#define RING_BLOCKS 1u           /* ... or one, where weights lie in shared memory */
-#define OUTPUTS     64u          /* of a block at most: more blocks where there are more of them */
-#define MOST_SHARED (200u << 10) /* of a block */
+#define OUTPUTS 64u /* of a block at most: more blocks where there are more of them */
 
 /* Rows of x that the kernel for so many has. */
 static uint32_t rows_of(uint32_t n) {
     return n <= 2 ? n : SL_VEC_ROWS;
 }
 
-static size_t shared_of(uint32_t k, uint32_t n_rows, uint32_t weights, bool ring) {
-    const size_t parts = (k + SL_VEC_PART - 1) / SL_VEC_PART, rows = rows_of(n_rows);
-    const size_t x = rows * parts * SL_VEC_PART, sums = parts * weights * rows;
-    const size_t pointers = ((size_t)weights * sizeof(void *) + 15) / 16 * 16;
-    return (ring ? SL_VEC_RING : 0) + pointers + (x + sums) * sizeof(float);
+static uint32_t shared_of(uint32_t k, uint32_t n_rows, uint32_t weights, bool ring) {
+    return sl_vec_room_of(ring, weights, rows_of(n_rows), k, rows_of(n_rows)).end;
 }
 
 bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
@@ -29,12 +21,13 @@ bool sl_cuda_vec_fits(const sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
            !w->segments && ((uintptr_t)w->data | sl_mat_stride(w)) % 16 == 0 &&
            (uintptr_t)j->x % 16 == 0 && j->x_stride % 4 == 0 && !j->act.row[SL_ACT_BF16] &&
            shared_of(w->k, j->n_rows, 2 * OUTPUTS, c->few.ring) <=
-               SL_MIN(MOST_SHARED, c->info.shared_bytes);
+               SL_MIN(SL_VEC_SHARED, c->info.shared_bytes);
 }
 
 /* Whether a norm that is held makes the rows that these jobs read. */
 static bool norm_goes_in(const sl_k_norm_args *n, const sl_vec_args *a) {
-    return n && n->y == a->x && n->n == a->k && n->n == a->x_stride && n->n_rows == a->n_rows;
+    return n && n->wide && n->y == a->x && n->n == a->k && n->n == a->x_stride &&
+           n->n_rows == a->n_rows;
 }
 
 static void take_norm(sl_cuda *c, sl_vec_args *a) {
@@ -59,7 +52,7 @@ static sl_cuda_kernel_id kernel_of(uint32_t n_rows, bool ring) {
 
 static void launch(sl_cuda *c, sl_vec_args *a) {
     const bool ring = c->few.ring;
-    const uint32_t blocks = (ring ? RING_BLOCKS : BLOCKS) * c->info.sms;
+    const uint32_t blocks = (ring ? SL_VEC_RING_BLOCKS : SL_VEC_BLOCKS) * c->info.sms;
     a->most = SL_MIN((a->outputs + blocks - 1) / blocks, OUTPUTS);
     a->fetch = c->few.fetch;
     take_norm(c, a);
@@ -67,8 +60,7 @@ static void launch(sl_cuda *c, sl_vec_args *a) {
                             .kernel = kernel_of(a->n_rows, ring),
                             .blocks = (a->outputs + a->most - 1) / a->most,
                             .threads = SL_VEC_THREADS,
-                            .shared =
-                                (uint32_t)shared_of(a->k, a->n_rows, a->most * a->sides, ring),
+                            .shared = shared_of(a->k, a->n_rows, a->most * a->sides, ring),
                             .args.vec = *a};
     sl_cuda_hold(c, &h);
 }

@@ -100,6 +100,19 @@ static const sl_fast_expert *table_of(const sl_cuda_experts *x, uint32_t layer) 
     return table + (size_t)s->moe_index[layer] * s->n_experts;
 }
 
+/* What all batches of a block's experts have in common; pairs are the caller's to say. */
+static sl_fast_moe batch_of(const sl_cuda_experts *x, uint32_t layer, const float *rows, float *y) {
+    const sl_model_spec *s = sl_model_spec_of(x->model);
+    return (sl_fast_moe){.d_model = s->d_model,
+                         .d_ff = s->d_ff_expert,
+                         .n_experts = s->n_experts,
+                         .expert = table_of(x, layer),
+                         .limit = s->glu_limit,
+                         .x = rows,
+                         .y = y,
+                         .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+}
+
 /* Which result a row of x becomes, if each becomes one: place[row]; UINT32_MAX: none. */
 static bool find_places(const sl_stage_experts *e, uint32_t n_rows, uint32_t *place) {
     memset(place, 0xFF, n_rows * sizeof *place);
@@ -317,14 +330,8 @@ static bool run_exact(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
     sort_pairs(&k);
     if (!put_experts(x, c, k.ours)) return true;
     for (uint32_t r = 0; r < k.n_results; r += MOST_RESULTS) {
-        sl_fast_moe b = {.d_model = s->d_model,
-                         .d_ff = s->d_ff_expert,
-                         .n_experts = s->n_experts,
-                         .expert = table_of(x, c->layer),
-                         .limit = s->glu_limit,
-                         .x = sl_mem_at(e->x),
-                         .y = (float *)(uintptr_t)x->rows.at + (size_t)r * s->d_model,
-                         .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+        float *to = (float *)(uintptr_t)x->rows.at + (size_t)r * s->d_model;
+        sl_fast_moe b = batch_of(x, c->layer, sl_mem_at(e->x), to);
         run_results(x, &k, r, SL_MIN(MOST_RESULTS, k.n_results - r), &b);
     }
     hand_out_results(x, &k, moved);
@@ -337,7 +344,6 @@ static bool run_exact(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
 
 bool sl_cuda_experts_run(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
     const sl_stage_experts *e = &c->experts;
-    const sl_model_spec *s = sl_model_spec_of(x->model);
     const uint32_t pairs = e->first[e->n_groups], n_rows = rows_of(e);
     if (is_exact(x)) return run_exact(x, c, lists);
     if (!e->to || pairs == 0) return pairs == 0;
@@ -346,14 +352,8 @@ bool sl_cuda_experts_run(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) 
     SL_ASSERT(place);
     if (!find_places(e, n_rows, place)) return false;
     const bool direct = same_places(e, n_rows, place);
-    sl_fast_moe b = {.d_model = s->d_model,
-                     .d_ff = s->d_ff_expert,
-                     .n_experts = s->n_experts,
-                     .expert = table_of(x, c->layer),
-                     .limit = s->glu_limit,
-                     .x = sl_mem_at(e->x),
-                     .y = direct ? sl_mem_at(e->part[0].rows) : (float *)(uintptr_t)x->rows.at,
-                     .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+    sl_fast_moe b = batch_of(x, c->layer, sl_mem_at(e->x),
+                             direct ? sl_mem_at(e->part[0].rows) : (float *)(uintptr_t)x->rows.at);
     list_pairs(x, e, n_rows, place + n_rows, &b);
     if (put_experts(x, c, NULL)) sl_cuda_fast_moe(x->c, &b);
     sl_cuda_fence(x->c);
@@ -395,22 +395,14 @@ bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n) {
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
                             uint64_t heard, float *y, bool add, uint64_t since) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
-    const sl_fast_moe b = {
-        .d_model = s->d_model,
-        .d_ff = s->d_ff_expert,
-        .n_experts = s->n_experts,
-        .n_rows = n,
-        .n_pairs = n * s->top_k,
-        .top_k = s->top_k,
-        .expert = table_of(x, layer),
-        .id = (const uint32_t *)(uintptr_t)x->expert.at,
-        .gate = (const float *)(uintptr_t)x->gate.at,
-        .heard = (uint32_t *)(uintptr_t)heard,
-        .limit = s->glu_limit,
-        .x = h,
-        .x16 = (const uint16_t *)(uintptr_t)sl_cuda_rounded_rows(x->c, h, n, s->d_model, since),
-        .y = y,
-        .add = add,
-        .scratch = (uint8_t *)(uintptr_t)x->scratch.at};
+    sl_fast_moe b = batch_of(x, layer, h, y);
+    b.n_rows = n;
+    b.n_pairs = n * s->top_k;
+    b.top_k = s->top_k;
+    b.id = (const uint32_t *)(uintptr_t)x->expert.at;
+    b.gate = (const float *)(uintptr_t)x->gate.at;
+    b.heard = (uint32_t *)(uintptr_t)heard;
+    b.x16 = (const uint16_t *)(uintptr_t)sl_cuda_rounded_rows(x->c, h, n, s->d_model, since);
+    b.add = add;
     sl_cuda_fast_moe(x->c, &b);
 }

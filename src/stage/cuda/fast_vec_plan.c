@@ -3,29 +3,15 @@
 
 #include <string.h>
 
-#define BLOCKS      2u           /* of a multiprocessor: as many of the next kernel find room ... */
-#define RING_BLOCKS 1u           /* ... or one, where weights lie in shared memory */
-#define MOST_SHARED (200u << 10) /* of a block */
-#define TABLE       256u         /* most experts whose table is copied to shared memory */
-
-static uint32_t parts_of(uint32_t k) {
-    return (k + SL_VEC_PART - 1) / SL_VEC_PART;
-}
-
-/* Pointers to `rows` rows of weights of each set, rows of x, sums of items. */
-static size_t shared_of(const sl_vec_moe_args *a, uint32_t k, uint32_t rows, bool each) {
-    const size_t parts = parts_of(k), pointers = (a->top_k * rows * sizeof(void *) + 15) / 16 * 16;
-    const size_t x = (each ? a->top_k : 1) * parts * SL_VEC_PART * sizeof(float);
-    return pointers + x + a->top_k * parts * rows * sizeof(float);
-}
+#define TABLE 256u /* most experts whose table is copied to shared memory */
 
 static uint32_t blocks_of(const sl_fast_moe *m, bool ring, uint32_t n) {
-    const uint32_t blocks = (ring ? RING_BLOCKS : BLOCKS) * m->sms / m->n_rows;
+    const uint32_t blocks = (ring ? SL_VEC_RING_BLOCKS : SL_VEC_BLOCKS) * m->sms / m->n_rows;
     return SL_MAX(1u, SL_MIN(blocks, n));
 }
 
-static bool fits(const sl_fast_moe *m, size_t bytes) {
-    return bytes <= MOST_SHARED && (!m->most_shared || bytes <= m->most_shared);
+static bool fits(const sl_fast_moe *m, uint32_t bytes) {
+    return bytes <= SL_VEC_SHARED && (!m->most_shared || bytes <= m->most_shared);
 }
 
 static void fill(const sl_fast_moe *m, void *mid, sl_vec_moe_args *a) {
@@ -48,14 +34,14 @@ static void fill(const sl_fast_moe *m, void *mid, sl_vec_moe_args *a) {
 }
 
 static void put(sl_fast_plan *p, sl_cuda_kernel_id kernel, uint32_t grid_x, uint32_t rows,
-                size_t shared, const sl_vec_moe_args *a) {
+                uint32_t shared, const sl_vec_moe_args *a) {
     sl_fast_launch *l = &p->launch[p->n++];
     memset(l, 0, sizeof *l);
     l->kernel = kernel;
     l->grid_x = grid_x;
     l->grid_y = rows;
     l->threads = SL_VEC_THREADS;
-    l->shared = (uint32_t)shared;
+    l->shared = shared;
     l->args.vec = *a;
 }
 
@@ -70,10 +56,10 @@ bool sl_fast_vec_plan(const sl_fast_moe *m, bool ring, void *mid, sl_fast_plan *
     up.most = (m->d_ff + up_blocks - 1) / up_blocks;
     up.table = m->n_experts <= TABLE;
     down.most = (m->d_model + down_blocks - 1) / down_blocks;
-    const size_t table = up.table ? m->n_experts * sizeof(sl_fast_expert) + 16 : 0;
-    const size_t own = ring ? SL_VEC_RING : 0;
-    const size_t up_room = own + shared_of(&up, m->d_model, 2 * up.most, false) + table;
-    const size_t down_room = own + shared_of(&down, m->d_ff, down.most, true);
+    const uint32_t up_room = sl_vec_room_of(ring, up.top_k * 2 * up.most, 1, m->d_model, 1).end +
+                             (up.table ? m->n_experts * (uint32_t)sizeof(sl_fast_expert) : 0);
+    const uint32_t down_room =
+        sl_vec_room_of(ring, down.top_k * down.most, down.top_k, m->d_ff, 1).end;
     if (!fits(m, up_room) || !fits(m, down_room)) return false;
     if (!out) return true;
     out->n = 0;

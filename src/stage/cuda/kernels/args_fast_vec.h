@@ -15,6 +15,32 @@
 #define SL_VEC_JOBS    4u
 #define SL_VEC_SETS    32u /* most pairs of a row */
 
+/* How the host shares work: blocks of a multiprocessor, as many of the next kernel find room, or
+ * one where weights lie in a ring of shared memory; bytes of that at most. */
+#define SL_VEC_BLOCKS      2u
+#define SL_VEC_RING_BLOCKS 1u
+#define SL_VEC_SHARED      (200u << 10)
+
+/* Where a block's shared memory has what, in bytes: behind the ring, if there is one, pointers to
+ * rows of weights, x_rows rows of x of k values in whole parts, sums of each part of each row of
+ * weights with `rows` rows of x. `end` is a multiple of 16. */
+typedef struct sl_vec_room {
+    uint32_t row, x, sum, end;
+    uint32_t parts, wide; /* of k; values of a row of x with what fills its last part */
+} sl_vec_room;
+
+SL_FN sl_vec_room sl_vec_room_of(bool ring, uint32_t weights, uint32_t x_rows, uint32_t k,
+                                 uint32_t rows) {
+    sl_vec_room r;
+    r.parts = (k + SL_VEC_PART - 1) / SL_VEC_PART;
+    r.wide = r.parts * SL_VEC_PART;
+    r.row = ring ? SL_VEC_RING : 0;
+    r.x = r.row + (weights * (uint32_t)sizeof(void *) + 15) / 16 * 16;
+    r.sum = r.x + x_rows * r.wide * (uint32_t)sizeof(float);
+    r.end = r.sum + (r.parts * weights * rows * (uint32_t)sizeof(float) + 15) / 16 * 16;
+    return r;
+}
+
 /* y[r][j] = row r of x times row j of w[0]; with two sides SwiGLU of the products with w[0] and
  * w[1]; with `gate` that of what y was and the product. It is added to sum[r][j], too, unless sum
  * is NULL. */

@@ -40,6 +40,21 @@ SL_DEV void sl_fast_fetch_row(const void *p, uint32_t bytes) {
 #define sl_fast_let_next()      ((void)0)
 #endif
 
+/* Whether this block is the last of n to come here, by all its threads: then it sees what the
+ * others wrote before. done: a counter, 0 before and after. */
+SL_DEV bool sl_fast_is_last(uint32_t *done, uint32_t n) {
+    SL_SHARED(uint32_t, before, 1);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        before[0] = atomicAdd(done, 1);
+        if (before[0] == n - 1) *done = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return before[0] == n - 1;
+}
+
 SL_DEV float sl_fast_bf16(uint16_t b) {
     const uint32_t u = (uint32_t)b << 16;
     float f;

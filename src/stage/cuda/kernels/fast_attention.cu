@@ -503,17 +503,7 @@ SL_DEV void merge_parts(const sl_fast_attn_args *a, const task *t, uint32_t dim)
 
 /* Whether all other parts of this row are there. */
 SL_DEV bool is_last(const sl_fast_attn_args *a, const task *t) {
-    SL_SHARED(uint32_t, before, 1);
-    uint32_t *done = a->done + (size_t)t->slot * gridDim.x + blockIdx.x;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        before[0] = atomicAdd(done, 1);
-        if (before[0] == t->parts - 1) *done = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return before[0] == t->parts - 1;
+    return sl_fast_is_last(a->done + (size_t)t->slot * gridDim.x + blockIdx.x, t->parts);
 }
 
 /* Floats of shared memory: weights of all warps, and behind them the rows of two steps of 8 bits of

@@ -296,7 +296,6 @@ SL_DEV void tile_run(const tile_share *s, uint8_t *room, uint32_t rows, uint32_t
 /* Puts what a block has of its part of k where the others find it. True: it came last, and d is
  * the sum of all parts. */
 SL_DEV bool tile_meet(const sl_product_args *a, uint32_t rows, float d[2][8][4]) {
-    SL_SHARED(uint32_t, last, 1);
     const uint32_t across = rows / 16, each = 2 * across * SL_FAST_THREADS;
     float4 *all = (float4 *)a->parts + (uint64_t)blockIdx.x * gridDim.y * each + threadIdx.x;
     SL_UNROLL
@@ -304,13 +303,7 @@ SL_DEV bool tile_meet(const sl_product_args *a, uint32_t rows, float d[2][8][4])
         const float *f = d[i / across][i % across];
         __stcg(all + blockIdx.y * each + i * SL_FAST_THREADS, make_float4(f[0], f[1], f[2], f[3]));
     }
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last[0] = atomicAdd(a->done + blockIdx.x, 1) + 1 == gridDim.y;
-    __syncthreads();
-    if (!last[0]) return false;
-    __threadfence();
-    if (threadIdx.x == 0) a->done[blockIdx.x] = 0;
+    if (!sl_fast_is_last(a->done + blockIdx.x, gridDim.y)) return false;
     SL_UNROLL
     for (uint32_t i = 0; i < 2 * across; i++) {
         float *f = d[i / across][i % across];

@@ -29,12 +29,12 @@
 /* What a block walks: `sets` of `rows` rows of weights with k values each, in parts of 256. All in
  * shared memory; rows NULL are zero. */
 typedef struct vec_plan {
-    const uint8_t *const *row; /* [sets][rows] */
-    const float *x;            /* [sets or 1][rows of x][parts * PART] */
-    float *sum;                /* [sets][parts][rows][rows of x] */
+    const uint8_t **row; /* [sets][rows] */
+    float *x;            /* [sets or 1][rows of x][parts * PART] */
+    float *sum;          /* [sets][parts][rows][rows of x] */
     uint32_t rows, parts, k;
     uint32_t x_set; /* floats from one set's x to the next one's */
-    uint8_t *ring;  /* this warp's [STAGES][AHEAD][PART] values of weights; NULL: in registers */
+    uint8_t *ring;  /* this warp's [STAGES][AHEAD][PART] values of weights, where there is one */
     sl_mbar *full;  /* [STAGES] */
 } vec_plan;
 
@@ -216,8 +216,32 @@ SL_DEV float vec_sum(const vec_plan *p, uint32_t set, uint32_t row, uint32_t row
     return sum;
 }
 
-SL_DEV uint8_t *vec_ring(uint8_t *room) {
-    return room + sl_warp() * (SL_VEC_RING / WARPS);
+/* A block's plan over `rows` rows of weights of each set. */
+SL_DEV vec_plan vec_plan_of(uint8_t *room, const sl_vec_room *r, uint32_t rows, uint32_t k) {
+    SL_SHARED(sl_mbar, full, WARPS * STAGES);
+    vec_plan p;
+    p.row = (const uint8_t **)(room + r->row);
+    p.x = (float *)(room + r->x);
+    p.sum = (float *)(room + r->sum);
+    p.rows = rows, p.parts = r->parts, p.k = k, p.x_set = 0;
+    p.ring = room + sl_warp() * (SL_VEC_RING / WARPS);
+    p.full = full + sl_warp() * STAGES;
+    return p;
+}
+
+/* A row of k values, a multiple of 4, to shared memory; what lies behind its end is zero. NULL: all
+ * is. */
+SL_DEV void vec_stage(const float *from, uint32_t k, uint32_t wide, float *x) {
+    for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
+        float4 v = make_float4(0, 0, 0, 0);
+        if (from && i < k) v = __ldcg((const float4 *)(from + i));
+        *(float4 *)(x + i) = v;
+    }
+}
+
+/* This block's share of n values. */
+SL_DEV uint32_t vec_cut(uint32_t n, uint32_t block) {
+    return (uint32_t)((uint64_t)n * block / gridDim.x);
 }
 
 /* ---- products ---- */
@@ -239,19 +263,6 @@ SL_DEV void vec_block_sums(uint32_t rows, float s[SL_VEC_ROWS]) {
         for (uint32_t w = 0; w < WARPS; w++) s[r] += part[r][w];
     }
     __syncthreads();
-}
-
-/* Rows of x to shared memory; what lies behind their ends, and rows that are not there, zero. */
-SL_DEV void vec_stage(const sl_vec_args *a, uint32_t rows, uint32_t wide, float *x) {
-    SL_UNROLL
-    for (uint32_t r = 0; r < rows; r++) {
-        for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
-            float4 v = make_float4(0, 0, 0, 0);
-            if (r < a->n_rows && i < a->k)
-                v = __ldcg((const float4 *)(a->x + (size_t)r * a->x_stride + i));
-            *(float4 *)(x + r * wide + i) = v;
-        }
-    }
 }
 
 /* The same threads' values of staged rows, normalised. */
@@ -315,63 +326,40 @@ SL_DEV void vec_store(const sl_vec_args *a, const vec_plan *p, uint32_t rows, ui
     }
 }
 
-/* Whether all other blocks are through. */
-SL_DEV bool vec_is_last(uint32_t *done) {
-    SL_SHARED(uint32_t, before, 1);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        before[0] = atomicAdd(done, 1);
-        if (before[0] + 1 == gridDim.x) *done = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return before[0] + 1 == gridDim.x;
-}
-
 SL_DEV void vec_product(const sl_vec_args *a, uint32_t rows, bool ring) {
     SL_DYNAMIC(uint8_t, room);
-    SL_SHARED(sl_mbar, full, WARPS * STAGES);
-    const uint32_t first = (uint32_t)((uint64_t)a->outputs * blockIdx.x / gridDim.x);
-    const uint32_t n = (uint32_t)((uint64_t)a->outputs * (blockIdx.x + 1) / gridDim.x) - first;
-    const uint32_t parts = (a->k + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)(room + (ring ? SL_VEC_RING : 0));
-    float *x =
-        (float *)((uint8_t *)row + ((size_t)a->most * a->sides * sizeof *row + 15) / 16 * 16);
-    const vec_plan p = {row,
-                        x,
-                        x + rows * wide,
-                        n * a->sides,
-                        parts,
-                        a->k,
-                        0,
-                        vec_ring(room),
-                        full + sl_warp() * STAGES};
+    const sl_vec_room r = sl_vec_room_of(ring, a->most * a->sides, rows, a->k, rows);
+    const uint32_t first = vec_cut(a->outputs, blockIdx.x);
+    const uint32_t n = vec_cut(a->outputs, blockIdx.x + 1) - first;
+    const vec_plan p = vec_plan_of(room, &r, n * a->sides, a->k);
     for (uint32_t i = threadIdx.x; i < n * a->sides; i += SL_VEC_THREADS) {
         const uint32_t o = first + i / a->sides, side = i % a->sides;
         const sl_vec_job *j = vec_job(a, o);
-        row[i] = j->w[side] + (o - j->first) * j->stride[side];
+        p.row[i] = j->w[side] + (o - j->first) * j->stride[side];
     }
     __syncthreads();
     vec_walk walk;
     vec_begin(&p, 1, ring, &walk);
     if (a->fetch)
         for (uint32_t i = threadIdx.x; i < n * a->sides; i += SL_VEC_THREADS)
-            sl_fast_fetch_row(row[i], 2 * a->k);
+            sl_fast_fetch_row(p.row[i], 2 * a->k);
     if (a->norm) /* 128 bytes a thread */
         for (uint32_t i = threadIdx.x * 32; i < a->k; i += 32 * SL_VEC_THREADS)
             sl_fast_fetch((const uint8_t *)a->norm + (size_t)i * (a->norm_type == SL_F32 ? 4 : 2));
     sl_fast_let_next();
     sl_fast_wait();
-    vec_stage(a, rows, wide, x);
-    if (a->norm) vec_norm(a, rows, wide, x);
+    SL_UNROLL
+    for (uint32_t i = 0; i < rows; i++)
+        vec_stage(i < a->n_rows ? a->x + (size_t)i * a->x_stride : NULL, a->k, r.wide,
+                  p.x + i * r.wide);
+    if (a->norm) vec_norm(a, rows, r.wide, p.x);
     __syncthreads();
     vec_multiply(&p, &walk, rows, ring);
     __syncthreads();
     vec_store(a, &p, rows, first, n);
-    if (a->done && vec_is_last(a->done))
-        for (uint32_t r = sl_warp(); r < a->n_rows; r += WARPS)
-            sl_route_row(&a->route, r, (float *)(room + r * sl_cuda_route_room(a->route.n)));
+    if (a->done && sl_fast_is_last(a->done, gridDim.x))
+        for (uint32_t i = sl_warp(); i < a->n_rows; i += WARPS)
+            sl_route_row(&a->route, i, (float *)(room + i * sl_cuda_route_room(a->route.n)));
 }
 
 SL_KERNEL_BOUNDS(sl_k_fast_vec_1, sl_vec_args, SL_VEC_THREADS, 4) {
@@ -412,28 +400,17 @@ SL_DEV vec_pairs vec_pairs_of(const sl_vec_moe_args *a) {
     return p;
 }
 
-/* This block's share of n values. */
-SL_DEV uint32_t vec_cut(uint32_t n, uint32_t block) {
-    return (uint32_t)((uint64_t)n * block / gridDim.x);
-}
-
 /* Blocks take up the next kernel's room only behind the wait: down reads the ids before its own. */
 SL_DEV void vec_up(const sl_vec_moe_args *a, bool ring) {
     SL_DYNAMIC(uint8_t, room);
-    SL_SHARED(sl_mbar, full, WARPS * STAGES);
     SL_SHARED(uint32_t, id, SL_VEC_SETS);
-    const uint32_t first = vec_cut(a->d_ff, blockIdx.x),
-                   n = vec_cut(a->d_ff, blockIdx.x + 1) - first;
-    const uint32_t parts = (a->d_model + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)(room + (ring ? SL_VEC_RING : 0));
+    const sl_vec_room r = sl_vec_room_of(ring, a->top_k * 2 * a->most, 1, a->d_model, 1);
+    const uint32_t first = vec_cut(a->d_ff, blockIdx.x);
+    const uint32_t n = vec_cut(a->d_ff, blockIdx.x + 1) - first;
+    const vec_plan p = vec_plan_of(room, &r, 2 * n, a->d_model);
     const sl_fast_expert *expert = a->expert;
-    float *x =
-        (float *)((uint8_t *)row + ((size_t)a->top_k * 2 * a->most * sizeof *row + 15) / 16 * 16);
-    const vec_plan p = {
-        row, x, x + wide, 2 * n, parts, a->d_model, 0, vec_ring(room), full + sl_warp() * STAGES};
     if (a->table) {
-        const size_t sums = ((size_t)a->top_k * parts * 2 * a->most + 3) / 4 * 4;
-        sl_fast_expert *table = (sl_fast_expert *)(x + wide + sums);
+        sl_fast_expert *table = (sl_fast_expert *)(room + r.end);
         for (uint32_t i = threadIdx.x; i < a->n_experts; i += SL_VEC_THREADS)
             table[i] = a->expert[i];
         expert = table;
@@ -450,17 +427,12 @@ SL_DEV void vec_up(const sl_vec_moe_args *a, bool ring) {
         const uint32_t e = id[i / (2 * n)], up = i / n % 2, f = first + i % n;
         const uint8_t *w = NULL;
         if (e < a->n_experts) w = up ? expert[e].up : expert[e].gate;
-        row[i] = w ? w + (size_t)f * a->d_model * 2 : NULL;
+        p.row[i] = w ? w + (size_t)f * a->d_model * 2 : NULL;
     }
     __syncthreads();
     vec_walk walk;
     vec_begin(&p, pairs.n, ring, &walk);
-    for (uint32_t i = 4 * threadIdx.x; i < wide; i += 4 * SL_VEC_THREADS) {
-        float4 v = make_float4(0, 0, 0, 0);
-        if (i < a->d_model)
-            v = __ldcg((const float4 *)(a->x + (size_t)blockIdx.y * a->d_model + i));
-        *(float4 *)(x + i) = v;
-    }
+    vec_stage(a->x + (size_t)blockIdx.y * a->d_model, a->d_model, r.wide, p.x);
     __syncthreads();
     vec_multiply(&p, &walk, 1, ring);
     __syncthreads();
@@ -482,24 +454,13 @@ SL_KERNEL_BOUNDS(sl_k_fast_ring_up, sl_vec_moe_args, SL_VEC_THREADS, 2) {
 
 SL_DEV void vec_down(const sl_vec_moe_args *a, bool ring) {
     SL_DYNAMIC(uint8_t, room);
-    SL_SHARED(sl_mbar, full, WARPS * STAGES);
     SL_SHARED(uint32_t, id, SL_VEC_SETS);
     SL_SHARED(float, gate, SL_VEC_SETS);
+    const sl_vec_room r = sl_vec_room_of(ring, a->top_k * a->most, a->top_k, a->d_ff, 1);
     const uint32_t first = vec_cut(a->d_model, blockIdx.x);
     const uint32_t n = vec_cut(a->d_model, blockIdx.x + 1) - first;
-    const uint32_t parts = (a->d_ff + PART - 1) / PART, wide = parts * PART;
-    const uint8_t **row = (const uint8_t **)(room + (ring ? SL_VEC_RING : 0));
-    float *x =
-        (float *)((uint8_t *)row + ((size_t)a->top_k * a->most * sizeof *row + 15) / 16 * 16);
-    const vec_plan p = {row,
-                        x,
-                        x + a->top_k * wide,
-                        n,
-                        parts,
-                        a->d_ff,
-                        wide,
-                        vec_ring(room),
-                        full + sl_warp() * STAGES};
+    vec_plan p = vec_plan_of(room, &r, n, a->d_ff);
+    p.x_set = r.wide;
     const vec_pairs pairs = vec_pairs_of(a);
     if (threadIdx.x < pairs.n) {
         id[threadIdx.x] = __ldcg(a->id + pairs.first + threadIdx.x);
@@ -508,26 +469,26 @@ SL_DEV void vec_down(const sl_vec_moe_args *a, bool ring) {
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS) {
         const uint32_t e = id[i / n];
-        row[i] = NULL;
-        if (e < a->n_experts) row[i] = a->expert[e].down + (size_t)(first + i % n) * a->d_ff * 2;
+        p.row[i] = NULL;
+        if (e < a->n_experts) p.row[i] = a->expert[e].down + (size_t)(first + i % n) * a->d_ff * 2;
     }
     __syncthreads();
     vec_walk walk;
     vec_begin(&p, pairs.n, ring, &walk);
     if (a->fetch)
         for (uint32_t i = threadIdx.x; i < pairs.n * n; i += SL_VEC_THREADS)
-            if (row[i]) sl_fast_fetch_row(row[i], 2 * a->d_ff);
+            if (p.row[i]) sl_fast_fetch_row(p.row[i], 2 * a->d_ff);
     sl_fast_let_next();
     sl_fast_wait();
-    for (uint32_t i = 8 * threadIdx.x; i < pairs.n * wide; i += 8 * SL_VEC_THREADS) {
-        const uint32_t k = i % wide;
+    for (uint32_t i = 8 * threadIdx.x; i < pairs.n * r.wide; i += 8 * SL_VEC_THREADS) {
+        const uint32_t k = i % r.wide;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (k < a->d_ff)
-            v = __ldcg((const uint4 *)(a->mid + (size_t)(pairs.first + i / wide) * a->d_ff + k));
-        *(float4 *)(x + i) =
+            v = __ldcg((const uint4 *)(a->mid + (size_t)(pairs.first + i / r.wide) * a->d_ff + k));
+        *(float4 *)(p.x + i) =
             make_float4(sl_f32_of_bits(v.x << 16), sl_f32_of_bits(v.x & 0xffff0000u),
                         sl_f32_of_bits(v.y << 16), sl_f32_of_bits(v.y & 0xffff0000u));
-        *(float4 *)(x + i + 4) =
+        *(float4 *)(p.x + i + 4) =
             make_float4(sl_f32_of_bits(v.z << 16), sl_f32_of_bits(v.z & 0xffff0000u),
                         sl_f32_of_bits(v.w << 16), sl_f32_of_bits(v.w & 0xffff0000u));
     }
