@@ -1,4 +1,4 @@
-/* How fast the GPU's attention is over KV pages of each type, in both numerics: single rows over
+/* How fast the GPU's attention is over KV pages of each type, in all numerics: single rows over
  * long and short contexts, and the rows of a prompt. Blocks of a model are read in turn, so that no
  * cache holds what is read.
  *
@@ -7,6 +7,7 @@
  * Columns: microseconds a call, GB/s of KV if every row reads its own, TFLOP/s, and the time by
  * that of f32. */
 #include "base/mem.h"
+#include "format/plan_gpu.h"
 #include "quant/kv_rows.h"
 #include "stage/cuda/exec_rows.h"
 
@@ -147,10 +148,9 @@ static double measure(const shape *s, sl_kv_type type, double f32) {
     const double macs = seen * (double)(q_row + o_row);
     const double bytes = seen * (double)(sl_kv_token_bytes(&m) / blocks);
     const double us = time_of(&a, blocks, macs);
-    printf("%-4s %-24s %-5s %10.2f us %8.0f GB/s %8.2f TFLOP/s %6.2f of f32\n",
-           sl_cuda_numerics_of(gpu) == SL_NUMERICS_FAST ? "fast" : "cpu", s->what,
-           sl_kv_type_names[type], us, bytes / us * 1e-3, 2 * macs / us * 1e-6,
-           f32 > 0 ? us / f32 : 1);
+    printf("%-5s %-24s %-5s %10.2f us %8.0f GB/s %8.2f TFLOP/s %6.2f of f32\n",
+           sl_numerics_name(sl_cuda_numerics_of(gpu)), s->what, sl_kv_type_names[type], us,
+           bytes / us * 1e-3, 2 * macs / us * 1e-6, f32 > 0 ? us / f32 : 1);
     fflush(stdout);
     sl_cuda_free(gpu, pool);
     sl_cuda_free(gpu, q);
@@ -176,11 +176,11 @@ int main(int argc, char **argv) {
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     const shape *shapes = small ? few : large;
     const size_t n = small ? SL_LEN(few) : SL_LEN(large);
-    for (sl_numerics numerics = SL_NUMERICS_CPU; numerics <= SL_NUMERICS_FAST; numerics++) {
+    for (sl_numerics numerics = SL_NUMERICS_CPU; numerics < SL_NUMERICS_COUNT; numerics++) {
         check(sl_cuda_open(0, numerics, &gpu, &err), &err);
         if (numerics == SL_NUMERICS_CPU) printf("%s\n", sl_cuda_info_of(gpu)->name);
         for (size_t i = 0; i < n; i++) {
-            if (numerics == SL_NUMERICS_FAST && shapes[i].lora) continue; /* as with cpu */
+            if (numerics != SL_NUMERICS_CPU && shapes[i].lora) continue; /* as with cpu */
             double f32 = 0;
             for (sl_kv_type t = SL_KV_F32; t < SL_KV_TYPES; t++) {
                 const double us = measure(&shapes[i], t, f32);

@@ -35,7 +35,7 @@ prepare() {
     fi
 }
 
-# Which GPU there is, or why there is none. The answers are the same: --exact has the CPU's bits there.
+# Which GPU there is, or why there is none. --exact has the CPU's bits there, but for KV, which is f32 with a GPU.
 find_gpu() {
     local list
     gpu=()

@@ -149,7 +149,7 @@ step_dense() {
     [ -x "$bench" ] || bench=$work/pack/bin/bench_dense
     local rc=0 name
     for name in qkv rows gate o glu; do # a process each: one that hangs spoils no other
-        timeout 14 "$bench" --only $name || rc=1
+        timeout 11 "$bench" --only $name || rc=1
     done >"$out/dense.txt"
     cat "$out/dense.txt"
     figure "$(awk '/cublaslt|mma.sync| \*/ { print $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 ";" }' "$out/dense.txt" | paste -sd' ')"
@@ -158,11 +158,11 @@ step_dense() {
 
 # Prompts with the forms for many rows that nobody has measured, and without: their ids, and tokens a second.
 step_prompt() {
-    local rc=0 forms ids=3,17,41,5,29 cpu gpu
+    local rc=0 forms ids=3,17,41,5,29 plain tried
     for forms in $(seq 7 7 2100); do ids=$ids,$((forms % 500)); done
-    cpu=$(IDS=$ids ids_of "$golden/qwen3moe-tiny") || return 1
-    gpu=$(IDS=$ids SLUICE_CUDA_FORMS=try ids_of "$golden/qwen3moe-tiny" --device "$device" --numerics fast) || return 1
-    figure "ids behind a prompt $([ "$cpu" = "$gpu" ] && echo same || echo different)"
+    plain=$(IDS=$ids ids_of "$golden/qwen3moe-tiny" --device "$device" --numerics fast) || return 1
+    tried=$(IDS=$ids SLUICE_CUDA_FORMS=try ids_of "$golden/qwen3moe-tiny" --device "$device" --numerics fast) || return 1
+    figure "ids behind a prompt $([ "$plain" = "$tried" ] && echo same || echo different)"
     for forms in "" try; do
         SLUICE_CUDA_FORMS=$forms bench "prompt${forms:+ try}" --device "$device" --reps 3 --n-prompt 2048 --n-gen 0 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
         SLUICE_CUDA_FORMS=$forms bench "long prompt${forms:+ try}" --device "$device" --reps 2 --n-prompt 8192 --n-gen 0 --ctx 16384 --max-num-batched-tokens 4096 || rc=1

@@ -25,6 +25,7 @@ sl_status sl_numerics_parse(const char *name, sl_numerics *out, sl_err *err) {
 }
 
 const char *sl_numerics_name(sl_numerics n) {
+    SL_ASSERT(n < SL_NUMERICS_COUNT); /* AUTO has none */
     return numerics_names[n];
 }
 

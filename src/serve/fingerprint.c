@@ -30,7 +30,7 @@ static void note_numerics(crypto_generichash_state *h, const sl_plan *p) {
     note_number(h, "device", p->device.kind);
     if (sl_plan_numerics(p) != SL_NUMERICS_CPU) note_number(h, "numerics", sl_plan_numerics(p));
     if (sl_plan_numerics(p) == SL_NUMERICS_EXACT)
-        note(h, "kind of GPU", p->device.gpu_kind, strlen(p->device.gpu_kind));
+        note(h, "kind of GPU", sl_plan_gpu_kind(p), strlen(sl_plan_gpu_kind(p)));
     if (sl_plan_numerics(p) == SL_NUMERICS_FAST) {
         for (uint32_t i = 0; i < p->n_workers; i++) note_number(h, "gpu", sl_plan_on_gpu(p, i));
     }

@@ -82,7 +82,7 @@ bool sim_pipeline_holds(sim *s, sim_worker *w, const sl_turn *t) {
     sim_lane *l = &w->attn->lane[t->lane];
     if (l->step.rows == 0) return false;
     if (t->layer == 0) hand_over(s, w, l);
-    if (!s->moe[t->layer] || s->m->moe_index[t->layer] + 1u < s->m->n_moe) return false;
+    if (!s->moe[t->layer] || !sl_is_last_moe(s->m, t->layer)) return false;
     if (sim_now(s) >= l->back_at) return false;
     l->held = *t;
     sl_sim_events_push(&s->ev, l->back_at, SIM_BACK, w->id, t->lane);

@@ -194,6 +194,11 @@ static inline void sl_model_number_blocks(sl_model_spec *m) {
     }
 }
 
+/* Whether `layer`, a block with experts, is the last that has some. */
+static inline bool sl_is_last_moe(const sl_model_spec *m, uint32_t layer) {
+    return m->moe_index[layer] + 1u == m->n_moe;
+}
+
 /* First position that a query at `pos` sees in a block. */
 static inline uint32_t sl_sight_first(const sl_model_spec *m, uint32_t layer, uint32_t pos) {
     switch ((sl_sight)m->sight[layer]) {

@@ -219,6 +219,12 @@ static inline sl_numerics sl_plan_numerics(const sl_plan *p) {
     return one_kind && SL_NUMERICS_EXACT_BY_ITSELF ? SL_NUMERICS_EXACT : SL_NUMERICS_CPU;
 }
 
+/* Of numerics exact the kind of GPU whose bits they are, else "": zeros behind it. */
+static inline const char *sl_plan_gpu_kind(const sl_plan *p) {
+    static const char none[SL_GPU_KIND_BYTES];
+    return sl_plan_numerics(p) == SL_NUMERICS_EXACT ? p->device.gpu_kind : none;
+}
+
 /* What AUTO is: f32 where a GPU has pages, or a model of a device nothing to round. */
 static inline sl_kv_type sl_plan_kv_type(const sl_plan *p) {
     if (p->kv_type != SL_KV_AUTO) return p->kv_type;

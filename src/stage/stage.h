@@ -50,9 +50,9 @@ typedef enum sl_stage_op {
     SL_OP_MOVE,    /* rows from place to place: `move` */
     SL_OP_HEAD,    /* logits: `head` */
     SL_OP_INSIDE,  /* rows.x = what a block with experts makes of it from its router on, of a device
-                    * that has `inside` and hosts all its experts: nothing leaves the device. What
-                    * travels nowhere is not rounded for the wire. rows.h, expert and gate are
-                    * its to write */
+                    * that has `inside` and hosts all its experts: nothing leaves the device, but ids
+                    * and gates of the last such block, as of ROUTE. What travels nowhere is not
+                    * rounded for the wire. rows.h, expert and gate are its to write */
     SL_OP_MTP      /* the whole block that predicts a further token, of a device that has `mtp`:
                     * `mtp` */
 } sl_stage_op;
@@ -201,9 +201,7 @@ struct sl_device {
     bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
     bool kept;     /* and they lie in the file that sl_device_opts named */
     bool inside;   /* it takes SL_OP_INSIDE, */
-    bool inside_exact; /* with the bits of rows that travel in f32, */
-    bool inside_tells; /* and of the last block with experts it leaves ids and gates in rows.expert
-                        * and rows.gate, as ROUTE does */
+    bool inside_exact; /* with the bits of rows that travel in f32 */
     bool mtp;          /* it takes SL_OP_MTP */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */

@@ -212,9 +212,9 @@ def test_kv_of_a_gpu_outlives_the_program(tmp_path, kv_type):
         assert done.returncode == 0, done.stderr
         got = json.loads(done.stdout)
         return got["ids"], got["timings"]["cached_n"]
-    want, _ = said("--device", "cuda:0", "--numerics", "cpu")
-    kept = ["--numerics", "cpu", "--kv-disk", tmp_path / "kv"]
-    assert [said("--device", device, *kept) for device in ("cuda:0", "cuda:1")] == [(want, 0), (want, 64)]
+    want, _ = said("--device", "cuda:0", "--exact")
+    kept = ["--exact", "--kv-disk", tmp_path / "kv"]
+    assert [said("--device", device, *kept) for device in ("cuda:0", "cuda:1", "cpu")] == [(want, 0), (want, 64), (want, 64)]
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")

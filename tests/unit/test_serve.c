@@ -203,7 +203,7 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"100\":1}}", "logit_bias", "below 100"},
         {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"a\":1}}", "logit_bias", "\"a\""},
         {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"5\":1,\"05\":1}}", "logit_bias", "twice"},
-        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":[1]}", "logit_bias", "logit_bias"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":[1]}", "logit_bias", "[ID or TEXT, number]"},
         {SL_API_COMPLETION, "{" PROMPT "\"messages\":[]}", "messages", "unknown field"},
         {SL_API_COMPLETION, "{" PROMPT "\"temperature\":-1}", "temperature", "outside"},
         {SL_API_COMPLETION, "{" PROMPT "\"temperature\":\"hot\"}", "temperature", "a string"},

@@ -138,7 +138,8 @@ static sl_status apply_devices(const sl_options *o, sl_plan *p, sl_err *err) {
  * machine's are all of them. */
 static sl_status find_gpu_kind(const sl_options *o, sl_plan *p, sl_err *err) {
     const bool asked = p->device.numerics == SL_NUMERICS_EXACT;
-    const bool wanted = asked || (p->exact && p->device.numerics == SL_NUMERICS_AUTO);
+    const bool wanted = asked || (SL_NUMERICS_EXACT_BY_ITSELF && p->exact &&
+                                  p->device.numerics == SL_NUMERICS_AUTO);
     char *kind = p->device.gpu_kind, other[SL_GPU_KIND_BYTES];
     if (!wanted || kind[0] || o->remote || sl_plan_n_gpu(p) < p->n_workers) return SL_OK;
     for (uint32_t i = 0; i < p->n_workers; i++) {

@@ -149,7 +149,7 @@ static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_bu
 static uint32_t chunks_out(const sl_lane *lane) {
     const sl_attn *a = lane->attn;
     return sl_cut_sent(a->n_chunks, lane->pass.step.n_cut, lane->n_away,
-                       a->m->moe_index[lane->pass.layer] + 1u == a->m->n_moe);
+                       sl_is_last_moe(a->m, lane->pass.layer));
 }
 
 /* The other chunks are as if they had been answered. */

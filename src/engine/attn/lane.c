@@ -87,15 +87,10 @@ static void end_round(sl_lane *lane) {
 
 /* ---- blocks ---- */
 
-static bool is_last_moe(const sl_lane *lane) {
-    const sl_attn *a = lane->attn;
-    return a->m->moe_index[lane->pass.layer] + 1u == a->m->n_moe;
-}
-
 /* The rows are routed: they leave. */
 static void begin_leaving(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    bool last = is_last_moe(lane);
+    bool last = sl_is_last_moe(a->m, lane->pass.layer);
     if (lane->n_away || (lane->inside && last)) sl_pass_break(&lane->pass);
     bool stay = last && !sl_attn_holds(a) && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
@@ -115,16 +110,14 @@ static bool block_ran(sl_lane *lane) {
 
 /* Where this worker hosts all experts and its device computes a block by itself, rows stay: only
  * the words of the round go. So a step is asked of the device block by block without waiting for
- * it, but for the last block with experts, whose gates show rows that are not finite: where the
- * device does not tell them it goes the long way. */
+ * it, but for the last block with experts, whose gates show rows that are not finite. */
 static bool stays_inside(const sl_lane *lane) {
     const sl_attn *a = lane->attn;
     const sl_worker *w = a->w;
     const uint32_t layer = lane->pass.layer;
     const bool exactly = w->device->inside_exact && w->plan.wire == SL_WIRE_F32;
     return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
-           a->n_chunks == 1 && (!w->plan.exact || exactly) && a->m->ffn[layer] == SL_FFN_MOE &&
-           (!is_last_moe(lane) || w->device->inside_tells);
+           a->n_chunks == 1 && (!w->plan.exact || exactly) && a->m->ffn[layer] == SL_FFN_MOE;
 }
 
 static void begin_block(sl_lane *lane) {
@@ -135,7 +128,7 @@ static void begin_block(sl_lane *lane) {
     lane->inside = stays_inside(lane);
     if (lane->inside) {
         lane->n_away = 0;
-        sl_pass_inside(&lane->pass, is_last_moe(lane));
+        sl_pass_inside(&lane->pass, sl_is_last_moe(lane->attn->m, lane->pass.layer));
     } else {
         sl_pass_block(&lane->pass);
     }

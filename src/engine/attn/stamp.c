@@ -70,7 +70,7 @@ static void fill(stamp *out, uint32_t roles, const sl_plan *p, const sl_model_sp
     out->segments = p->segments;
     out->ranks = sl_plan_all_ranks(p, roles);
     out->numerics = (uint32_t)sl_plan_numerics(p);
-    memcpy(out->gpu_kind, p->device.gpu_kind, sizeof out->gpu_kind);
+    memcpy(out->gpu_kind, sl_plan_gpu_kind(p), sizeof out->gpu_kind);
     out->kv_type = p->kv_type;
 }
 

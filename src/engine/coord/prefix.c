@@ -36,7 +36,7 @@ static sl_page_key root_of(const sl_engine *e, const sl_request *r) {
     n.activations = (uint32_t)e->home.activations;
     n.segments = e->home.segments;
     n.numerics = (uint32_t)sl_plan_numerics(&e->home);
-    memcpy(n.gpu_kind, e->home.device.gpu_kind, sizeof n.gpu_kind);
+    memcpy(n.gpu_kind, sl_plan_gpu_kind(&e->home), sizeof n.gpu_kind);
     n.page_tokens = SL_KV_PAGE_TOKENS;
     memcpy(n.salt, r->p.salt, sizeof n.salt);
     return sl_pages_root(&n, sizeof n);

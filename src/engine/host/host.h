@@ -145,8 +145,8 @@ static inline void sl_worker_stop(sl_worker *w, sl_status why) {
     w->stop_status = why;
 }
 
-/* Its device failed at what it was asked for: a process that is this worker alone ends as a crash
- * does, so that the coordinator counts it as one. Returns in any other. */
+/* Its device failed at what it was asked for: a process that the coordinator started ends as a crash
+ * does, so that it is counted as one. Returns in any other. */
 void sl_worker_crash(const sl_worker *w);
 
 /* The device has failed: the loop ends with its reason, and what it owes is no result. */

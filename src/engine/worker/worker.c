@@ -524,7 +524,7 @@ static void drain_inbox(sl_worker *w) {
 
 /* What a GPU was asked for may be a request's own: it would kill every worker that computes it. */
 void sl_worker_crash(const sl_worker *w) {
-    if (!w->opts->supervised) return;
+    if (!w->opts->parent) return;
     sl_log(SL_LOG_ERROR, "worker", "its device has failed: %s", w->device->failure.msg);
     abort();
 }

@@ -57,6 +57,13 @@ static sl_status free_memory(const sl_cu_driver *d, uint64_t *out, sl_err *err) 
     return st;
 }
 
+sl_status sl_cuda_identify(uint32_t index, sl_cuda_info *out, sl_err *err) {
+    const sl_cu_driver *d;
+    sl_cu_device device;
+    sl_status st = sl_cu_load(&d, err);
+    return st == SL_OK ? describe(d, index, &device, out, err) : st;
+}
+
 sl_status sl_cuda_describe(uint32_t index, sl_cuda_info *out, sl_err *err) {
     const sl_cu_driver *d;
     sl_cu_device device;

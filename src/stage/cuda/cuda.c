@@ -67,13 +67,6 @@ static void scatter(const sl_stage_pack *p, size_t row, const uint8_t *from) {
     for (uint32_t i = 0; i < p->n; i++) memcpy(p->at[i], from + i * row, row);
 }
 
-/* INSIDE of the last block with experts leaves ids and gates, which show rows that are not finite.
- */
-static bool tells(const cuda *d, const sl_stage_call *c) {
-    const sl_model_spec *m = d->base.spec;
-    return m->moe_index[c->layer] + 1u == m->n_moe;
-}
-
 /* Ids, and gates behind them, where ROUTE wants them. */
 static void give_gates(const sl_stage_call *c, size_t k, const uint8_t *from) {
     memcpy(c->rows.expert, from, k * sizeof *c->rows.expert);
@@ -91,7 +84,7 @@ static void deliver(const cuda *d, const launched *l) {
     } else if (c->op == SL_OP_INSIDE) {
         const uint32_t *expert = (const uint32_t *)(const void *)l->result;
         if (d->routed) d->routed(d->tick_ctx, c->layer, c->rows.n, expert);
-        if (tells(d, c)) give_gates(c, k, l->result);
+        if (sl_is_last_moe(m, c->layer)) give_gates(c, k, l->result);
     } else if (c->op == SL_OP_PACK) {
         scatter(&c->pack, sl_wire_row_bytes(c->pack.wire, m->d_model), l->result);
     } else if (c->op == SL_OP_HEAD) {
@@ -221,11 +214,12 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     float *to = exact ? (float *)(uintptr_t)d->fast.rows.at : x;
     sl_stage_call c = l->call;
     const size_t ids = (size_t)n * m->top_k * sizeof(uint32_t);
+    const bool tells = sl_is_last_moe(m, c.layer); /* ids and gates */
     const uint64_t since = sl_cuda_asked(d->c);
     uint64_t heard = 0;
     if (n == 0) return;
-    if (d->routed || tells(d, &c)) {
-        l->result = take_result(d, ids * (tells(d, &c) ? 2 : 1), &heard);
+    if (d->routed || tells) {
+        l->result = take_result(d, ids * (tells ? 2 : 1), &heard);
         if (!l->result) return;
     }
     c.op = SL_OP_ROUTE;
@@ -233,7 +227,7 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     c.rows.gate = (float *)(uintptr_t)d->fast.gate.at;
     (void)sl_stage_run_model(s, &c);
     sl_cuda_experts_inside(&d->fast, c.layer, n, h, heard, to, !exact, since);
-    if (tells(d, &l->call))
+    if (tells)
         sl_cuda_copy_out_later(d->c, (void *)(uintptr_t)(l->result + ids), d->fast.gate.at, ids);
     if (m->d_ff_shared) {
         sl_cuda_copy(d->c, d->fast.shared.at, c.rows.h.at, values * sizeof(float));
@@ -390,7 +384,8 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     sl_cuda_settle(d->c);
     sl_cuda_fence(d->c);
     d->n_launched++;
-    if (l->result && (c->op != SL_OP_INSIDE || tells(d, c))) mark(d, l); /* somebody waits for it */
+    if (l->result && (c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer)))
+        mark(d, l); /* somebody waits for it */
 }
 
 /* ---- memory ---- */
@@ -570,7 +565,6 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     st = sl_cuda_experts_create(d->c, d->model, &d->memory, &d->fast, err);
     d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
                      !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
-    d->base.inside_tells = d->base.inside;
     d->base.inside_exact = d->base.inside && exact;
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }

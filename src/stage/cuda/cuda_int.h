@@ -35,7 +35,9 @@ typedef struct sl_cuda_info {
 
 /* How many GPUs there are. No driver is SL_ERR_UNSUPPORTED, which says so. Thread: any. */
 sl_status sl_cuda_count(uint32_t *out, sl_err *err) SL_MUST_CHECK;
-/* What GPU `device` is. Makes a context on it for a moment, since only that tells its free memory.
+/* What GPU `device` is, but for its free memory, which stays 0. Thread: any. */
+sl_status sl_cuda_identify(uint32_t device, sl_cuda_info *out, sl_err *err) SL_MUST_CHECK;
+/* With its free memory. Makes a context on it for a moment, since only that tells its free memory.
  * Thread: any. */
 sl_status sl_cuda_describe(uint32_t device, sl_cuda_info *out, sl_err *err) SL_MUST_CHECK;
 

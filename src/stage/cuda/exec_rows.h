@@ -1,7 +1,8 @@
 /* What the CUDA device does with rows besides products: the operations of kernel/ops.h with these
  * names, and those of stages that move rows. Data pointers are device addresses, lists are the
- * host's, read before a call returns. Bits are those of docs/numbers.md in both numerics. Errors
- * are kept by the context. Thread: the context's owner. */
+ * host's, read before a call returns. Bits are those of docs/numbers.md in all numerics, but
+ * for attention of fast and exact, and norms that fast makes in a product or by SLUICE_CUDA_FORMS.
+ * Errors are kept by the context. Thread: the context's owner. */
 #ifndef SL_STAGE_CUDA_EXEC_ROWS_H
 #define SL_STAGE_CUDA_EXEC_ROWS_H
 
@@ -119,7 +120,7 @@ void sl_cuda_attention_span(sl_cuda *c, const sl_attn_span *a);
 
 /* ---- exec_fast_attention.c ---- */
 
-/* Numerics fast, by tensor cores in bf16: rows that see pages of one request, heads as of
+/* Numerics fast, by tensor cores in 16 bits: rows that see pages of one request, heads as of
  * sl_cuda_fast_attention (exec_attention.c). */
 void sl_cuda_fast_prompt(sl_cuda *c, const sl_attn_args *a);
 /* The same by warp groups (exec_fast_prompt.c): whether this GPU has that, and rows are many; and

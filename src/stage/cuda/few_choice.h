@@ -7,9 +7,10 @@
 #include "stage/cuda/cuda_int.h"
 #include "stage/stage_int.h"
 
-#define SL_CUDA_FEW_FORMS  8u
-#define SL_CUDA_FEW_BLOCKS 8u /* that a trial goes through: more weights than a second cache has   \
-                               */
+#define SL_CUDA_FEW_FORMS 8u
+#define SL_CUDA_FEW_BLOCKS                                                                         \
+    8u /* that a trial goes through: more weights than a second cache has                          \
+        */
 
 /* Form i of all. */
 static inline sl_cuda_few sl_cuda_few_form(uint32_t i) {

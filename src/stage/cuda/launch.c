@@ -60,18 +60,12 @@ static bool allow_shared(sl_cuda *c, uint32_t k, uint32_t bytes) {
                       (int)bytes);
 }
 
-/* Kernels that wait themselves for what they read (kernels/fast.h): they may begin while the one in
- * front still runs. */
-static bool is_early(sl_cuda_kernel_id k) {
-    switch (k) {
-#define SL_CUDA_EARLY(name) case SL_CUDA_##name:
-#include "stage/cuda/kernels/early.def"
-#undef SL_CUDA_EARLY
-        return true;
-    default:
-        return false;
-    }
-}
+static const bool is_early[] = {
+#define SL_CUDA_KERNEL(name, args) false,
+#define SL_CUDA_EARLY(name, args)  true,
+#include "stage/cuda/kernels/kernels.def"
+#undef SL_CUDA_KERNEL
+};
 
 static sl_cu_result start(const sl_cuda *c, sl_cuda_kernel_id k, const uint32_t grid[3],
                           uint32_t threads, uint32_t shared, void **list) {
@@ -82,7 +76,7 @@ static sl_cu_result start(const sl_cuda *c, sl_cuda_kernel_id k, const uint32_t 
                                      .stream = c->stream,
                                      .attributes = &early,
                                      .n_attributes = 1};
-    if (c->d->cuLaunchKernelEx && c->info.major >= 9 && is_early(k))
+    if (c->d->cuLaunchKernelEx && c->info.major >= 9 && is_early[k])
         return c->d->cuLaunchKernelEx(&how, c->kernels[k], list, NULL);
     return c->d->cuLaunchKernel(c->kernels[k], grid[0], grid[1], grid[2], threads, 1, 1, shared,
                                 c->stream, list, NULL);

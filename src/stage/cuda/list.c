@@ -15,7 +15,7 @@ void sl_cuda_kind_text(const sl_cuda_info *info, char out[SL_GPU_KIND_BYTES]) {
 
 sl_status sl_cuda_kind(uint32_t index, char out[SL_GPU_KIND_BYTES], sl_err *err) {
     sl_cuda_info info;
-    sl_status st = sl_cuda_describe(index, &info, err);
+    sl_status st = sl_cuda_identify(index, &info, err);
     if (st == SL_OK) sl_cuda_kind_text(&info, out);
     return st;
 }

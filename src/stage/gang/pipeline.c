@@ -309,7 +309,7 @@ static void pipeline_close(sl_device *base) {
 static void learn(pipeline *p) {
     p->base.spec = p->own->spec;
     p->base.resumes = p->own->resumes;
-    p->base.inside = p->base.inside_exact = p->base.inside_tells = p->own->inside;
+    p->base.inside = p->base.inside_exact = p->own->inside;
     for (uint32_t i = 0; i < p->n; i++) {
         p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n});
         memset(p->rank_of + p->blocks[i].first, (int)i, p->blocks[i].n);

@@ -1,5 +1,5 @@
-/* Arguments of attention in numerics exact (exact_attention.cu). Pointers are addresses that the GPU
- * reads; those called lists came through sl_cuda_list. */
+/* Arguments of attention in numerics exact (exact_attention.cu). Pointers are addresses that the
+ * GPU reads; those called lists came through sl_cuda_list. */
 #ifndef SL_STAGE_CUDA_ARGS_EXACT_ATTENTION_H
 #define SL_STAGE_CUDA_ARGS_EXACT_ATTENTION_H
 

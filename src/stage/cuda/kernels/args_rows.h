@@ -72,7 +72,7 @@ typedef struct sl_k_copy_rows_args {
 } sl_k_copy_rows_args;
 
 /* Vector t of row r, x + r * x_stride + t * width, to base + at[r] + t * tile. put_kv copies f32,
- * round_kv makes a part of any type: a warp each. */
+ * round_kv makes a part of another type than f32: a warp each. */
 typedef struct sl_k_put_kv_args {
     const float *x;
     uint8_t *base;

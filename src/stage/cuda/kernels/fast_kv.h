@@ -1,7 +1,8 @@
 /* Values of KV pages for tensor cores, numerics fast. Pages of f16 and bf16 are multiplied as they
- * are, with queries and weights in the same type; values of 8 bits are rounded to f16, those beyond
- * 65504 to about that. f32 is tf32 where keys come straight from memory, and bf16 where shared
- * memory holds them. `type` is a constant everywhere. */
+ * are, with queries and weights in the same type; values of 8 bits are rounded to f16, where a row
+ * or a block whose largest would be beyond 65504 has the largest scale that is not. f32 is tf32
+ * where keys come straight from memory, and bf16 where shared memory holds them. `type` is a
+ * constant everywhere. */
 #ifndef SL_STAGE_CUDA_FAST_KV_H
 #define SL_STAGE_CUDA_FAST_KV_H
 

@@ -84,7 +84,8 @@ SL_DEV float4 sl_kv_of_codes(uint32_t type, sl_kv_codes c) {
         c.scale * sl_kv_wide((uint16_t)hi), c.scale * sl_kv_wide((uint16_t)(hi >> 16)));
 }
 
-/* Values i to i + 3 of a part whose values are a multiple of 4, and so is i. */
+/* Values i to i + 3 of a part of another type than f32 whose values are a multiple of 4, and so is
+ * i. */
 SL_DEV float4 sl_kv_four(uint32_t type, const uint8_t *part, uint32_t i) {
     if (type == SL_KV_F16 || type == SL_KV_BF16) {
         const uint2 h = *(const uint2 *)(part + 2 * i);
@@ -94,9 +95,7 @@ SL_DEV float4 sl_kv_four(uint32_t type, const uint8_t *part, uint32_t i) {
         return make_float4(sl_kv_wide((uint16_t)h.x), sl_kv_wide((uint16_t)(h.x >> 16)),
                            sl_kv_wide((uint16_t)h.y), sl_kv_wide((uint16_t)(h.y >> 16)));
     }
-    if (type == SL_KV_Q8_0 || type == SL_KV_FP8)
-        return sl_kv_of_codes(type, sl_kv_codes_at(type, part, i));
-    return *(const float4 *)(part + 4 * i);
+    return sl_kv_of_codes(type, sl_kv_codes_at(type, part, i));
 }
 
 /* ---- writing ---- */
@@ -127,7 +126,7 @@ SL_DEV void sl_kv_put_fp8(uint8_t *part, float scale, uint32_t i, uint32_t n, fl
     part[SL_KV_FP8_HEAD + i] = i < n ? sl_f32_to_e4m3(x * sl_e4m3_inverse_of(scale)) : 0;
 }
 
-/* A part of n values from x on, by all lanes of a warp. */
+/* A part of n values from x on, of another type than f32, by all lanes of a warp. */
 SL_DEV void sl_kv_put_part(uint32_t type, const float *x, uint32_t n, uint8_t *part) {
     if (type == SL_KV_Q8_0) {
         for (uint32_t at = 0; at < n; at += SL_KV_Q8_BLOCK, part += SL_KV_Q8_BYTES) {
@@ -145,12 +144,8 @@ SL_DEV void sl_kv_put_part(uint32_t type, const float *x, uint32_t n, uint8_t *p
         for (uint32_t i = sl_lane(); i < (n + 3) / 4 * 4; i += SL_WARP)
             sl_kv_put_fp8(part, scale, i, n, i < n ? x[i] : 0.0f);
     } else {
-        for (uint32_t i = sl_lane(); i < n; i += SL_WARP) {
-            if (type == SL_KV_F32)
-                ((float *)part)[i] = x[i];
-            else
-                ((uint16_t *)part)[i] = sl_kv_half(type, x[i]);
-        }
+        for (uint32_t i = sl_lane(); i < n; i += SL_WARP)
+            ((uint16_t *)part)[i] = sl_kv_half(type, x[i]);
     }
 }
 
