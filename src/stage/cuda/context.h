@@ -36,7 +36,7 @@ typedef struct sl_cuda_lists {
 } sl_cuda_lists;
 
 /* A launch that waits for the next one, which may take what it does with it: a norm its product, a
- * product a sum. Whatever else is asked of the GPU settles it first. */
+ * product a sum. Whatever else is asked of the GPU settles it first, but sl_cuda_copy_in. */
 typedef enum sl_cuda_held_what {
     SL_CUDA_HELD_NONE,
     SL_CUDA_HELD_NORM,

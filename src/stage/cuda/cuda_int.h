@@ -118,7 +118,8 @@ sl_status sl_cuda_pin(sl_cuda *c, size_t bytes, void **out, uint64_t *address,
 void sl_cuda_unpin(sl_cuda *c, void *p); /* NULL-safe */
 
 /* Any memory of the host to the GPU, at once: in no order with what was launched, none of which may
- * use `to`; what is launched later sees it. For weights. */
+ * use `to`; what is launched later sees it. For weights. A held launch stays held, and rounded rows
+ * stay known: this may be another thread than the one whose they are. */
 sl_status sl_cuda_copy_in(sl_cuda *c, uint64_t to, const void *from, size_t bytes,
                           sl_err *err) SL_MUST_CHECK;
 /* Waits for all that was asked before, then copies to any memory of the host. */

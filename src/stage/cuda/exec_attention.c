@@ -1,5 +1,6 @@
 /* Attention on the GPU: how rows and heads are cut into walks over pages, and launches. How work is
- * cut never changes a bit: a query's chain over its pages is whole in one block. */
+ * cut never changes a bit: a query's chain over its pages is whole in one block, or in numerics
+ * exact cut where its parts end. */
 #include "stage/cuda/exec_rows.h"
 
 #include "stage/cuda/kernels/args_exact_attention.h"

@@ -142,7 +142,7 @@ static bool make_maps(sl_product_launch *l, const uint64_t *at, uint32_t rows, s
         const sl_product_job *j = &l->args.job[i];
         sl_wide_job *to = &a->job[i];
         const void *x = (const void *)(uintptr_t)at[i];
-        for (uint32_t s = 0; s < 2; s++)
+        for (uint32_t s = 0; s < (j->end == SL_PRODUCT_SWIGLU ? 2 : 1); s++)
             if (!sl_cuda_wide_map(l->c, j->side[s].w, j->n, j->k, j->side[s].stride, SL_WIDE_BOX,
                                   &to->w[s]))
                 return false;

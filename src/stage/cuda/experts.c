@@ -137,7 +137,9 @@ static uint32_t rows_of(const sl_stage_experts *e) {
     return n;
 }
 
-/* Rows of results to the parts that they are for. */
+#define NO_PLACE UINT32_MAX
+
+/* Rows of results to the parts that they are for: row r to place[r] of them all, or nowhere. */
 static void hand_out(sl_cuda_experts *x, const sl_stage_experts *e, uint32_t n_rows,
                      const uint32_t *place, uint32_t *list) {
     const uint32_t d = sl_model_spec_of(x->model)->d_model;
@@ -170,33 +172,46 @@ static bool put_experts(sl_cuda_experts *x, const sl_stage_call *c, const uint8_
     return true;
 }
 
+/* Lists of a call's pairs that the GPU reads, to be filled. */
+typedef struct pair_lists {
+    uint32_t *id, *row, *first; /* [pairs], [pairs], [rows + 1] */
+    float *gate;                /* [pairs] */
+} pair_lists;
+
+/* Room for them; b: where the GPU reads them. */
+static pair_lists list_room(sl_cuda *c, uint32_t pairs, uint32_t rows, sl_fast_moe *b) {
+    const size_t wide = ((size_t)pairs + 3) / 4 * 4;
+    const void *at;
+    uint32_t *id = sl_cuda_list_room(c, (3 * wide + rows + 1) * sizeof *id, &at);
+    b->id = at;
+    b->gate = (const float *)(b->id + wide);
+    b->pair_row = b->id + 2 * wide;
+    b->row_first = b->id + 3 * wide;
+    b->n_pairs = pairs;
+    return (pair_lists){
+        .id = id, .gate = (float *)(id + wide), .row = id + 2 * wide, .first = id + 3 * wide};
+}
+
 /* Pairs in the order of rows, as lists that the GPU reads; next: room for a word a row. */
 static void list_pairs(sl_cuda_experts *x, const sl_stage_experts *e, uint32_t n_rows,
                        uint32_t *next, sl_fast_moe *b) {
-    const uint32_t pairs = e->first[e->n_groups], wide = (pairs + 3) / 4 * 4;
-    const void *at;
-    uint32_t *id = sl_cuda_list_room(x->c, ((size_t)3 * wide + n_rows + 1) * 4, &at);
-    uint32_t *gate = id + wide, *row = gate + wide, *first = row + wide;
-    memset(first, 0, ((size_t)n_rows + 1) * 4);
-    for (uint32_t p = 0; p < pairs; p++) first[e->row[p] + 1]++;
+    const uint32_t pairs = e->first[e->n_groups];
+    const pair_lists l = list_room(x->c, pairs, n_rows, b);
+    memset(l.first, 0, ((size_t)n_rows + 1) * sizeof *l.first);
+    for (uint32_t p = 0; p < pairs; p++) l.first[e->row[p] + 1]++;
     for (uint32_t r = 0; r < n_rows; r++) {
-        next[r] = first[r];
-        first[r + 1] += first[r];
+        next[r] = l.first[r];
+        l.first[r + 1] += l.first[r];
     }
     for (uint32_t g = 0; g < e->n_groups; g++) {
         for (uint32_t p = e->first[g]; p < e->first[g + 1]; p++) {
             const uint32_t to = next[e->row[p]]++;
-            id[to] = e->expert[g];
-            memcpy(&gate[to], &e->gate[p], sizeof *gate);
-            row[to] = e->row[p];
+            l.id[to] = e->expert[g];
+            l.gate[to] = e->gate[p];
+            l.row[to] = e->row[p];
         }
     }
-    b->id = at;
-    b->gate = (const float *)(b->id + wide);
-    b->pair_row = b->id + 2 * (size_t)wide;
-    b->row_first = b->id + 3 * (size_t)wide;
     b->n_rows = n_rows;
-    b->n_pairs = pairs;
 }
 
 /* ---- numerics exact ---- */
@@ -244,42 +259,25 @@ static void sort_pairs(exact_call *k) {
 static void run_results(sl_cuda_experts *x, const exact_call *k, uint32_t from, uint32_t n,
                         sl_fast_moe *b) {
     const uint32_t begin = k->first[from], pairs = k->first[from + n] - begin;
-    const uint32_t wide = (pairs + 3) / 4 * 4;
-    const void *at;
-    uint32_t *id = sl_cuda_list_room(x->c, ((size_t)3 * wide + n + 1) * 4, &at);
-    uint32_t *gate = id + wide, *row = gate + wide, *first = row + wide;
+    const pair_lists l = list_room(x->c, pairs, n, b);
     for (uint32_t i = 0; i < pairs; i++) {
         const uint32_t p = k->sorted[begin + i];
-        id[i] = k->e->expert[k->each[begin + i]];
-        memcpy(&gate[i], &k->e->gate[p], sizeof *gate);
-        row[i] = k->e->row[p];
+        l.id[i] = k->e->expert[k->each[begin + i]];
+        l.gate[i] = k->e->gate[p];
+        l.row[i] = k->e->row[p];
     }
-    for (uint32_t r = 0; r <= n; r++) first[r] = k->first[from + r] - begin;
-    b->id = at;
-    b->gate = (const float *)(b->id + wide);
-    b->pair_row = b->id + 2 * (size_t)wide;
-    b->row_first = b->id + 3 * (size_t)wide;
+    for (uint32_t r = 0; r <= n; r++) l.first[r] = k->first[from + r] - begin;
     b->n_rows = k->n_rows;
     b->n_out = n;
-    b->n_pairs = pairs;
     sl_cuda_fast_moe(x->c, b);
     sl_cuda_fence(x->c);
 }
 
-/* Rows of results that have pairs, from x->rows to the parts that they are for. */
-static void hand_out_results(sl_cuda_experts *x, const exact_call *k, uint32_t *list) {
-    const uint32_t d = sl_model_spec_of(x->model)->d_model;
-    const float *rows = (const float *)(uintptr_t)x->rows.at;
-    const sl_stage_experts *e = k->e;
-    for (uint32_t i = 0, begin = 0; i < e->n_parts; begin += e->part[i++].n) {
-        uint32_t *from = list, *to = list + e->part[i].n, n = 0;
-        for (uint32_t r = 0; r < e->part[i].n && begin + r < k->n_results; r++) {
-            if (k->first[begin + r] == k->first[begin + r + 1]) continue;
-            from[n] = begin + r;
-            to[n++] = r;
-        }
-        if (n) sl_cuda_move_rows(x->c, rows, from, n, d, sl_mem_at(e->part[i].rows), to);
-    }
+/* Rows of results that have pairs here to their parts; place: three words a row. */
+static void hand_out_results(sl_cuda_experts *x, const exact_call *k, uint32_t *place) {
+    for (uint32_t r = 0; r < k->n_results; r++)
+        place[r] = k->first[r] < k->first[r + 1] ? r : NO_PLACE;
+    hand_out(x, k->e, k->n_results, place, place + k->n_results);
 }
 
 /* What is left of the call: pairs of other groups, which are added to rows that there are now. */
@@ -322,8 +320,8 @@ static bool run_exact(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
     k.ours = sl_arena_take(lists, e->n_groups + 1, sizeof *k.ours);
     k.first = sl_arena_take(lists, (size_t)k.n_results + 2, sizeof *k.first);
     k.sorted = sl_arena_take(lists, 2 * (size_t)pairs, sizeof *k.sorted);
-    uint32_t *moved = sl_arena_take(lists, 2 * (size_t)k.n_results, sizeof *moved);
-    SL_ASSERT(k.ours && k.first && k.sorted && moved);
+    uint32_t *place = sl_arena_take(lists, 3 * (size_t)k.n_results, sizeof *place);
+    SL_ASSERT(k.ours && k.first && k.sorted && place);
     k.each = k.sorted + pairs;
     choose_groups(x, c->layer, &k);
     if (k.n_ours == 0) return pairs == 0;
@@ -334,7 +332,7 @@ static bool run_exact(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
         sl_fast_moe b = batch_of(x, c->layer, sl_mem_at(e->x), to);
         run_results(x, &k, r, SL_MIN(MOST_RESULTS, k.n_results - r), &b);
     }
-    hand_out_results(x, &k, moved);
+    hand_out_results(x, &k, place);
     if (k.n_ours == pairs) return true;
     leave_others(&k, e, lists);
     return false;

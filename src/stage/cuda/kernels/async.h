@@ -2,10 +2,12 @@
  * that count bytes, and copies of the copy engine that report to them. The emulator has them, too:
  * there a copy has arrived when it was asked for, and a wait lets others run.
  *
- *     void sl_mbar_init(sl_mbar *b, uint32_t arrivals);   one thread; then sl_mbar_ready by it,
- * then void sl_mbar_ready(void);                           a barrier of the block void
- * sl_mbar_arrive(sl_mbar *b); void sl_mbar_expect(sl_mbar *b, uint32_t bytes);    arrives, and so
- * many bytes will void sl_mbar_wait(sl_mbar *b, uint32_t parity);     until phase `parity` is over
+ *     void sl_mbar_init(sl_mbar *b, uint32_t arrivals);
+ *         one thread; then sl_mbar_ready by it, then a barrier of the block
+ *     void sl_mbar_ready(void);
+ *     void sl_mbar_arrive(sl_mbar *b);
+ *     void sl_mbar_expect(sl_mbar *b, uint32_t bytes);    arrives, and so many bytes will
+ *     void sl_mbar_wait(sl_mbar *b, uint32_t parity);     until phase `parity` is over
  *     void sl_bulk_copy(void *shared, const void *global, uint32_t bytes, sl_mbar *b);
  *     void sl_bulk_copy_once(...);                        the same, of what is read once
  *         16-byte aligned, a multiple of 16 bytes
@@ -23,8 +25,9 @@
  *     void sl_async_fence(void);   between a thread's own accesses and those of the copy engine or
  *                                  the tensor cores to the same memory
  *     uint32_t sl_load_acquire(const uint32_t *p);        what another block has released
- *     uint4 sl_load_shared(const uint32_t *p);            four words of shared memory as they are
- * now void sl_add_shared(uint32_t *p, uint32_t n);        of shared memory, behind all before it
+ *     uint4 sl_load_shared(const uint32_t *p);
+ *         four words of shared memory as they are now
+ *     void sl_add_shared(uint32_t *p, uint32_t n);        of shared memory, behind all before it
  *     void sl_add_release(uint32_t *p, uint32_t n);
  *     uint32_t sl_transpose8(uint32_t v);   a tile of 8 x 8 of 16 bits of a warp: lane has row
  *         lane / 4, columns 2 (lane % 4) and one more, and gets those of the transposed tile

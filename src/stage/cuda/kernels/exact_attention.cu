@@ -14,11 +14,12 @@ typedef struct whole {
     float max, sum;
 } whole;
 
-/* By how much what was summed up before, and what a part has, shrink. */
+/* By how much what was summed up before, and what a part has, shrink. A part without a maximum had
+ * no score above -infinity. */
 SL_DEV void merge(whole *w, float max, float sum, float *before, float *now) {
-    const float most = fmaxf(w->max, max);
-    *before = sl_exp2_fast(w->max - most);
-    *now = sl_exp2_fast(max - most);
+    const float most = fmaxf(w->max, max), top = most == -INFINITY ? 0.0f : most;
+    *before = sl_exp2_fast(w->max - top);
+    *now = sl_exp2_fast(max - top);
     w->sum = fmaf(sum, *now, w->sum * *before);
     w->max = most;
 }
@@ -75,6 +76,13 @@ typedef struct way {
     float *total; /* [DIM / 2][THREADS] of shared memory: this thread's columns of the sums */
 } way;
 
+/* Whether query i of this warp's two sees any position of a part: of this alone, never of values,
+ * depends which parts are summed up. */
+SL_DEV bool sees_part(const way *y, uint32_t i, uint32_t part) {
+    const uint32_t each = PAGE * SL_EXACT_ATTN_PAGES;
+    return y->w.u[i] < y->b.n && part >= y->w.low[i] / each && part <= y->w.pos[i] / each;
+}
+
 /* Sums of query i of this warp's two to the slot of its part. */
 SL_DEV void put_part(const way *y, uint32_t dim, uint32_t i, uint32_t part, float sum,
                      const float o[DIM / 8][4]) {
@@ -109,7 +117,7 @@ SL_DEV void end_part(way *y, uint32_t dim, uint32_t part, float o[DIM / 8][4]) {
         float sum = y->w.sum[i];
         sum += __shfl_xor_sync(SL_ALL, sum, 1);
         sum += __shfl_xor_sync(SL_ALL, sum, 2);
-        if (y->w.u[i] < y->b.n && y->w.max[i] > -INFINITY) {
+        if (sees_part(y, i, part)) {
             if (y->x->slot)
                 put_part(y, dim, i, part, sum, o);
             else
@@ -194,45 +202,20 @@ SL_DEV void attend(uint32_t type, const sl_exact_attn_args *x, uint32_t dim) {
     if (!x->slot) end_all(&y, dim);
 }
 
-SL_KERNEL_BOUNDS(sl_k_exact_attn_64, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_F32, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_128, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_F32, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_f16_64, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_F16, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_f16_128, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_F16, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_bf16_64, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_BF16, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_bf16_128, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_BF16, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_q8_0_64, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_Q8_0, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_q8_0_128, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_Q8_0, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_fp8_64, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_FP8, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_exact_attn_fp8_128, sl_exact_attn_args, 256, 1) {
-    attend(SL_KV_FP8, &a, 128);
-}
+#define ATTEND(name, type, dim)                                                                    \
+    SL_KERNEL_BOUNDS(name, sl_exact_attn_args, 256, 1) {                                           \
+        attend(type, &a, dim);                                                                     \
+    }
+ATTEND(sl_k_exact_attn_64, SL_KV_F32, 64)
+ATTEND(sl_k_exact_attn_128, SL_KV_F32, 128)
+ATTEND(sl_k_exact_attn_f16_64, SL_KV_F16, 64)
+ATTEND(sl_k_exact_attn_f16_128, SL_KV_F16, 128)
+ATTEND(sl_k_exact_attn_bf16_64, SL_KV_BF16, 64)
+ATTEND(sl_k_exact_attn_bf16_128, SL_KV_BF16, 128)
+ATTEND(sl_k_exact_attn_q8_0_64, SL_KV_Q8_0, 64)
+ATTEND(sl_k_exact_attn_q8_0_128, SL_KV_Q8_0, 128)
+ATTEND(sl_k_exact_attn_fp8_64, SL_KV_FP8, 64)
+ATTEND(sl_k_exact_attn_fp8_128, SL_KV_FP8, 128)
 
 /* Parts of row blockIdx.x, in their order: a head a warp, so many columns a lane. */
 SL_DEV void merge_parts(const sl_exact_attn_args *x, uint32_t columns) {

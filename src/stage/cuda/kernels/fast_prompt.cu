@@ -6,7 +6,7 @@
 #include "stage/cuda/kernels/attention_pages.h"
 #include "stage/cuda/kernels/fast.h"
 
-#define LOG2E   1.44269504f
+#define LOG2E 1.44269504f
 
 /* Scores become weights of this page; factor: by which what was summed up shrinks. A query that has
  * seen nothing yet has no maximum. */
@@ -111,42 +111,17 @@ SL_DEV void prompt(uint32_t type, const sl_k_attention_args *a, uint32_t dim) {
     end(a, &b, dim, &w, o);
 }
 
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_64, sl_k_attention_args, 256, 2) {
-    prompt(SL_KV_F32, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_128, sl_k_attention_args, 256, 1) {
-    prompt(SL_KV_F32, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_f16_64, sl_k_attention_args, 256, 2) {
-    prompt(SL_KV_F16, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_f16_128, sl_k_attention_args, 256, 1) {
-    prompt(SL_KV_F16, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_bf16_64, sl_k_attention_args, 256, 2) {
-    prompt(SL_KV_BF16, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_bf16_128, sl_k_attention_args, 256, 1) {
-    prompt(SL_KV_BF16, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_q8_0_64, sl_k_attention_args, 256, 2) {
-    prompt(SL_KV_Q8_0, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_q8_0_128, sl_k_attention_args, 256, 1) {
-    prompt(SL_KV_Q8_0, &a, 128);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_fp8_64, sl_k_attention_args, 256, 2) {
-    prompt(SL_KV_FP8, &a, 64);
-}
-
-SL_KERNEL_BOUNDS(sl_k_fast_prompt_fp8_128, sl_k_attention_args, 256, 1) {
-    prompt(SL_KV_FP8, &a, 128);
-}
+#define PROMPT(name, type, dim, blocks)                                                            \
+    SL_KERNEL_BOUNDS(name, sl_k_attention_args, 256, blocks) {                                     \
+        prompt(type, &a, dim);                                                                     \
+    }
+PROMPT(sl_k_fast_prompt_64, SL_KV_F32, 64, 2)
+PROMPT(sl_k_fast_prompt_128, SL_KV_F32, 128, 1)
+PROMPT(sl_k_fast_prompt_f16_64, SL_KV_F16, 64, 2)
+PROMPT(sl_k_fast_prompt_f16_128, SL_KV_F16, 128, 1)
+PROMPT(sl_k_fast_prompt_bf16_64, SL_KV_BF16, 64, 2)
+PROMPT(sl_k_fast_prompt_bf16_128, SL_KV_BF16, 128, 1)
+PROMPT(sl_k_fast_prompt_q8_0_64, SL_KV_Q8_0, 64, 2)
+PROMPT(sl_k_fast_prompt_q8_0_128, SL_KV_Q8_0, 128, 1)
+PROMPT(sl_k_fast_prompt_fp8_64, SL_KV_FP8, 64, 2)
+PROMPT(sl_k_fast_prompt_fp8_128, SL_KV_FP8, 128, 1)

@@ -1,5 +1,5 @@
-/* Routed experts in numerics fast, weights in bf16, any GPU since sm_80: tiles of 128 weight rows
- * by 32, 64 or 128 rows of activations, copied to shared memory some stages ahead.
+/* Routed experts in numerics fast and exact, weights in bf16, any GPU since sm_80: tiles of 128
+ * weight rows by 32, 64 or 128 rows of activations, copied to shared memory some stages ahead.
  *
  * Weight rows are the rows of tensor core tiles, rows of activations their columns. A block of the
  * up kernel has 64 gate rows and the 64 up rows of the same values of d_ff, which come together in

@@ -400,7 +400,8 @@ SL_DEV vec_pairs vec_pairs_of(const sl_vec_moe_args *a) {
     return p;
 }
 
-/* Blocks take up the next kernel's room only behind the wait: down reads the ids before its own. */
+/* Blocks take up the next kernel's room only behind the wait: down, which is always the next one,
+ * reads ids and gates before its own. */
 SL_DEV void vec_up(const sl_vec_moe_args *a, bool ring) {
     SL_DYNAMIC(uint8_t, room);
     SL_SHARED(uint32_t, id, SL_VEC_SETS);

@@ -11,6 +11,11 @@
 #include "stage/cuda/kernels/fast_parts.h"
 #include "stage/cuda/kernels/ring.h"
 
+typedef char sl_wide_is_a_ring[SL_WIDE_K == SL_RING_K && SL_WIDE_STAGES <= SL_RING_STAGES &&
+                                       SL_WIDE_BOX * SL_WIDE_K * 2 == SL_RING_BOX
+                                   ? 1
+                                   : -1];
+
 typedef char sl_wide_room_fits[sizeof(sl_ring) <= SL_WIDE_ROOM ? 1 : -1];
 
 /* A tile: where it begins in the matrix and in x. */

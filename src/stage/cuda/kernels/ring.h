@@ -1,5 +1,5 @@
 /* A ring of stages in shared memory between one warp group that fills them and two that multiply,
- * for the kernels of many rows on sm_90a (fast_wide.cu, fast_big.cu). A stage has 64 values of k:
+ * for the kernels of many rows on sm_90a (fast_wide.cu, big.h). A stage has 64 values of k:
  * boxes of 128 weight rows, then rows of activations, all swizzled as wgmma.h has them. */
 #ifndef SL_STAGE_CUDA_RING_H
 #define SL_STAGE_CUDA_RING_H

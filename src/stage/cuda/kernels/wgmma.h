@@ -13,9 +13,11 @@
  *     void sl_wgmma_commit(void);                      behind the last
  *     sl_wgmma_wait(n)                                 all but the last n such lots are done
  *
- *     void sl_wgmma_regs(const uint32_t n, float *d, const uint32_t a[4], uint64_t b, uint32_t
- * more); the same with a in registers, as tiles of device.h have it; n is 64 or 128 void
- * sl_wgmma_settle(float *d, const uint32_t values); behind a wait: d is not used before it
+ *     void sl_wgmma_regs(const uint32_t n, float *d, const uint32_t a[4], uint64_t b,
+ *                        uint32_t more);
+ *         the same with a in registers, as tiles of device.h have it; n is 64 or 128
+ *     void sl_wgmma_settle(float *d, const uint32_t values);
+ *         behind a wait: d is not used before it
  *
  * n is a constant, one of SL_WGMMA_WIDTHS or SL_WGMMA_WIDER. */
 #ifndef SL_CUDA_WGMMA_H
