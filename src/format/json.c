@@ -294,6 +294,61 @@ bool sl_json_as_f64(sl_json v, double *out) {
     return true;
 }
 
+struct sl_json_keep {
+    json_t *all; /* an array of them */
+};
+
+sl_json_keep *sl_json_keep_create(void) {
+    sl_json_keep *keep = sl_alloc(1, sizeof *keep);
+    if (keep && !(keep->all = json_array())) {
+        sl_free(keep);
+        keep = NULL;
+    }
+    return keep;
+}
+
+void sl_json_keep_free(sl_json_keep *keep) {
+    if (!keep) return;
+    json_decref(keep->all);
+    sl_free(keep);
+}
+
+static sl_json kept(sl_json_keep *keep, sl_json of, json_t *v) {
+    if (v && json_array_append_new(keep->all, v) != 0) v = NULL;
+    return (sl_json){of.doc, v};
+}
+
+sl_json sl_json_new_object(sl_json_keep *keep, sl_json of) {
+    return kept(keep, of, json_object());
+}
+
+sl_json sl_json_new_array(sl_json_keep *keep, sl_json of) {
+    return kept(keep, of, json_array());
+}
+
+sl_json sl_json_new_bool(sl_json_keep *keep, sl_json of, bool v) {
+    return kept(keep, of, json_boolean(v));
+}
+
+sl_json sl_json_new_u64(sl_json_keep *keep, sl_json of, uint64_t v) {
+    return kept(keep, of, json_integer((json_int_t)v));
+}
+
+sl_json sl_json_new_text(sl_json_keep *keep, sl_json of, const char *text) {
+    return kept(keep, of, json_string_nocheck(text));
+}
+
+/* jansson counts references in the values themselves. */
+bool sl_json_put(sl_json obj, const char *key, sl_json v) {
+    return obj.value && v.value &&
+           json_object_set_nocheck((json_t *)obj.value, key, (json_t *)v.value) == 0;
+}
+
+bool sl_json_append(sl_json array, sl_json v) {
+    return array.value && v.value &&
+           json_array_append((json_t *)array.value, (json_t *)v.value) == 0;
+}
+
 /* Appends the way from `from` to `target` ("a.b[3]") to path. Used for errors only, so a search is
  * cheaper than every value carrying its way; depth is bounded by check_shape. */
 static bool find_path(const json_t *from, const json_t *target, char *path, size_t cap,

@@ -106,6 +106,22 @@ sl_status sl_json_only(sl_json obj, const char *const *keys, size_t n, sl_err *e
 bool sl_json_write(sl_json v, bool (*put)(void *ctx, const char *text, size_t n),
                    void *ctx) SL_MUST_CHECK;
 
+/* Values beside a document, for who says in other words what stands in it. They are of the document
+ * of `of` in errors, which name the file alone, and live as long as their keep, which is one
+ * thread's. What is put into them may be a value of the document, which has to live as long.
+ * Without memory a value is absent; putting one that is absent, or into one, fails. */
+typedef struct sl_json_keep sl_json_keep;
+sl_json_keep *sl_json_keep_create(void);    /* NULL: no memory */
+void sl_json_keep_free(sl_json_keep *keep); /* NULL-safe */
+sl_json sl_json_new_object(sl_json_keep *keep, sl_json of);
+sl_json sl_json_new_array(sl_json_keep *keep, sl_json of);
+sl_json sl_json_new_bool(sl_json_keep *keep, sl_json of, bool v);
+sl_json sl_json_new_u64(sl_json_keep *keep, sl_json of, uint64_t v); /* up to INT64_MAX */
+sl_json sl_json_new_text(sl_json_keep *keep, sl_json of, const char *text);
+/* The key may hold bytes that are no UTF-8, which no document has. */
+bool sl_json_put(sl_json obj, const char *key, sl_json v) SL_MUST_CHECK;
+bool sl_json_append(sl_json array, sl_json v) SL_MUST_CHECK;
+
 /* Fails with "file: path.to.v.key: message"; key may be NULL for v itself. */
 sl_status sl_json_fail(sl_json v, const char *key, sl_err *err, sl_status code, const char *fmt,
                        ...) SL_PRINTF(5, 6);

@@ -33,7 +33,15 @@
     "[A-Za-z][A-Za-z0-9+.-]*:(//" AUTHORITY "(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" PCHAR   \
     "+(/" PCHAR "*)*|)" QUERY_FRAGMENT
 
-const char *sl_schema_format(const char *name) {
+#define SEGMENT "([A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})+" /* without a colon */
+#define URI_REFERENCE                                                                              \
+    "(" URI "|(//" AUTHORITY "(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" SEGMENT "(/" PCHAR     \
+    "*)*|)" QUERY_FRAGMENT ")"
+
+bool sl_schema_format(const char *name, const char **out) {
+    static const char *const not_enforced[] = {
+        "idn-email", "idn-hostname", "iri",   "iri-reference", "uri-template",
+        "regex",     "color",        "style", "phone",         "utc-millisec"};
     static const char *const formats[][2] = {
         {"date", YEAR_MONTH_DAY},
         {"time", TIME},
@@ -48,9 +56,17 @@ const char *sl_schema_format(const char *name) {
         {"ipv6", IPV6},
         {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
         {"uri", URI},
+        {"uri-reference", URI_REFERENCE},
         {"json-pointer", "(/([^/~]|~[01])*)*"},
+        {"relative-json-pointer", "(0|[1-9][0-9]*)(#|(/([^/~]|~[01])*)*)"},
+        {"byte", "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"}, /* OpenAPI */
+        {"host-name", HOST_LABEL "(\\." HOST_LABEL ")*"},                       /* draft 3 */
+        {"ip-address", IPV4},                                                   /* draft 3 */
     };
+    *out = NULL;
+    for (size_t i = 0; i < SL_LEN(not_enforced); i++)
+        if (!strcmp(not_enforced[i], name)) return false;
     for (size_t i = 0; i < SL_LEN(formats); i++)
-        if (!strcmp(formats[i][0], name)) return formats[i][1];
-    return NULL;
+        if (!strcmp(formats[i][0], name)) *out = formats[i][1];
+    return true;
 }

@@ -15,10 +15,10 @@ static bool says(const sl_schema_set *parts, const char *const *keys, size_t n) 
 
 static sl_status way_net(sl_schema *s, const sl_schema_way *w, uint32_t from, uint32_t to) {
     static const char *const of_arrays[] = {"items", "prefixItems", "additionalItems", "minItems",
-                                            "maxItems"};
+                                            "maxItems", "contains", "uniqueItems"};
     static const char *const of_objects[] = {
         "properties",    "required",      "patternProperties", "additionalProperties",
-        "propertyNames", "minProperties", "maxProperties"};
+        "propertyNames", "minProperties", "maxProperties", SL_WORD_SOME};
     sl_rules *n = &s->g->rules;
     sl_rx_store *rx = s->g->rx;
     bool listed = false;
@@ -94,6 +94,9 @@ sl_status sl_schema_add(sl_grammar *g, sl_json schema, uint32_t *rule, sl_err *e
     g->memory -= s.cap_known * sizeof *s.known;
     sl_free(s.known);
     sl_free(s.slots);
+    g->memory -= s.n_made * SL_SCHEMA_MADE_MEMORY;
+    sl_json_keep_free(s.keep);
+    sl_free(s.found);
     return st;
 }
 

@@ -9,17 +9,65 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static sl_rx quoted(sl_rx_store *s, sl_rx content) {
-    const sl_rx quote = sl_rx_chars(s, "\"");
-    return sl_rx_cat(s, quote, sl_rx_cat(s, content, quote));
+sl_rx sl_schema_quoted(sl_rx_store *rx, sl_rx content) {
+    const sl_rx quote = sl_rx_chars(rx, "\"");
+    return sl_rx_cat(rx, quote, sl_rx_cat(rx, content, quote));
+}
+
+static sl_status pattern_of(sl_schema *s, sl_json part, const char *word, sl_alphabet alphabet,
+                            sl_rx *out) {
+    sl_span text = {0};
+    if (!sl_json_as_span(sl_json_get(part, word), &text))
+        return sl_json_fail(part, "pattern", s->err, SL_ERR_FORMAT, "is no text");
+    const sl_status st = sl_regex_parse(s->g->rx, text, alphabet, true, out, s->err);
+    return sl_json_says(part, "pattern", st, s->err);
+}
+
+/* A word that no draft has says nothing: *out stays. */
+static sl_status format_of(sl_schema *s, sl_json part, const char *word, sl_alphabet alphabet,
+                           sl_rx *out) {
+    sl_span text = {0};
+    const char *known = NULL;
+    if (!sl_json_as_span(sl_json_get(part, word), &text))
+        return sl_json_fail(part, "format", s->err, SL_ERR_FORMAT, "is no text");
+    if (!sl_schema_format((const char *)text.data, &known))
+        return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED, "\"%.40s\" is not enforced",
+                            (const char *)text.data);
+    if (!known) return SL_OK;
+    return sl_regex_parse(s->g->rx, (sl_span){(const uint8_t *)known, strlen(known)}, alphabet,
+                          false, out, s->err);
+}
+
+/* What a text must not be. *plain: its characters are written in one form each, or a text that must
+ * not be could be written in another. */
+static sl_status not_string_part(sl_schema *s, sl_json part, sl_rx *content, bool *plain) {
+    sl_rx_store *rx = s->g->rx;
+    const sl_json texts = sl_json_get(part, SL_WORD_NOT_TEXTS);
+    sl_rx e = SL_RX_NONE;
+    sl_span text;
+    sl_status st = SL_OK;
+    if (texts.value) {
+        sl_rx_list list = {0};
+        for (size_t i = 0; i < sl_json_count(texts); i++)
+            if (sl_json_as_span(sl_json_at(texts, i), &text))
+                sl_rx_list_add(rx, &list, sl_rx_json_text(rx, text));
+        e = sl_rx_or_list(rx, &list);
+    } else if (sl_json_get(part, SL_WORD_NOT_PATTERN).value) {
+        st = pattern_of(s, part, SL_WORD_NOT_PATTERN, SL_ALPHABET_KEY, &e);
+    } else if (sl_json_get(part, SL_WORD_NOT_FORMAT).value) {
+        e = SL_RX_ALL;
+        st = format_of(s, part, SL_WORD_NOT_FORMAT, SL_ALPHABET_KEY, &e);
+    } else {
+        return SL_OK;
+    }
+    *plain = true;
+    if (st == SL_OK) *content = sl_rx_and2(rx, *content, sl_rx_not(rx, e));
+    return st;
 }
 
 static sl_status string_part(sl_schema *s, sl_json part, sl_rx *content, uint64_t *min,
                              uint64_t *max) {
-    sl_rx_store *rx = s->g->rx;
-    const sl_json pattern = sl_json_get(part, "pattern"), format = sl_json_get(part, "format");
     uint64_t low = 0, high = UINT64_MAX;
-    sl_span text = {0};
     sl_rx e = SL_RX_ALL;
     sl_status st = sl_schema_number_of(part, "minLength", SL_SCHEMA_MAX_LENGTH, &low, s->err);
     if (st == SL_OK)
@@ -27,25 +75,15 @@ static sl_status string_part(sl_schema *s, sl_json part, sl_rx *content, uint64_
     if (st != SL_OK) return st;
     *min = SL_MAX(*min, low);
     *max = SL_MIN(*max, high);
-    if (pattern.value) {
-        if (!sl_json_as_span(pattern, &text))
-            return sl_json_fail(part, "pattern", s->err, SL_ERR_FORMAT, "is no text");
-        st = sl_regex_parse(rx, text, SL_ALPHABET_JSON, true, &e, s->err);
-        if (st != SL_OK) {
-            const sl_err why = *s->err;
-            return sl_json_fail(part, "pattern", s->err, st, "%s", why.msg);
-        }
-        *content = sl_rx_and2(rx, *content, e);
+    if (sl_json_get(part, "pattern").value) {
+        st = pattern_of(s, part, "pattern", SL_ALPHABET_JSON, &e);
+        if (st != SL_OK) return st;
+        *content = sl_rx_and2(s->g->rx, *content, e);
     }
-    if (!format.value) return SL_OK;
-    const char *known =
-        sl_json_as_span(format, &text) ? sl_schema_format((const char *)text.data) : NULL;
-    if (!known)
-        return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED, "\"%.40s\" is not enforced",
-                            text.data ? (const char *)text.data : "");
-    st = sl_regex_parse(rx, (sl_span){(const uint8_t *)known, strlen(known)}, SL_ALPHABET_JSON,
-                        false, &e, s->err);
-    *content = sl_rx_and2(rx, *content, e);
+    if (!sl_json_get(part, "format").value) return SL_OK;
+    e = SL_RX_ALL;
+    st = format_of(s, part, "format", SL_ALPHABET_JSON, &e);
+    *content = sl_rx_and2(s->g->rx, *content, e);
     return st;
 }
 
@@ -53,18 +91,20 @@ sl_status sl_schema_string(sl_schema *s, const sl_schema_set *parts, sl_rx *out)
     sl_rx_store *rx = s->g->rx;
     sl_rx content = SL_RX_ALL;
     uint64_t min = 0, max = UINT64_MAX;
+    bool plain = false;
     sl_status st = SL_OK;
-    for (uint32_t i = 0; i < parts->n && st == SL_OK; i++)
+    for (uint32_t i = 0; i < parts->n && st == SL_OK; i++) {
         st = string_part(s, parts->v[i], &content, &min, &max);
+        if (st == SL_OK) st = not_string_part(s, parts->v[i], &content, &plain);
+    }
     *out = SL_RX_NONE;
     if (st != SL_OK || max < min) return st;
-    if (min || max != UINT64_MAX || content == SL_RX_ALL) {
+    if (min || max != UINT64_MAX || content == SL_RX_ALL || plain) {
         const uint32_t most = max == UINT64_MAX ? SL_RX_MANY : (uint32_t)max;
-        const sl_rx chars =
-            sl_rx_rep(rx, sl_rx_any_char(rx, SL_ALPHABET_JSON), (uint32_t)min, most);
-        content = sl_rx_and2(rx, content, chars);
+        const sl_rx any = sl_rx_any_char(rx, plain ? SL_ALPHABET_KEY : SL_ALPHABET_JSON);
+        content = sl_rx_and2(rx, content, sl_rx_rep(rx, any, (uint32_t)min, most));
     }
-    *out = quoted(rx, content);
+    *out = sl_schema_quoted(rx, content);
     return sl_rx_status(rx, s->err);
 }
 
@@ -154,8 +194,8 @@ static sl_status number_part(sl_schema *s, sl_json part, bounds *b) {
     return st;
 }
 
-static sl_status multiple_part(sl_schema *s, sl_json part, sl_rx *out) {
-    const sl_json v = sl_json_get(part, "multipleOf");
+static sl_status multiple_of(sl_schema *s, sl_json part, const char *word, sl_rx *out) {
+    const sl_json v = sl_json_get(part, word);
     double m;
     digits d;
     uint64_t n = 0;
@@ -172,6 +212,15 @@ static sl_status multiple_part(sl_schema *s, sl_json part, sl_rx *out) {
     return SL_OK;
 }
 
+static sl_status multiple_part(sl_schema *s, sl_json part, sl_rx *out) {
+    sl_rx no;
+    sl_status st = multiple_of(s, part, "multipleOf", out);
+    if (st != SL_OK || !sl_json_get(part, SL_WORD_NOT_MULTIPLE).value) return st;
+    st = multiple_of(s, part, SL_WORD_NOT_MULTIPLE, &no);
+    *out = sl_rx_and2(s->g->rx, *out, sl_rx_not(s->g->rx, no));
+    return st;
+}
+
 static sl_rx bound(sl_rx_store *rx, sl_rx_order order, double v) {
     digits d;
     return digits_of(v, &d) ? sl_rx_compare(rx, order, d.whole, d.fraction) : SL_RX_NONE;
@@ -186,19 +235,44 @@ static sl_rx magnitude(sl_rx_store *rx, sl_rx plain, double low, bool above, dou
     return e;
 }
 
+/* Numbers that must not be, without their sign: no[0] of those from 0 on, no[1] of those up to
+ * it. */
+static sl_status not_numbers(sl_schema *s, sl_json part, sl_rx no[2]) {
+    const sl_json list = sl_json_get(part, SL_WORD_NOT_NUMBERS);
+    sl_rx_store *rx = s->g->rx;
+    for (size_t i = 0; i < sl_json_count(list); i++) {
+        double v;
+        digits d;
+        if (!sl_json_as_f64(sl_json_at(list, i), &v)) continue;
+        if (!digits_of(fabs(v), &d))
+            return sl_json_fail(part, "enum", s->err, SL_ERR_LIMIT,
+                                "has more than 300 digits (limit)");
+        const sl_rx same = sl_rx_and2(rx, sl_rx_compare(rx, SL_RX_GE, d.whole, d.fraction),
+                                      sl_rx_compare(rx, SL_RX_LE, d.whole, d.fraction));
+        if (v >= 0) no[0] = sl_rx_and2(rx, no[0], sl_rx_not(rx, same));
+        if (v <= 0) no[1] = sl_rx_and2(rx, no[1], sl_rx_not(rx, same));
+    }
+    return SL_OK;
+}
+
 sl_status sl_schema_number(sl_schema *s, const sl_schema_way *way, sl_rx *out) {
     sl_rx_store *rx = s->g->rx;
     const bool whole = !(way->types & SL_TYPE_REAL);
     bounds b = {.min = -INFINITY, .max = INFINITY};
-    sl_rx multiple = SL_RX_ALL, e;
+    sl_rx multiple = SL_RX_ALL, no[2] = {SL_RX_ALL, SL_RX_ALL}, e;
     sl_status st = SL_OK;
     for (uint32_t i = 0; i < way->parts.n && st == SL_OK; i++) {
         st = number_part(s, way->parts.v[i], &b);
         if (st == SL_OK) st = multiple_part(s, way->parts.v[i], &e);
         if (st == SL_OK) multiple = sl_rx_and2(rx, multiple, e);
+        if (st == SL_OK) st = not_numbers(s, way->parts.v[i], no);
     }
+    /* no integers: none is a multiple of 1 */
+    if (!(way->types & SL_TYPE_INT))
+        multiple = sl_rx_and2(rx, multiple, sl_rx_not(rx, sl_rx_multiple(rx, 1, 0)));
     *out = whole ? s->g->vocab->rx.integer : s->g->vocab->rx.number;
-    if (st != SL_OK || (b.min == -INFINITY && b.max == INFINITY && multiple == SL_RX_ALL))
+    if (st != SL_OK || (b.min == -INFINITY && b.max == INFINITY && multiple == SL_RX_ALL &&
+                        no[0] == SL_RX_ALL && no[1] == SL_RX_ALL))
         return st;
     /* with conditions, numbers are written without an exponent */
     const sl_rx some = sl_rx_rep(rx, sl_rx_range(rx, '0', '9'), 1, SL_RX_MANY);
@@ -210,11 +284,12 @@ sl_status sl_schema_number(sl_schema *s, const sl_schema_way *way, sl_rx *out) {
     plain = sl_rx_and2(rx, plain, multiple);
     sl_rx positive = SL_RX_NONE, negative = SL_RX_NONE;
     if (b.max >= 0)
-        positive = magnitude(rx, plain, SL_MAX(b.min, 0.0), b.above && b.min >= 0, b.max, b.below);
+        positive = magnitude(rx, sl_rx_and2(rx, plain, no[0]), SL_MAX(b.min, 0.0),
+                             b.above && b.min >= 0, b.max, b.below);
     if (b.min < 0)
-        negative = sl_rx_cat(
-            rx, sl_rx_chars(rx, "-"),
-            magnitude(rx, plain, SL_MAX(-b.max, 0.0), b.below && b.max <= 0, -b.min, b.above));
+        negative = sl_rx_cat(rx, sl_rx_chars(rx, "-"),
+                             magnitude(rx, sl_rx_and2(rx, plain, no[1]), SL_MAX(-b.max, 0.0),
+                                       b.below && b.max <= 0, -b.min, b.above));
     *out = sl_rx_or2(rx, positive, negative);
     return sl_rx_status(rx, s->err);
 }
@@ -256,7 +331,7 @@ static sl_rx value_text(sl_schema *s, sl_json v) {
         return number_text(rx, v);
     case SL_JSON_STRING:
         (void)sl_json_as_span(v, &text);
-        return quoted(rx, sl_rx_json_text(rx, text));
+        return sl_schema_quoted(rx, sl_rx_json_text(rx, text));
     case SL_JSON_ARRAY:
         if (!sl_json_count(v))
             return sl_rx_cat(rx, sl_json_mark(s->g, "[", false, true), sl_rx_chars(rx, "]"));
@@ -270,7 +345,7 @@ static sl_rx value_text(sl_schema *s, sl_json v) {
         for (; sl_json_next(v, &iter, &key, &child); first = false) {
             const sl_span name = {(const uint8_t *)key, strlen(key)};
             if (!first) e = sl_rx_cat(rx, e, sl_json_mark(s->g, ",", true, true));
-            e = sl_rx_cat(rx, e, quoted(rx, sl_rx_json_text(rx, name)));
+            e = sl_rx_cat(rx, e, sl_schema_quoted(rx, sl_rx_json_text(rx, name)));
             e = sl_rx_cat(rx, e, sl_json_mark(s->g, ":", true, true));
             e = sl_rx_cat(rx, e, value_text(s, child));
         }
@@ -281,7 +356,7 @@ static sl_rx value_text(sl_schema *s, sl_json v) {
     }
 }
 
-static bool same_value(sl_json a, sl_json b) {
+bool sl_schema_same(sl_json a, sl_json b) {
     double x, y;
     bool p, q;
     sl_span t, u;
@@ -299,13 +374,13 @@ static bool same_value(sl_json a, sl_json b) {
     case SL_JSON_ARRAY:
         if (sl_json_count(a) != sl_json_count(b)) return false;
         for (size_t i = 0; i < sl_json_count(a); i++)
-            if (!same_value(sl_json_at(a, i), sl_json_at(b, i))) return false;
+            if (!sl_schema_same(sl_json_at(a, i), sl_json_at(b, i))) return false;
         return true;
     case SL_JSON_OBJECT:
         if (sl_json_count(a) != sl_json_count(b)) return false;
         while (sl_json_next(a, &iter, &key, &child)) {
             const sl_json other = sl_json_get(b, key);
-            if (!other.value || !same_value(child, other)) return false;
+            if (!other.value || !sl_schema_same(child, other)) return false;
         }
         return true;
     default:
@@ -313,7 +388,7 @@ static bool same_value(sl_json a, sl_json b) {
     }
 }
 
-static unsigned type_of_value(sl_json v) {
+unsigned sl_schema_type_of(sl_json v) {
     double d = 0.5;
     switch (sl_json_kind_of(v)) {
     case SL_JSON_BOOL:
@@ -334,6 +409,15 @@ static unsigned type_of_value(sl_json v) {
     }
 }
 
+uint32_t sl_schema_structured(sl_json schema, const char *key) {
+    const sl_json v = sl_json_get(schema, key);
+    const bool one = !strcmp(key, "const");
+    uint32_t n = 0;
+    for (size_t i = 0; i < (one ? 1 : sl_json_count(v)); i++)
+        n += (sl_schema_type_of(one ? v : sl_json_at(v, i)) & SL_TYPE_STRUCTURED) != 0;
+    return v.value ? n : 0;
+}
+
 /* Whether a value of the list `from` stands in every other enum and const, too. */
 static bool in_all(const sl_schema_set *parts, sl_json from, sl_json v) {
     for (uint32_t i = 0; i < parts->n; i++) {
@@ -341,18 +425,19 @@ static bool in_all(const sl_schema_set *parts, sl_json from, sl_json v) {
                       one = sl_json_get(parts->v[i], "const");
         bool found = !list.value || list.value == from.value;
         for (size_t k = 0; k < sl_json_count(list) && !found; k++)
-            found = same_value(sl_json_at(list, k), v);
-        if (!found || (one.value && !same_value(one, v))) return false;
+            found = sl_schema_same(sl_json_at(list, k), v);
+        if (!found || (one.value && !sl_schema_same(one, v))) return false;
     }
     return true;
 }
 
 /* Keywords that say something about the inside of arrays and objects: not asked of listed ones. */
 static sl_status check_structured(sl_schema *s, const sl_schema_set *parts, sl_json v) {
-    static const char *const keys[] = {"properties",           "required",      "patternProperties",
-                                       "additionalProperties", "propertyNames", "minProperties",
-                                       "maxProperties",        "items",         "prefixItems",
-                                       "additionalItems",      "minItems",      "maxItems"};
+    static const char *const keys[] = {
+        "properties",    "required",        "patternProperties", "additionalProperties",
+        "propertyNames", "minProperties",   "maxProperties",     "items",
+        "prefixItems",   "additionalItems", "minItems",          "maxItems",
+        "contains",      "uniqueItems",     SL_WORD_SOME};
     for (uint32_t i = 0; i < parts->n; i++)
         for (size_t k = 0; k < SL_LEN(keys); k++)
             if (sl_json_get(parts->v[i], keys[k]).value)
@@ -365,7 +450,7 @@ static sl_status check_structured(sl_schema *s, const sl_schema_set *parts, sl_j
 /* Adds a listed value that satisfies the rest of the way. */
 static sl_status add_listed(sl_schema *s, const sl_schema_way *way, sl_json from, sl_json v,
                             sl_rx string, sl_rx number, sl_rx_list *list) {
-    const unsigned type = type_of_value(v);
+    const unsigned type = sl_schema_type_of(v);
     sl_rx_store *rx = s->g->rx;
     if (!(type & way->types) || !in_all(&way->parts, from, v)) return SL_OK;
     if (type & (SL_TYPE_ARRAY | SL_TYPE_OBJECT)) {
@@ -378,6 +463,22 @@ static sl_status add_listed(sl_schema *s, const sl_schema_way *way, sl_json from
     if (type & (SL_TYPE_INT | SL_TYPE_REAL)) rest = number;
     if (rest == SL_RX_ALL || sl_rx_live(rx, sl_rx_and2(rx, text, rest)))
         sl_rx_list_add(rx, list, text);
+    return SL_OK;
+}
+
+/* Of a way that spells out one listed array or object: whether the other lists do so, too. */
+static sl_status spelled_in_all(sl_schema *s, const sl_schema_set *parts, bool *dead) {
+    static const char *const keys[] = {"enum", "const"};
+    for (uint32_t i = 0; i < parts->n; i++)
+        for (size_t k = 0; k < SL_LEN(keys); k++) {
+            if (!sl_json_get(parts->v[i], keys[k]).value) continue;
+            const uint32_t n = sl_schema_structured(parts->v[i], keys[k]);
+            *dead |= n == 0;
+            if (n > SL_SCHEMA_MAX_SPELLED)
+                return sl_json_fail(parts->v[i], keys[k], s->err, SL_ERR_LIMIT,
+                                    "%u arrays and objects beside others, limit %u", n,
+                                    SL_SCHEMA_MAX_SPELLED);
+        }
     return SL_OK;
 }
 
@@ -399,6 +500,11 @@ sl_status sl_schema_listed(sl_schema *s, const sl_schema_way *way, bool *listed,
         if (c.value) one = c;
     }
     *listed = values.value || one.value;
+    for (uint32_t i = 0; i < way->parts.n && *listed; i++)
+        if (sl_json_get(way->parts.v[i], SL_WORD_SPELLED).value) {
+            *listed = false;
+            return spelled_in_all(s, &way->parts, listed);
+        }
     if (!*listed) return SL_OK;
     if (way->types & SL_TYPE_STRING) st = sl_schema_string(s, &way->parts, &string);
     if (string == s->g->vocab->rx.string) string = SL_RX_ALL;

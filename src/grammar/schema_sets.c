@@ -3,39 +3,35 @@
 
 #include "base/mem.h"
 
-/* What is enforced, and what says nothing about a value. Everything else is refused. */
-static const char *const enforced[] = {"$ref",
-                                       "type",
-                                       "enum",
-                                       "const",
-                                       "allOf",
-                                       "anyOf",
-                                       "oneOf",
-                                       "not",
-                                       "minLength",
-                                       "maxLength",
-                                       "pattern",
-                                       "format",
-                                       "minimum",
-                                       "maximum",
-                                       "exclusiveMinimum",
-                                       "exclusiveMaximum",
-                                       "multipleOf",
-                                       "properties",
-                                       "required",
-                                       "patternProperties",
-                                       "additionalProperties",
-                                       "propertyNames",
-                                       "minProperties",
-                                       "maxProperties",
-                                       "items",
-                                       "prefixItems",
-                                       "additionalItems",
-                                       "minItems",
-                                       "maxItems"};
-static const char *const silent[] = {"title",    "description", "default",     "examples",
-                                     "example",  "deprecated",  "readOnly",    "writeOnly",
-                                     "$comment", "$defs",       "definitions", "$anchor"};
+#include <ctype.h>
+#include <strings.h>
+
+/* What is enforced. */
+static const char *const enforced[] = {
+    "$ref",          "type",          "enum",
+    "const",         "allOf",         "anyOf",
+    "oneOf",         "not",           "if",
+    "then",          "else",          "minLength",
+    "maxLength",     "pattern",       "format",
+    "minimum",       "maximum",       "exclusiveMinimum",
+    "multipleOf",    "properties",    "exclusiveMaximum",
+    "required",      "minProperties", "patternProperties",
+    "maxProperties", "propertyNames", "additionalProperties",
+    "dependencies",  "items",         "dependentRequired",
+    "prefixItems",   "minItems",      "dependentSchemas",
+    "maxItems",      "contains",      "additionalItems",
+    "minContains",   "maxContains",   "uniqueItems",
+    "$defs",         "definitions",
+};
+/* What says something about a value in some draft or dialect, and is not enforced. */
+static const char *const refused[] = {
+    "unevaluatedItems", "unevaluatedProperties",
+    "$dynamicRef",      "$recursiveRef",
+    "$vocabulary",      "contentEncoding",
+    "nullable",         "contentMediaType",
+    "contentSchema",    "extends",
+    "disallow",         "divisibleBy",
+};
 
 static bool among(const char *key, const char *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -43,10 +39,45 @@ static bool among(const char *key, const char *const *list, size_t n) {
     return false;
 }
 
+/* Whether a and b are one letter apart: another one, one more, two that changed places, or other
+ * cases. */
+static bool nearly(const char *a, const char *b) {
+    const size_t n = strlen(a), m = strlen(b);
+    size_t i = 0, k = 0;
+    if (n + 1 < m || m + 1 < n || m < 4) return false;
+    if (!strcasecmp(a, b)) return true;
+    while (a[i] && a[i] == b[i]) i++;
+    while (k < SL_MIN(n, m) - i && a[n - 1 - k] == b[m - 1 - k]) k++;
+    if (SL_MAX(n, m) - i - k <= 1) return true;
+    return n == m && n - i - k == 2 && a[i] == b[i + 1] && a[i + 1] == b[i];
+}
+
+/* A word that no draft has says nothing. One that is nearly a keyword is none that somebody wanted
+ * to say nothing: it is refused. */
+static sl_status check_word(sl_json schema, const char *key, sl_err *err) {
+    if (among(key, enforced, SL_LEN(enforced))) return SL_OK;
+    if (among(key, refused, SL_LEN(refused)))
+        return sl_json_fail(schema, key, err, SL_ERR_UNSUPPORTED, "this keyword is not enforced");
+    if (!isalpha((uint8_t)key[0])) return SL_OK;
+    for (size_t i = 0; i < SL_LEN(enforced); i++)
+        if (nearly(key, enforced[i]))
+            return sl_json_fail(schema, key, err, SL_ERR_UNSUPPORTED,
+                                "is no keyword, \"%s\" is; words that say nothing may begin with "
+                                "x-",
+                                enforced[i]);
+    return SL_OK;
+}
+
 static sl_status check_shape(sl_json schema, const char *key, sl_json v, sl_err *err) {
-    static const char *const schemas[] = {"additionalProperties", "propertyNames", "not",
-                                          "additionalItems"};
-    static const char *const maps[] = {"properties", "patternProperties"};
+    static const char *const schemas[] = {"additionalProperties",
+                                          "propertyNames",
+                                          "not",
+                                          "additionalItems",
+                                          "if",
+                                          "then",
+                                          "else",
+                                          "contains"};
+    static const char *const maps[] = {"properties", "patternProperties", "dependentSchemas"};
     static const char *const lists[] = {"allOf", "anyOf", "oneOf", "prefixItems", "required"};
     const sl_json_kind kind = sl_json_kind_of(v);
     void *iter = NULL;
@@ -62,6 +93,14 @@ static sl_status check_shape(sl_json schema, const char *key, sl_json v, sl_err 
             ok = sl_json_kind_of(child) == SL_JSON_OBJECT || sl_json_kind_of(child) == SL_JSON_BOOL;
     }
     if (among(key, lists, SL_LEN(lists))) ok = kind == SL_JSON_ARRAY;
+    if (!strcmp(key, "dependencies") || !strcmp(key, "dependentRequired")) {
+        ok = kind == SL_JSON_OBJECT;
+        while (ok && sl_json_next(v, &iter, &name, &child))
+            ok = sl_json_kind_of(child) == SL_JSON_ARRAY ||
+                 sl_json_kind_of(child) == SL_JSON_STRING ||
+                 (!strcmp(key, "dependencies") && (sl_json_kind_of(child) == SL_JSON_OBJECT ||
+                                                   sl_json_kind_of(child) == SL_JSON_BOOL));
+    }
     if (!ok)
         return sl_json_fail(schema, key, err, SL_ERR_FORMAT,
                             "does not hold what this keyword is for");
@@ -79,27 +118,48 @@ static sl_status check_draft(sl_json schema, sl_json v, sl_err *err) {
                         "is no draft of json-schema.org");
 }
 
+static bool refers(sl_json at) {
+    void *iter = NULL;
+    const char *key;
+    sl_json child;
+    bool found = sl_json_get(at, "$ref").value != NULL;
+    while (!found && sl_json_next(at, &iter, &key, &child)) found = refers(child);
+    for (size_t i = 0; sl_json_kind_of(at) == SL_JSON_ARRAY && !found && i < sl_json_count(at); i++)
+        found = refers(sl_json_at(at, i));
+    return found;
+}
+
+/* A schema with a name of its own is where references inside it begin. Before draft 6 it is "id".
+ */
+static sl_status check_id(sl_schema *s, sl_json schema) {
+    sl_span draft = {0}, id;
+    const bool known = sl_json_as_span(sl_json_get(s->root, "$schema"), &draft);
+    const bool old = known && (strstr((const char *)draft.data, "draft-04") ||
+                               strstr((const char *)draft.data, "draft-03"));
+    const char *key = old ? "id" : "$id";
+    if (schema.value == s->root.value || !sl_json_as_span(sl_json_get(schema, key), &id) ||
+        id.data[0] == '#' || !refers(schema))
+        return SL_OK;
+    return sl_json_fail(schema, key, s->err, SL_ERR_UNSUPPORTED,
+                        "is not supported inside a schema where references stand below it");
+}
+
 sl_status sl_schema_keywords(sl_schema *s, sl_json schema) {
     void *iter = NULL;
     const char *key;
     sl_json v;
-    bool b = true;
     sl_status st = SL_OK;
     if (sl_json_kind_of(schema) != SL_JSON_OBJECT && sl_json_kind_of(schema) != SL_JSON_BOOL)
         return sl_json_fail(schema, NULL, s->err, SL_ERR_FORMAT,
                             "is no schema: neither an object nor true or false");
+    st = check_id(s, schema);
     while (st == SL_OK && sl_json_next(schema, &iter, &key, &v)) {
-        if (among(key, silent, SL_LEN(silent)) || !strncmp(key, "x-", 2)) continue;
         if (!strcmp(key, "$schema")) {
             st = check_draft(schema, v, s->err);
             continue;
         }
-        if (!strcmp(key, "$id") && schema.value == s->root.value) continue;
-        if (!strcmp(key, "uniqueItems") && sl_json_as_bool(v, &b) && !b) continue;
-        if (!among(key, enforced, SL_LEN(enforced)))
-            return sl_json_fail(schema, key, s->err, SL_ERR_UNSUPPORTED,
-                                "this keyword is not enforced");
-        st = check_shape(schema, key, v, s->err);
+        st = check_word(schema, key, s->err);
+        if (st == SL_OK) st = check_shape(schema, key, v, s->err);
     }
     return st;
 }
@@ -140,6 +200,12 @@ sl_status sl_schema_set_add(sl_schema *s, sl_schema_set *set, sl_json schema) {
         return sl_grammar_status(s->g, s->err);
     set->v[set->n++] = schema;
     return SL_OK;
+}
+
+void sl_schema_set_free(sl_schema *s, sl_schema_set *set) {
+    s->g->memory -= set->cap * sizeof *set->v;
+    sl_free(set->v);
+    *set = (sl_schema_set){0};
 }
 
 static uint64_t hash_set(const sl_schema_set *set) {
@@ -202,8 +268,6 @@ sl_status sl_schema_rule(sl_schema *s, sl_schema_set *set, uint32_t *out) {
     s->slots[at] = s->n_known;
     *set = (sl_schema_set){0};
 out:
-    s->g->memory -= set->cap * sizeof *set->v;
-    sl_free(set->v);
-    *set = (sl_schema_set){0};
+    sl_schema_set_free(s, set);
     return st;
 }
