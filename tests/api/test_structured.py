@@ -177,7 +177,7 @@ def test_neighbours_do_not_notice(server):
 
 
 @pytest.mark.parametrize("fields, param, says", [
-    (dict(guided_json={"type": "object", "if": {}}), "guided_json", "if"),
+    (dict(guided_json={"type": "object", "nullable": True}), "guided_json", "nullable"),
     (dict(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"uniqueItems": True}}}),
      "response_format", "uniqueItems"),
     (dict(guided_regex=r"(a)\1"), "guided_regex", ""),
