@@ -279,7 +279,9 @@ static sl_status try_shape(sl_call *call, const char *field, sl_shape_how *how, 
     sl_jbuf b = sl_jbuf_init();
     sl_shared_let_go(call->shape);
     call->shape = NULL;
+    if (call->params.compact) sl_shape_put(&b, "{\"compact\":");
     sl_status st = calls ? put_tools(&b, call, how, e) : put_answer(&b, call, how, e);
+    if (call->params.compact) sl_shape_put(&b, "}");
     if (st == SL_OK && b.ok && b.len > SL_MAX_SHAPE)
         st = sl_api_error_bad(e, field, "%s: %zu bytes of structured output, limit %u", field,
                               b.len, SL_MAX_SHAPE);

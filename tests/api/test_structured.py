@@ -103,6 +103,18 @@ def test_objects_that_ask_for_others_have_them(server):
         assert others, schema
 
 
+def test_json_without_white_space(server):
+    for field, schema in (({"json": PERSON}, PERSON), ({"json_object": True}, {"type": "object"})):
+        whole, fields = 0, dict(structured_outputs={"disable_any_whitespace": True, **field})
+        for text, finish in texts(post(server, CHAT, messages=[{"role": "user", "content": "x"}], n=8, seed=6, **TERSE, **fields)):
+            outside = re.sub(r'"(\\.|[^"\\])*("|$)', "", text)
+            assert not re.search(r"\s", outside), text
+            whole += judge(text, finish, schema)
+        assert whole > 0
+    error = refusal(post(server, TEXT, prompt="x", structured_outputs={"choice": ["a"], "disable_any_whitespace": True}))
+    assert error["param"] == "structured_outputs" and "disable_any_whitespace" in error["message"]
+
+
 def test_two_that_may_both_hold_stay_refused(server):
     """Closed they could be told apart; as they are they cannot."""
     both = {"oneOf": [{"type": "object", "properties": {"a": INNER}}, {"type": "object", "properties": {"b": INNER}}]}
