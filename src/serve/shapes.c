@@ -279,6 +279,7 @@ static sl_status try_shape(sl_call *call, const char *field, sl_shape_how *how, 
     sl_jbuf b = sl_jbuf_init();
     sl_shared_let_go(call->shape);
     call->shape = NULL;
+    *e = (sl_api_error){0}; /* what was said of another one */
     if (call->params.compact) sl_shape_put(&b, "{\"compact\":");
     sl_status st = calls ? put_tools(&b, call, how, e) : put_answer(&b, call, how, e);
     if (call->params.compact) sl_shape_put(&b, "}");
@@ -292,24 +293,22 @@ static sl_status try_shape(sl_call *call, const char *field, sl_shape_how *how, 
     return st == SL_OK ? check(call, field, e) : st;
 }
 
-/* As much as can be enforced, and at least what was asked for, unless the call can be begun
- * instead. What has oneOf is closed only where it can be enforced as it is: else objects that are
- * both could pass for one. */
-static sl_status choose_shape(sl_call *call, const char *field, bool held, bool begins,
-                              sl_api_error *e) {
+/* As much as can be enforced, and at least what was asked for. What has oneOf is closed only where
+ * it can be enforced as it is: else objects that are both could pass for one. */
+static sl_status choose_shape(sl_call *call, const char *field, bool held, sl_api_error *e) {
     sl_shape_how closed = {.closed = true, .held = held}, open = {.held = held}, least = {0};
     sl_status st = try_shape(call, field, &closed, e), whole = st;
     if (closed.changed && (st != SL_OK || closed.either)) st = try_shape(call, field, &open, e);
     if (closed.changed && st == SL_OK && whole == SL_OK && closed.either)
         st = try_shape(call, field, &closed, e);
-    return st != SL_OK && open.changed && !begins ? try_shape(call, field, &least, e) : st;
+    return st != SL_OK && open.changed ? try_shape(call, field, &least, e) : st;
 }
 
 sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) {
     const sl_api_params *p = &call->params;
     bool has_to = p->required || p->forced.data;
     bool calls = p->shape == SL_API_ANY && p->tools.value && (has_to || any_strict(p));
-    bool begins = calls && p->forced.data && !any_strict(p); /* at least, for the model */
+    bool begins = calls && p->forced.data && !any_strict(p); /* where there can be none */
     const char *field = calls ? (p->required ? "tool_choice" : "tools") : p->shape_field;
     if (p->shape == SL_API_ANY && !calls) return SL_OK;
     if (begins &&
@@ -324,7 +323,7 @@ sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) {
                                 "tools: strict functions beside %s are not supported in the format "
                                 "\"harmony\"",
                                 field);
-    sl_status st = choose_shape(call, field, calls && has_to, begins, e);
+    sl_status st = choose_shape(call, field, calls && has_to, e);
     if (!begins || st == SL_OK || st == SL_ERR_NOMEM) return st;
     sl_shared_let_go(call->shape);
     call->shape = NULL;

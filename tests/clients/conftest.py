@@ -15,7 +15,7 @@ import saying  # noqa: E402
 import served  # noqa: E402
 
 TEMPLATE = (ROOT / "tests" / "golden" / "chat" / "templates" / "Qwen2.5-Instruct.jinja").read_text()
-TAILS = ["<|im_start|>assistant\n", '", "arguments": {']  # the second one: of a call that was begun for the model
+TAILS = ["<|im_start|>assistant\n"]
 LIBRARIES = {"test_aider": "aider-chat", "test_instructor": "instructor", "test_langchain": "langchain-openai", "test_litellm": "litellm",
              "test_llama_index": "llama-index-core", "test_llm": "llm", "test_openai_agents": "openai-agents",
              "test_pydantic_ai": "pydantic-ai-slim", "test_smolagents": "smolagents"}
@@ -56,7 +56,7 @@ SCRIPT = [PLAIN,
           ("#person", json.dumps(PERSON)),
           ("#both", call("get_weather", city="Oslo", days=1) + "\n" + call("get_weather", city="Rome", days=2)),
           ("#two", "Oslo is warmer than Rome."),
-          ("#fields", json.dumps(PERSON)[1:])]  # what follows a call that was begun for the model
+          *((f"#as{name}", call(name, **PERSON)) for name in ("Person", "json_tool_call", "final_result"))]  # functions that libraries make
 FORECAST = "#forecast for Oslo, three days from now, and three degrees more?"
 
 
