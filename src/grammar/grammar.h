@@ -49,6 +49,7 @@ sl_status sl_grammar_of_gbnf(const sl_vocab *v, sl_span text, sl_grammar **out,
  *   {"until": LITERAL}    any tokens up to the first of these, and it
  *   {"without": LITERAL}  any tokens without it      {"rest": true}   any tokens
  *   {"seq": [PART]}  {"or": [PART]}  {"maybe": PART}  {"many": PART}
+ *   {"compact": PART}     the whole answer: JSON in it has no whitespace between its tokens
  * A literal is a text, or a list of texts and ids of tokens: special tokens are met by their ids
  * alone. Any tokens: any that have an id of the tokenizer, special ones too, but none that ends the
  * answer. SL_ERR_FORMAT: no shape. */

@@ -172,10 +172,15 @@ sl_status sl_grammar_of_shape(const sl_vocab *v, sl_span text, sl_grammar **out,
     sl_status st = sl_json_parse_within("structured output", text, SHAPE_MEMORY, &doc, err);
     if (st != SL_OK) return st;
     st = sl_grammar_create(v, &s.g, err);
+    sl_json root = sl_json_root(doc), compact = sl_json_get(root, "compact");
+    if (st == SL_OK && compact.value && sl_json_count(root) == 1) {
+        s.g->space = SL_JSON_SPACE_NONE;
+        root = compact;
+    }
     if (st == SL_OK) s.g->root = sl_rules_rule(&s.g->rules);
     if (st == SL_OK && s.g->rules.bad == SL_OK) {
-        const sl_rule root = s.g->rules.rules[s.g->root];
-        st = add(&s, sl_json_root(doc), root.from, root.to);
+        const sl_rule all = s.g->rules.rules[s.g->root];
+        st = add(&s, root, all.from, all.to);
     }
     if (st == SL_OK) st = sl_grammar_ready(s.g, &rule, err);
     if (st == SL_ERR_ARG) st = sl_fail(err, SL_ERR_ARG, "structured output: no text satisfies it");

@@ -379,20 +379,6 @@ static sl_status choose_reasoning(const sl_call *call, sl_chat_options *o, sl_ap
                                       "and no switch for reasoning");
 }
 
-/* The prompt goes on with the beginning of the call that has to be made. */
-static sl_status force_call(sl_call *call, sl_err *err) {
-    const sl_api_params *p = &call->params;
-    const sl_server *s = call->server;
-    uint32_t n_calls = 0;
-    for (size_t i = 0; i < p->n_messages; i++)
-        n_calls += (uint32_t)sl_json_count(sl_json_get(p->messages[i].fields, "tool_calls"));
-    sl_status st = sl_answer_force(&s->style, s->o.tokenizer, call->tools, p->forced, call->opened,
-                                   n_calls, &call->forced, err);
-    for (size_t i = 0; i < call->forced.len && st == SL_OK; i++)
-        st = sl_ids_push(&call->prompt[0], call->forced.data[i], err);
-    return st;
-}
-
 /* A chat as the template shows it. */
 static sl_status encode_chat(sl_call *call, sl_chat_options options, const char **param,
                              sl_err *err) {
@@ -446,14 +432,26 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
         st = choose_reasoning(call, &options, e);
         if (st != SL_OK) return st;
         st = encode_messages(call, options, &param, &err);
-        if (st == SL_OK && sl_call_forces(call)) {
-            st = force_call(call, &err);
-            param = st == SL_OK ? param : "tool_choice";
-        }
     }
     for (size_t i = 0; !chat && st == SL_OK && i < n; i++)
         st = sl_call_encode_prompt(call, &p->prompts[i], &call->prompt[i], &err);
     return st == SL_OK ? SL_OK : sl_api_error_of(e, st, param, err.msg);
+}
+
+sl_status sl_call_take_tools(sl_call *call, sl_api_error *e) {
+    const sl_api_params *p = &call->params;
+    const sl_server *s = call->server;
+    sl_err err = {0};
+    uint32_t n_calls = 0;
+    sl_status st = sl_call_take_shape(call, e);
+    if (st != SL_OK || call->shape || !p->forced.data) return st;
+    for (size_t i = 0; i < p->n_messages; i++)
+        n_calls += (uint32_t)sl_json_count(sl_json_get(p->messages[i].fields, "tool_calls"));
+    st = sl_answer_force(&s->style, s->o.tokenizer, call->tools, p->forced, call->opened, n_calls,
+                         &call->forced, &err);
+    for (size_t i = 0; i < call->forced.len && st == SL_OK; i++)
+        st = sl_ids_push(&call->prompt[0], call->forced.data[i], &err);
+    return st == SL_OK ? st : sl_api_error_of(e, st, "tool_choice", err.msg);
 }
 
 /* Prompts keep some of their tokens, if that was asked for. */
@@ -641,7 +639,7 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) {
                "calls as hermes");
     if (call->fetched) call->params.stream = call->as_stream;
     st = sl_call_encode(call, e);
-    if (st == SL_OK) st = sl_call_take_shape(call, e);
+    if (st == SL_OK) st = sl_call_take_tools(call, e);
     if (st == SL_OK) st = sl_call_take_budget(call, e);
     if (st == SL_OK) st = sl_call_take_bad_words(call, e);
     if (st != SL_OK) return st;

@@ -115,6 +115,7 @@ typedef struct sl_api_params {
     sl_json shape_of;         /* see sl_api_shape */
     sl_json_doc *shape_doc;   /* owns that of a schema that came as a text; or NULL */
     const char *shape_field;  /* that asked for it */
+    bool compact;             /* JSON of that shape has no white space between its tokens */
     sl_chat_switch thinking;  /* chat: reasoning on or off, as the request says */
     const char *budget_field; /* chat: that says how long a thought may be; NULL: none does */
     uint32_t budget;

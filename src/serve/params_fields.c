@@ -59,7 +59,7 @@ static const struct rule {
     {"logprobs", RULE_TAKEN, COMPLETION, 0, SL_IS_INTEGER(0, SL_MAX_LOGPROBS)},
     {"prompt_logprobs", RULE_TAKEN, BOTH, 0, SL_IS_INTEGER(0, SL_MAX_LOGPROBS)},
     {"logprob_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_scored)},
-    {"prompt_embeds", RULE_ABSENT, COMPLETION},
+    {"prompt_embeds", RULE_EMPTY, COMPLETION},
     {"allowed_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_allowed)},
     {"structured_outputs", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_structured)},
     {"guided_json", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_any_schema)},

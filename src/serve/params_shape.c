@@ -89,8 +89,8 @@ static const sl_field structured_fields[] = {
     {"regex", false, SL_IS_STRING},
     {"choice", false, SL_IS_WRITTEN(sl_api_write_choices)},
     {"grammar", false, SL_IS_STRING},
-    {"disable_fallback", false, SL_IS_BOOL}, /* there is nothing to fall back to */
     {"disable_any_whitespace", false, SL_IS_BOOL},
+    {"disable_fallback", false, SL_IS_BOOL}, /* there is nothing to fall back to */
     {"disable_additional_properties", false, SL_IS_BOOL},
 };
 #define FIRST_OFF 6u /* of them, those that are taken only as false */
@@ -114,6 +114,7 @@ static sl_status read_structured(sl_json v, sl_api_params *p, sl_api_error *e) {
     }
     bool object = false;
     (void)sl_json_as_bool(sl_json_get(v, "json_object"), &object);
+    (void)sl_json_as_bool(sl_json_get(v, "disable_any_whitespace"), &p->compact);
     sl_json json = sl_json_get(v, "json"), regex = sl_json_get(v, "regex"),
             choice = sl_json_get(v, "choice"), grammar = sl_json_get(v, "grammar");
     if (object) st = take(p, field, SL_API_JSON, v, e);
@@ -127,6 +128,10 @@ static sl_status read_structured(sl_json v, sl_api_params *p, sl_api_error *e) {
     if (st == SL_OK && p->shape_field != field)
         return sl_api_error_bad(
             e, field, "structured_outputs: none of json, json_object, regex, choice, grammar");
+    if (st == SL_OK && p->compact && p->shape != SL_API_JSON && p->shape != SL_API_SCHEMA)
+        return sl_api_error_bad(e, field,
+                                "structured_outputs.disable_any_whitespace: only of json and "
+                                "json_object");
     return st;
 }
 

@@ -111,11 +111,11 @@ static void put_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage u) {
     sl_jbuf_put(b, "}", 1);
 }
 
-/* ,"NAME":OF/BY; without something to divide by what is `otherwise`. */
+/* ,"NAME":OF/BY; without something to divide by what is `otherwise`, or nothing. */
 static void put_rate(sl_jbuf *b, const char *name, double of, double by, const char *otherwise) {
     if (by > 0)
         sl_jbuf_fmt(b, ",\"%s\":%.12g", name, of / by);
-    else
+    else if (otherwise)
         sl_jbuf_fmt(b, ",\"%s\":%s", name, otherwise);
 }
 
@@ -134,8 +134,8 @@ void sl_reply_timings_write(sl_jbuf *b, const sl_reply_timings *t) {
                 "},\"metrics\":{\"time_to_first_token_ms\":%.12g,\"queue_time_ms\":%.12g,"
                 "\"generation_time_ms\":%.12g",
                 1e3 * t->first_s, 1e3 * t->queued_s, 1e3 * t->made_s);
-    put_rate(b, "mean_itl_ms", 1e3 * t->made_s, steps, "null");
-    put_rate(b, "tokens_per_second", made, t->prompt_s + t->made_s, "null");
+    put_rate(b, "mean_itl_ms", 1e3 * t->made_s, steps, NULL);
+    put_rate(b, "tokens_per_second", made, t->prompt_s + t->made_s, NULL);
     sl_jbuf_put(b, "}", 1);
 }
 

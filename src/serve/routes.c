@@ -213,6 +213,7 @@ static void read_count(sl_call *call) {
     const sl_server *s = call->server;
     sl_status st = sl_dialect_read(call->dialect, body_of(call), &s->limits, &call->params, e);
     if (st == SL_OK) st = sl_call_encode(call, e);
+    if (st == SL_OK) st = sl_call_take_tools(call, e);
     if (st != SL_OK) sl_dialect_rename_error(call->dialect, e);
     if (st == SL_OK) sl_jbuf_fmt(&call->answer, "{\"input_tokens\":%zu}", call->prompt[0].len);
     forget_body(call);
@@ -255,7 +256,8 @@ static enum MHD_Result answer_count(sl_call *call, const char *rest) {
     (void)rest;
     sl_api_error e;
     if (!speaks_version(call, &e)) return sl_call_reply_error(call, &e);
-    return sl_work_do(call, call->body.len, read_count, reply_answer);
+    bool shaped = sl_call_may_shape(body_of(call)); /* which is compiled */
+    return sl_work_do(call, shaped ? SIZE_MAX : call->body.len, read_count, reply_answer);
 }
 
 static enum MHD_Result answer_messages(sl_call *call, const char *rest) {
@@ -263,7 +265,40 @@ static enum MHD_Result answer_messages(sl_call *call, const char *rest) {
     return speaks_version(call, &e) ? sl_call_generate(call, rest) : sl_call_reply_error(call, &e);
 }
 
+/* A chat or a continuation, whichever the body is of. */
+static sl_status choose_invocation(sl_call *call, sl_api_error *e) {
+    sl_err err = {0};
+    sl_json_doc *doc = NULL;
+    sl_status st =
+        sl_json_parse_within("request body", body_of(call), SL_API_MAX_MEMORY, &doc, &err);
+    if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
+    sl_json root = sl_json_root(doc);
+    bool chat = sl_json_kind_of(sl_json_get(root, "messages")) > SL_JSON_NULL;
+    bool text = sl_json_kind_of(sl_json_get(root, "prompt")) > SL_JSON_NULL;
+    sl_json_doc_free(doc);
+    if (chat == text)
+        return sl_api_error_bad(e, chat ? "prompt" : "messages",
+                                "body: %s of messages (a chat) and prompt (a continuation)",
+                                chat ? "both" : "none");
+    call->dialect = &sl_dialects[chat ? SL_DIALECT_CHAT : SL_DIALECT_COMPLETION];
+    return SL_OK;
+}
+
+static enum MHD_Result answer_invocation(sl_call *call, const char *rest) {
+    call->complete = choose_invocation;
+    return sl_call_generate(call, rest);
+}
+
 /* ---- bodies as JSON Schemas ---- */
+
+static void invocation_body(sl_jbuf *b, const sl_server *s, const sl_route *r) {
+    (void)r;
+    sl_jbuf_fmt(b, "{\"anyOf\":[");
+    sl_dialect_write_body(b, &sl_dialects[SL_DIALECT_CHAT], &s->limits);
+    sl_jbuf_put(b, ",", 1);
+    sl_dialect_write_body(b, &sl_dialects[SL_DIALECT_COMPLETION], &s->limits);
+    sl_jbuf_fmt(b, "]}");
+}
 
 static void chat_body(sl_jbuf *b, const sl_server *s, const sl_route *r) {
     sl_dialect_write_body(b, &sl_dialects[r->dialect], &s->limits);
@@ -306,6 +341,8 @@ const sl_route sl_routes[] = {
      .body = chat_body, .dialect = SL_DIALECT_COMPLETION},
     {"/v1/completions/", GET, KEY, sl_call_fetch, "an answer that is kept", "{id}",
      .dialect = SL_DIALECT_COMPLETION},
+    {"/invocations", POST, KEY, answer_invocation, "a chat or a continuation, as SageMaker asks",
+     .body = invocation_body},
     {"/infill", POST, KEY, sl_call_generate, "what stands between two texts", .body = chat_body,
      .dialect = SL_DIALECT_INFILL},
     {"/v1/messages", POST, KEY, answer_messages, "a chat in Anthropic's form", .body = chat_body,

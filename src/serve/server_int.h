@@ -443,8 +443,9 @@ sl_status sl_call_fill(const sl_call *call, const sl_api_prompt *prompt, sl_ids 
 
 /* thought.c: how long a thought may be, into the call's sampling; refuses what cannot be kept. */
 sl_status sl_call_take_budget(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
-/* Whether the function that has to be called is begun for the model; else a shape sees to it. */
-bool sl_call_forces(const sl_call *call);
+/* call->shape; where none sees to the function that has to be called, the prompt goes on with the
+ * beginning of its call. */
+sl_status sl_call_take_tools(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* Whether the body may ask for a shape, which takes time to compile. */
 bool sl_call_may_shape(sl_span body);
 

@@ -78,33 +78,10 @@ static bool may_be_text(sl_json root, sl_json schema, unsigned depth) {
     return sl_json_count(values) == 0;
 }
 
-/* A schema with what its references mean. */
-static void put_schema(sl_jbuf *b, sl_json root, sl_json schema) {
-    static const char *const under[] = {"$defs", "definitions"};
-    bool any = false;
-    void *iter = NULL;
-    const char *key;
-    sl_shape_put(b, "{");
-    for (sl_json f; sl_json_next(schema, &iter, &key, &f); any = true) {
-        if (any) sl_shape_put(b, ",");
-        sl_jbuf_cstring(b, key);
-        sl_shape_put(b, ":");
-        sl_shape_json(b, f);
-    }
-    for (size_t i = 0; i < SL_LEN(under); i++) {
-        sl_json defs = sl_json_get(root, under[i]);
-        if (!defs.value || sl_json_get(schema, under[i]).value) continue;
-        sl_jbuf_fmt(b, "%s\"%s\":", any ? "," : "", under[i]);
-        sl_shape_json(b, defs);
-        any = true;
-    }
-    sl_shape_put(b, "}");
-}
-
 /* The value of a field, a part with a comma behind it; false: what is asked of it is not enforced
  * in a text without quotes. */
 static bool put_value(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *form, sl_json root,
-                      sl_json schema) {
+                      sl_json schema, sl_shape_how *how) {
     sl_json meant = resolve(root, schema);
     sl_json values = sl_json_get(meant, "enum");
     if (is_plain_text(schema)) {
@@ -115,7 +92,7 @@ static bool put_value(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *f
         sl_shape_put(b, "}");
     } else if (sl_json_kind_of(schema) == SL_JSON_OBJECT && !may_be_text(root, schema, 0)) {
         sl_shape_put(b, "{\"json\":");
-        put_schema(b, root, schema);
+        sl_shape_schema(b, root, schema, how);
         sl_shape_put(b, "}");
     } else {
         return false;
@@ -133,7 +110,7 @@ static bool is_required(sl_json parameters, const char *key) {
 
 /* A strict function's arguments in the order of its schema, parts with commas behind them. */
 static sl_status put_fields(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *form,
-                            sl_json function, sl_api_error *e) {
+                            sl_json function, sl_shape_how *how, sl_api_error *e) {
     static const char *const known[] = {"type",  "properties",  "required",
                                         "$defs", "definitions", "additionalProperties",
                                         "title", "description", "$schema"};
@@ -158,7 +135,7 @@ static sl_status put_fields(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_f
         sl_jbuf_cstring(b, key);
         sl_shape_put(b, "},");
         sl_shape_text(b, tok, form->value);
-        if (!put_value(b, tok, form, parameters, schema))
+        if (!put_value(b, tok, form, parameters, schema, how))
             return sl_api_error_bad(
                 e, "tools",
                 "tools: parameter \"%.64s\" of a strict function: what is asked "
@@ -173,34 +150,41 @@ static sl_status put_fields(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_f
 
 /* ---- calls ---- */
 
-/* A function that is not strict takes any object. */
-static void put_object(sl_jbuf *b, sl_json function) {
+/* Whether the arguments are those of the function's parameters. */
+static bool is_held(sl_json function, sl_shape_how *how) {
+    if (sl_tool_is_strict(function)) return true;
+    how->changed = how->changed || how->held;
+    return how->held;
+}
+
+/* Any object, where nothing else is asked of it. */
+static void put_object(sl_jbuf *b, sl_json function, sl_shape_how *how) {
     sl_json parameters = sl_json_get(function, "parameters");
-    bool any = !sl_tool_is_strict(function) || sl_json_kind_of(parameters) != SL_JSON_OBJECT;
+    bool any = !is_held(function, how) || sl_json_kind_of(parameters) != SL_JSON_OBJECT;
     sl_shape_put(b, "{\"json\":");
     if (any)
         sl_shape_put(b, "{\"type\":\"object\"}");
     else
-        sl_shape_json(b, parameters);
+        sl_shape_schema(b, parameters, parameters, how);
     sl_shape_put(b, "}");
 }
 
 /* Arguments and what is behind them, the last parts of a list. */
 static sl_status put_arguments(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *form,
-                               sl_json function, sl_api_error *e) {
+                               sl_json function, sl_shape_how *how, sl_api_error *e) {
     if (!form->key) {
-        put_object(b, function);
+        put_object(b, function, how);
         if (form->behind[0]) {
             sl_shape_put(b, ",");
             sl_shape_marked(b, tok, "text", form->behind);
         }
         return SL_OK;
     }
-    if (!sl_tool_is_strict(function)) {
+    if (!is_held(function, how)) {
         sl_shape_marked(b, tok, "until", form->behind);
         return SL_OK;
     }
-    sl_status st = put_fields(b, tok, form, function, e);
+    sl_status st = put_fields(b, tok, form, function, how, e);
     sl_shape_marked(b, tok, "text", form->behind);
     return st;
 }
@@ -216,7 +200,7 @@ static void put_header(sl_jbuf *b, const sl_tokenizer *tok) {
 }
 
 sl_status sl_shape_calls(sl_jbuf *b, const sl_call *call, const sl_call_form *form,
-                         sl_api_error *e) {
+                         sl_shape_how *how, sl_api_error *e) {
     const sl_api_params *p = &call->params;
     const sl_tokenizer *tok = call->server->o.tokenizer;
     sl_status st = SL_OK;
@@ -234,7 +218,7 @@ sl_status sl_shape_calls(sl_jbuf *b, const sl_call *call, const sl_call_form *fo
             put_header(b, tok);
         else
             sl_shape_text(b, tok, form->between);
-        st = put_arguments(b, tok, form, f, e);
+        st = put_arguments(b, tok, form, f, how, e);
         sl_shape_put(b, "]}");
         any = true;
     }

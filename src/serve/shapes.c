@@ -62,7 +62,7 @@ static void put_thought(sl_jbuf *b, const sl_call *call) {
 
 /* ---- the whole ---- */
 
-static void put_described(sl_jbuf *b, const sl_api_params *p) {
+static void put_described(sl_jbuf *b, const sl_api_params *p, sl_shape_how *how) {
     static const char *const part[] = {[SL_API_JSON] = "json",
                                        [SL_API_SCHEMA] = "json",
                                        [SL_API_REGEX] = "regex",
@@ -71,13 +71,15 @@ static void put_described(sl_jbuf *b, const sl_api_params *p) {
     sl_jbuf_fmt(b, "{\"%s\":", part[p->shape]);
     if (p->shape == SL_API_JSON)
         sl_shape_put(b, "{\"type\":\"object\"}");
+    else if (p->shape == SL_API_SCHEMA)
+        sl_shape_schema(b, p->shape_of, p->shape_of, how);
     else
         sl_shape_json(b, p->shape_of);
     sl_shape_put(b, "}");
 }
 
 /* Of gpt-oss: in its final channel, after what it says in others; or calls instead. */
-static void put_final(sl_jbuf *b, const sl_call *call) {
+static void put_final(sl_jbuf *b, const sl_call *call, sl_shape_how *how) {
     const sl_tokenizer *tok = call->server->o.tokenizer;
     bool calls = call->params.tools.value != NULL;
     sl_shape_put(b, calls ? "{\"or\":[{\"seq\":[" : "{\"seq\":[");
@@ -85,7 +87,7 @@ static void put_final(sl_jbuf *b, const sl_call *call) {
     sl_shape_put(b, ",");
     sl_shape_marked(b, tok, "until", "<|message|>");
     sl_shape_put(b, ",");
-    put_described(b, &call->params);
+    put_described(b, &call->params, how);
     sl_shape_put(b, "]}");
     if (!calls) return;
     sl_shape_put(b, ",");
@@ -110,7 +112,7 @@ static void put_closing(sl_jbuf *b, const sl_call *call, const sl_call_form *for
 
 /* A call that has to be made. */
 static sl_status put_required(sl_jbuf *b, const sl_call *call, const sl_call_form *form,
-                              sl_api_error *e) {
+                              sl_shape_how *how, sl_api_error *e) {
     const sl_tokenizer *tok = call->server->o.tokenizer;
     sl_shape_put(b, "{\"seq\":[");
     if (call->server->style.tools == SL_TOOLS_HARMONY) {
@@ -120,7 +122,7 @@ static sl_status put_required(sl_jbuf *b, const sl_call *call, const sl_call_for
         put_thought(b, call);
         sl_shape_text(b, tok, form->before);
     }
-    sl_status st = sl_shape_calls(b, call, form, e);
+    sl_status st = sl_shape_calls(b, call, form, how, e);
     put_closing(b, call, form);
     sl_shape_put(b, "]}");
     return st;
@@ -128,12 +130,12 @@ static sl_status put_required(sl_jbuf *b, const sl_call *call, const sl_call_for
 
 /* An answer that begins like a call is one; others are not. */
 static sl_status put_first_call(sl_jbuf *b, const sl_call *call, const sl_call_form *form,
-                                sl_api_error *e) {
+                                sl_shape_how *how, sl_api_error *e) {
     sl_shape_put(b, "{\"seq\":[");
     put_thought(b, call);
     sl_shape_put(b, "{\"or\":[{\"seq\":[" SPACE ",");
     sl_shape_text(b, call->server->o.tokenizer, form->before);
-    sl_status st = sl_shape_calls(b, call, form, e);
+    sl_status st = sl_shape_calls(b, call, form, how, e);
     sl_shape_put(b,
                  "," SPACE
                  "]},{\"seq\":[{\"regex\":\"[^{\\\\[<| \\\\n\\\\r\\\\t]\"},{\"rest\":true}]}]}]}");
@@ -142,16 +144,16 @@ static sl_status put_first_call(sl_jbuf *b, const sl_call *call, const sl_call_f
 
 /* Calls wherever the model makes one: their arguments are what strict functions take. */
 static sl_status put_free_calls(sl_jbuf *b, const sl_call *call, const sl_call_form *form,
-                                sl_api_error *e) {
+                                sl_shape_how *how, sl_api_error *e) {
     const sl_tokenizer *tok = call->server->o.tokenizer;
     const char *opening = form->opening, *before = form->before;
     if (call->server->style.tools == SL_TOOLS_HARMONY) opening = before = RECIPIENT;
-    if (!opening) return put_first_call(b, call, form, e);
+    if (!opening) return put_first_call(b, call, form, how, e);
     sl_shape_put(b, "{\"seq\":[{\"many\":{\"seq\":[");
     sl_shape_marked(b, tok, "until", opening);
     sl_shape_put(b, ",");
     sl_shape_text(b, tok, strstr(before, opening) + strlen(opening));
-    sl_status st = sl_shape_calls(b, call, form, e);
+    sl_status st = sl_shape_calls(b, call, form, how, e);
     sl_shape_put(b, "]}},");
     sl_shape_marked(b, tok, "without", opening);
     sl_shape_put(b, "]}");
@@ -187,33 +189,33 @@ static bool any_strict(const sl_api_params *p) {
 
 /* Calls, of the first of which the opening is there. */
 static sl_status put_behind_opening(sl_jbuf *b, const sl_call *call, const sl_call_form *form,
-                                    sl_api_error *e) {
+                                    sl_shape_how *how, sl_api_error *e) {
     const char *behind = strstr(form->before, form->opening) + strlen(form->opening);
     sl_status st = check_names(call, e);
     sl_shape_text(b, call->server->o.tokenizer, behind);
-    if (st == SL_OK) st = sl_shape_calls(b, call, form, e);
+    if (st == SL_OK) st = sl_shape_calls(b, call, form, how, e);
     sl_shape_put(b, ",");
-    return st == SL_OK ? put_free_calls(b, call, form, e) : st;
+    return st == SL_OK ? put_free_calls(b, call, form, how, e) : st;
 }
 
 /* What was asked for; where there are tools, a call instead. */
-static sl_status put_answer(sl_jbuf *b, const sl_call *call, sl_api_error *e) {
+static sl_status put_answer(sl_jbuf *b, const sl_call *call, sl_shape_how *how, sl_api_error *e) {
     const sl_api_params *p = &call->params;
     const sl_tokenizer *tok = call->server->o.tokenizer;
     sl_call_form form = {0};
     if (p->kind == SL_API_CHAT && call->server->style.tools == SL_TOOLS_HARMONY) {
-        put_final(b, call);
+        put_final(b, call, how);
         return SL_OK;
     }
     bool opened;
     if (!p->tools.value && !sl_call_thinks(call, &opened)) {
-        put_described(b, p);
+        put_described(b, p, how);
         return SL_OK;
     }
     sl_shape_put(b, "{\"seq\":[");
     put_thought(b, call);
     if (!p->tools.value) {
-        put_described(b, p);
+        put_described(b, p, how);
         sl_shape_put(b, "]}");
         return SL_OK;
     }
@@ -223,15 +225,15 @@ static sl_status put_answer(sl_jbuf *b, const sl_call *call, sl_api_error *e) {
                                 "shape cannot be told from a call",
                                 p->shape_field, sl_tool_format_name(call->server->style.tools));
     sl_shape_put(b, "{\"or\":[");
-    put_described(b, p);
+    put_described(b, p, how);
     sl_shape_put(b, ",{\"seq\":[" SPACE ",");
     sl_shape_text(b, tok, form.opening);
-    sl_status st = put_behind_opening(b, call, &form, e);
+    sl_status st = put_behind_opening(b, call, &form, how, e);
     sl_shape_put(b, "]}]}]}");
     return st;
 }
 
-static sl_status put_tools(sl_jbuf *b, const sl_call *call, sl_api_error *e) {
+static sl_status put_tools(sl_jbuf *b, const sl_call *call, sl_shape_how *how, sl_api_error *e) {
     const sl_api_params *p = &call->params;
     sl_call_form form = {0};
     sl_status st = check_names(call, e);
@@ -243,11 +245,7 @@ static sl_status put_tools(sl_jbuf *b, const sl_call *call, sl_api_error *e) {
                                 "%s: calls in the format \"%s\" cannot be held to a schema",
                                 has_to ? "tool_choice" : "tools: strict",
                                 sl_tool_format_name(call->server->style.tools));
-    return has_to ? put_required(b, call, &form, e) : put_free_calls(b, call, &form, e);
-}
-
-bool sl_call_forces(const sl_call *call) {
-    return call->params.forced.data && !any_strict(&call->params);
+    return has_to ? put_required(b, call, &form, how, e) : put_free_calls(b, call, &form, how, e);
 }
 
 /* Compiled here, so that who asks for what cannot be is told at once; the workers compile it again.
@@ -274,11 +272,48 @@ static sl_status check(sl_call *call, const char *field, sl_api_error *e) {
     return st == SL_OK ? st : sl_api_error_of(e, st, field, err.msg);
 }
 
+/* The shape of calls, or of what is described, as `how` says; in the place of one that was tried.
+ */
+static sl_status try_shape(sl_call *call, const char *field, sl_shape_how *how, sl_api_error *e) {
+    bool calls = call->params.shape == SL_API_ANY;
+    sl_jbuf b = sl_jbuf_init();
+    sl_shared_let_go(call->shape);
+    call->shape = NULL;
+    *e = (sl_api_error){0}; /* what was said of another one */
+    if (call->params.compact) sl_shape_put(&b, "{\"compact\":");
+    sl_status st = calls ? put_tools(&b, call, how, e) : put_answer(&b, call, how, e);
+    if (call->params.compact) sl_shape_put(&b, "}");
+    if (st == SL_OK && b.ok && b.len > SL_MAX_SHAPE)
+        st = sl_api_error_bad(e, field, "%s: %zu bytes of structured output, limit %u", field,
+                              b.len, SL_MAX_SHAPE);
+    if (st == SL_OK && b.ok)
+        call->shape = sl_shared_create((sl_span){(const uint8_t *)b.data, b.len});
+    sl_jbuf_free(&b);
+    if (st == SL_OK && !call->shape) st = sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    return st == SL_OK ? check(call, field, e) : st;
+}
+
+/* As much as can be enforced, and at least what was asked for. What has oneOf is closed only where
+ * it can be enforced as it is: else objects that are both could pass for one. */
+static sl_status choose_shape(sl_call *call, const char *field, bool held, sl_api_error *e) {
+    sl_shape_how closed = {.closed = true, .held = held}, open = {.held = held}, least = {0};
+    sl_status st = try_shape(call, field, &closed, e), whole = st;
+    if (closed.changed && (st != SL_OK || closed.either)) st = try_shape(call, field, &open, e);
+    if (closed.changed && st == SL_OK && whole == SL_OK && closed.either)
+        st = try_shape(call, field, &closed, e);
+    return st != SL_OK && open.changed ? try_shape(call, field, &least, e) : st;
+}
+
 sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) {
     const sl_api_params *p = &call->params;
-    bool calls = p->shape == SL_API_ANY && p->tools.value && (p->required || any_strict(p));
+    bool has_to = p->required || p->forced.data;
+    bool calls = p->shape == SL_API_ANY && p->tools.value && (has_to || any_strict(p));
+    bool begins = calls && p->forced.data && !any_strict(p); /* where there can be none */
     const char *field = calls ? (p->required ? "tool_choice" : "tools") : p->shape_field;
     if (p->shape == SL_API_ANY && !calls) return SL_OK;
+    if (begins &&
+        (p->ignore_eos || p->min_tokens || call->server->style.tools == SL_TOOLS_LLAMA_PYTHONIC))
+        return SL_OK;
     if (p->ignore_eos || p->min_tokens)
         return sl_api_error_bad(e, p->ignore_eos ? "ignore_eos" : "min_tokens",
                                 "%s: not with %s, which says where the answer may end",
@@ -288,16 +323,12 @@ sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) {
                                 "tools: strict functions beside %s are not supported in the format "
                                 "\"harmony\"",
                                 field);
-    sl_jbuf b = sl_jbuf_init();
-    sl_status st = calls ? put_tools(&b, call, e) : put_answer(&b, call, e);
-    if (st == SL_OK && b.ok && b.len > SL_MAX_SHAPE)
-        st = sl_api_error_bad(e, field, "%s: %zu bytes of structured output, limit %u", field,
-                              b.len, SL_MAX_SHAPE);
-    if (st == SL_OK && b.ok)
-        call->shape = sl_shared_create((sl_span){(const uint8_t *)b.data, b.len});
-    sl_jbuf_free(&b);
-    if (st == SL_OK && !call->shape) st = sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
-    return st == SL_OK ? check(call, field, e) : st;
+    sl_status st = choose_shape(call, field, calls && has_to, e);
+    if (!begins || st == SL_OK || st == SL_ERR_NOMEM) return st;
+    sl_shared_let_go(call->shape);
+    call->shape = NULL;
+    *e = (sl_api_error){0};
+    return SL_OK;
 }
 
 bool sl_call_may_shape(sl_span body) {
@@ -310,6 +341,7 @@ bool sl_call_may_shape(sl_span body) {
                                         "\"strict\"",
                                         "\"required\"",
                                         "\"any\"",
+                                        "\"tool_choice\"",
                                         "\\u005",
                                         "\\u006",
                                         "\\u007"}; /* which may spell any of these */

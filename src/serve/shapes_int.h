@@ -1,5 +1,5 @@
-/* Inside of shapes: shape_parts.c writes parts, shape_calls.c calls of tools, shapes.c puts them
- * together. */
+/* Inside of shapes: shape_parts.c writes parts, shape_schema.c schemas, shape_calls.c calls of
+ * tools, shapes.c puts them together. */
 #ifndef SL_SERVE_SHAPES_INT_H
 #define SL_SERVE_SHAPES_INT_H
 
@@ -14,11 +14,24 @@ void sl_shape_marked(sl_jbuf *b, const sl_tokenizer *tok, const char *part, cons
  * in it stands for a number. */
 void sl_shape_text(sl_jbuf *b, const sl_tokenizer *tok, const char *text);
 
+/* How much of what a request leaves open a shape decides. */
+typedef struct sl_shape_how {
+    bool closed;  /* objects that list properties have no others, where the schema is silent */
+    bool held;    /* a call that has to be made has the arguments of its function, strict or not */
+    bool changed; /* out: one of these made a difference */
+    bool either; /* out: a schema has oneOf, whose members are told apart by what they leave open */
+    sl_json root; /* the last schema that was looked at, for its parts */
+    bool plain;   /* it can be closed */
+} sl_shape_how;
+
+/* A schema, with what it refers to in `root` (the same one, or what it is a part of). */
+void sl_shape_schema(sl_jbuf *b, sl_json root, sl_json schema, sl_shape_how *how);
+
 sl_json sl_tool_function(sl_json tools, size_t i);
 bool sl_tool_is_strict(sl_json function);
 /* One call of any of the tools, or of the one that is forced: from its name to its end. Refuses
  * what of a strict one cannot be enforced. */
 sl_status sl_shape_calls(sl_jbuf *b, const sl_call *call, const sl_call_form *form,
-                         sl_api_error *e) SL_MUST_CHECK;
+                         sl_shape_how *how, sl_api_error *e) SL_MUST_CHECK;
 
 #endif

@@ -271,6 +271,28 @@ def test_tokenize_names_what_it_does_not_know(server):
     assert post(prompt="x", messages=None).status_code == 200
 
 
+def test_one_path_for_chats_and_continuations(server, locked_server):
+    """As SageMaker asks: what the body is of decides, and it is answered as at its own path."""
+    ask = lambda path, to=server, **body: httpx.post(to.url + path, json={"max_tokens": 5, "temperature": 0, **body})
+    for path, body in (("/v1/chat/completions", {"messages": QUESTION}), ("/v1/completions", {"prompt": "And"})):
+        assert ask("/invocations", **body).json()["choices"] == ask(path, **body).json()["choices"]
+        for answer in (ask(p, stream=True, **body) for p in ("/invocations", path)):
+            assert answer.text.endswith("data: [DONE]\n\n")
+    for body, named in (({}, "messages"), ({"prompt": None}, "messages"), ({"prompt": "And", "messages": QUESTION}, "prompt")):
+        refused = ask("/invocations", **body)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == named
+    assert httpx.post(server.url + "/invocations", content=b"{").status_code == 400
+    assert ask("/invocations", messages=QUESTION, top_kk=1).json()["error"]["param"] == "top_kk"
+    assert ask("/invocations", locked_server, prompt="And").status_code == 401
+
+
+def test_no_embeddings_are_none(server):
+    ask = lambda **body: httpx.post(server.url + "/v1/completions", json={"max_tokens": 1, **body})
+    assert ask(prompt="And", prompt_embeds=[]).status_code == 200
+    assert [ask(**body).json()["error"]["param"] for body in
+            ({"prompt": None, "prompt_embeds": []}, {"prompt": "And", "prompt_embeds": ["AAAA"]})] == ["prompt", "prompt_embeds"]
+
+
 def test_models_name_their_root(named_server):
     for model in named_server.client().models.list():
         assert model.model_extra["root"] == "first" and model.model_extra["parent"] is None

@@ -68,6 +68,60 @@ def test_answers_are_valid(server, name):
     assert whole > 4 * len(forms) // 2
 
 
+INNER = {"type": "object", "properties": {"n": {"enum": [1, 2]}}}
+LISTS = {"object": {"type": "object", "properties": {"a": INNER, "b": {"type": "array", "items": INNER, "maxItems": 2}}},
+         "reference": {"$defs": {"i": INNER}, "type": "object", "properties": {"a": {"$ref": "#/$defs/i"}}, "required": ["a"]},
+         "any": {"anyOf": [{"type": "object", "properties": {"a": INNER}, "required": ["a"]}, {"type": "null"}]},
+         "one": {"oneOf": [{"type": "object", "properties": {"kind": {"const": "x"}, "a": INNER}, "required": ["kind"]},
+                           {"type": "object", "properties": {"kind": {"const": "y"}, "b": INNER}, "required": ["kind"]}]}}
+
+
+def names_in(value):
+    inside = value.items() if isinstance(value, dict) else [(None, v) for v in value] if isinstance(value, list) else []
+    return {k for k, _ in inside if k is not None}.union(*(names_in(v) for _, v in inside))
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_objects_have_the_properties_that_they_list(server, name):
+    """Where a schema is silent about others there are none; a model of random words would soon write one."""
+    whole = 0
+    for text, finish in texts(post(server, TEXT, prompt="x", n=8, seed=3, **TERSE, guided_json=LISTS[name])):
+        if judge(text, finish, LISTS[name]):
+            whole += 1
+            assert names_in(json.loads(text)) <= {"a", "b", "n", "kind"}, text
+    assert whole > 2
+
+
+def test_objects_that_ask_for_others_have_them(server):
+    null, short = {"type": "null"}, {"propertyNames": {"enum": ["a", "z"]}}
+    for schema in ({"properties": {"a": null}, "additionalProperties": null}, {"properties": {"a": null}, "required": ["z"]},
+                   {"properties": {"a": null}, "minProperties": 1, "required": ["z"]},
+                   {"allOf": [{"properties": {"a": null}}, {"properties": {"z": null}}], "required": ["z"]}):
+        others, schema = set(), {"type": "object", "maxProperties": 2, **short, **schema}
+        for text, _ in texts(post(server, TEXT, prompt="x", n=8, seed=4, **TERSE, json_schema=schema)):
+            others |= {"z"} & set(re.findall(r'"(\w)"\s*:', text))
+        assert others, schema
+
+
+def test_json_without_white_space(server):
+    for field, schema in (({"json": PERSON}, PERSON), ({"json_object": True}, {"type": "object"})):
+        whole, fields = 0, dict(structured_outputs={"disable_any_whitespace": True, **field})
+        for text, finish in texts(post(server, CHAT, messages=[{"role": "user", "content": "x"}], n=8, seed=6, **TERSE, **fields)):
+            outside = re.sub(r'"(\\.|[^"\\])*("|$)', "", text)
+            assert not re.search(r"\s", outside), text
+            whole += judge(text, finish, schema)
+        assert whole > 0
+    error = refusal(post(server, TEXT, prompt="x", structured_outputs={"choice": ["a"], "disable_any_whitespace": True}))
+    assert error["param"] == "structured_outputs" and "disable_any_whitespace" in error["message"]
+
+
+def test_two_that_may_both_hold_stay_refused(server):
+    """Closed they could be told apart; as they are they cannot."""
+    both = {"oneOf": [{"type": "object", "properties": {"a": INNER}}, {"type": "object", "properties": {"b": INNER}}]}
+    error = refusal(post(server, TEXT, prompt="x", guided_json=both))
+    assert error["param"] == "guided_json" and "oneOf" in error["message"]
+
+
 def test_any_object(server):
     whole = 0
     for seed in range(4):

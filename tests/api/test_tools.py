@@ -3,6 +3,7 @@ family's chat template."""
 import json
 import uuid
 
+import jsonschema
 import openai
 import pydantic
 import pytest
@@ -218,11 +219,44 @@ def test_an_answer_that_is_asked_again_has_the_same_ids(model):
         model.family == "Kimi-K2"  # whose ids are the model's own
 
 
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
 def test_a_named_function_is_called(model):
-    """The call is begun for the model, which goes on from there; this one says its text again, so that only the name is certain."""
-    named = {"type": "function", "function": {"name": "get_weather"}}
-    for choice in (named, "required"):
-        answer = model.ask(tool_choice=choice, max_tokens=8).choices[0]
+    """Its arguments are those of its parameters, though it is not strict. What these models would say otherwise they cannot."""
+    for choice in (NAMED, "required"):
+        answer = model.ask(tool_choice=choice, max_tokens=200).choices[0]
+        assert answer.finish_reason in ("tool_calls", "length") and not answer.message.content
+        for call in answer.message.tool_calls or []:
+            assert call.function.name == "get_weather"
+            if answer.finish_reason == "tool_calls" and model.family != "Llama-4-pythonic":
+                jsonschema.validate(json.loads(call.function.arguments), {**TOOL["function"]["parameters"], "additionalProperties": False})
+
+
+def test_a_call_that_is_not_there_yet(model):
+    """One token is no call, though it may be a part of its beginning."""
+    answer = model.ask(tool_choice=NAMED, max_tokens=1).choices[0]
+    assert answer.finish_reason == "length"
+    assert not answer.message.tool_calls or model.family == "Llama-4-pythonic"  # whose calls are begun
+
+
+def test_a_named_function_that_is_not_enforced(model):
+    """Its arguments are an object, of whatever; of one of several, too."""
+    vague = {"type": "object", "required": ["city"], "properties": {"city": {"type": "string", "contentEncoding": "base64"}}}
+    tools = [{"type": "function", "function": {**TOOL["function"], "name": name, "parameters": vague}} for name in ("get_weather", "look")]
+    for choice, some in ((NAMED, tools), ("required", tools), ("required", tools[:1])):
+        answer = model.ask(tools=some, tool_choice=choice, max_tokens=200).choices[0]
+        assert answer.finish_reason in ("tool_calls", "length") and not answer.message.content
+        for call in answer.message.tool_calls or []:
+            assert call.function.name in ("get_weather", "look")[:1 if choice == NAMED else len(some)]
+            if answer.finish_reason == "tool_calls" and model.family not in ("Llama-4-pythonic", "Qwen3-Coder", "GLM-4.5"):
+                assert isinstance(json.loads(call.function.arguments), dict)
+
+
+def test_a_call_that_is_begun(model):
+    """Where there can be no mask. The model goes on from there; this one says its text again, so that only the name is certain."""
+    for choice in (NAMED, "required"):
+        answer = model.ask(tool_choice=choice, max_tokens=8, extra_body={"min_tokens": 1}).choices[0]
         called = answer.message.tool_calls
         # the parts of a call that a model of no mind says are no arguments; GLM's begin with a key
         assert [c.function.name for c in called or []] == ["get_weather"] or model.family == "GLM-4.5"

@@ -56,7 +56,7 @@ SCRIPT = [PLAIN,
           ("#person", json.dumps(PERSON)),
           ("#both", call("get_weather", city="Oslo", days=1) + "\n" + call("get_weather", city="Rome", days=2)),
           ("#two", "Oslo is warmer than Rome."),
-          ("#fields", json.dumps(PERSON)[1:])]  # what follows a call that was begun for the model
+          *((f"#as{name}", call(name, **PERSON)) for name in ("Person", "json_tool_call", "final_result"))]  # functions that libraries make
 FORECAST = "#forecast for Oslo, three days from now, and three degrees more?"
 
 

@@ -8,14 +8,15 @@ import instructor
 import openai
 import pydantic
 import pytest
-from conftest import PERSON, SCRIPT
+from conftest import PERSON, SCRIPT, call
 from instructor import Mode
 
 OTHER = {"name": "Grace", "age": 40}
 LIST = json.dumps({"tasks": [PERSON, OTHER]})
 YOUNG = json.dumps({**PERSON, "age": 3})
-# each also without its first bracket, for a call that is begun for the model
-WORDS = [SCRIPT[0], ("#young", YOUNG), ("#small", YOUNG[1:]), *SCRIPT[1:], ("#list", LIST), ("#items", LIST[1:]),
+# each also as the call of a function that it makes of the type
+WORDS = [SCRIPT[0], ("#young", YOUNG), ("#small", call("Adult", **json.loads(YOUNG))), ("#asAdult", call("Adult", **PERSON)), *SCRIPT[1:],
+         ("#list", LIST), ("#items", call("IterablePerson", **json.loads(LIST))),
          ("#fenced", f"```json\n{json.dumps(PERSON)}\n```")]
 CALLED = [Mode.TOOLS, Mode.RESPONSES_TOOLS, Mode.ANTHROPIC_TOOLS]  # by a function that has to be called
 MODES = [*CALLED, Mode.JSON, Mode.JSON_SCHEMA, Mode.MD_JSON, Mode.ANTHROPIC_JSON]
@@ -62,17 +63,17 @@ def word(client, called, said):
 
 
 def test_whole(client):
-    assert client.create(response_model=Person, **ask("Who? " + word(client, "#fields", "#person"))).model_dump() == PERSON
+    assert client.create(response_model=Person, **ask("Who? " + word(client, "#asPerson", "#person"))).model_dump() == PERSON
 
 
 def test_in_part(client):
-    said = [p.model_dump() for p in client.create_partial(response_model=Person, **ask("Who? " + word(client, "#fields", "#person")))]
+    said = [p.model_dump() for p in client.create_partial(response_model=Person, **ask("Who? " + word(client, "#asPerson", "#person")))]
     assert said[-1] == PERSON
 
 
 def test_asked_again(client):
     """What its validator refuses goes back, with what is wrong."""
-    Adult.hint = word(client, "#fields", "#person")
+    Adult.hint = word(client, "#asAdult", "#person")
     made = client.create(response_model=Adult, max_retries=2, **ask("Who? " + word(client, "#small", "#young")))
     assert made.model_dump() == PERSON
 

@@ -76,8 +76,8 @@ def test_an_agent(model):
 
 
 def test_tool_choice(model):
-    named = model.bind_tools([get_weather, add], tool_choice="add").invoke("#fields?").tool_calls
-    assert [(c["name"], c["args"]) for c in named] == [("add", PERSON)]  # the call is begun for the model, and it says the rest
+    named = model.bind_tools([get_weather, add], tool_choice="add").invoke("#celsius?").tool_calls
+    assert [(c["name"], c["args"]) for c in named] == [("add", {"a": 21, "b": 3})]
     some = model.bind_tools([get_weather, add], tool_choice="any").invoke("#both cities?").tool_calls
     assert [(c["name"], c["args"]) for c in some] == [("get_weather", {"city": "Oslo", "days": 1})]
 
@@ -86,7 +86,7 @@ def test_tool_choice(model):
 def test_structured(model, method):
     if isinstance(model, ChatAnthropic) and method == "json_mode":
         return  # which it does not have
-    word = "#fields" if method == "function_calling" else "#person"  # what follows a call that is begun for the model
+    word = "#asPerson" if method == "function_calling" else "#person"
     assert model.with_structured_output(Person, method=method).invoke(f"Who, as JSON? {word}") == Person(**PERSON)
 
 

@@ -54,7 +54,7 @@ def test_tools_in_a_loop(ask, stream):
 
 
 def test_structured(ask):
-    word = "#fields" if ask.route.startswith("anthropic") else "#person"  # there it makes a function of the schema, and has to have it called
+    word = "#asjson_tool_call" if ask.route.startswith("anthropic") else "#person"  # there it makes a function of the schema, and has to have it called
     answer = ask("Who? " + word, response_format=Person)
     assert Person.model_validate_json(answer.choices[0].message.content) == Person(**PERSON)
 

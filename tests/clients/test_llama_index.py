@@ -48,4 +48,4 @@ def test_predict_and_call(model):
 
 
 def test_structured(model):
-    assert model.as_structured_llm(Person).complete("Who? #fields").raw == Person(**PERSON)
+    assert model.as_structured_llm(Person).complete("Who? #asPerson").raw == Person(**PERSON)

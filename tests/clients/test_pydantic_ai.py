@@ -65,7 +65,7 @@ def test_tools_in_a_loop_streamed(model):
 
 @pytest.mark.parametrize("form", [NativeOutput, PromptedOutput, ToolOutput])
 def test_a_typed_answer(model, form):
-    word = "#fields" if form is ToolOutput else "#person"  # what follows a call that is begun for the model
+    word = "#asfinal_result" if form is ToolOutput else "#person"
     assert Agent(model, output_type=form(Person)).run_sync(f"Who? {word}").output == Person(**PERSON)
 
 
