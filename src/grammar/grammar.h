@@ -45,6 +45,8 @@ sl_status sl_grammar_of_gbnf(const sl_vocab *v, sl_span text, sl_grammar **out,
                              sl_err *err) SL_MUST_CHECK;
 /* An answer of several parts, as JSON: a part is an object with one field.
  *   {"json": SCHEMA}  {"regex": TEXT}  {"choice": [TEXT]}  {"gbnf": TEXT}   as above
+ *   {"listed": SCHEMA}    as json; objects that list properties have no others, where the schema is
+ *                         silent about them: what is allowed is part of what the schema allows
  *   {"text": LITERAL}     exactly that
  *   {"until": LITERAL}    any tokens up to the first of these, and it
  *   {"without": LITERAL}  any tokens without it      {"rest": true}   any tokens

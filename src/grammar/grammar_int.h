@@ -96,7 +96,8 @@ void sl_grammar_spoil(sl_grammar *g, sl_status st, const char *what, uint64_t li
 sl_status sl_grammar_status(const sl_grammar *g, sl_err *err) SL_MUST_CHECK;
 /* Descriptions as rules of a grammar that has others, too (schema.c, gbnf.c); a list of texts as an
  * expression (grammar.c). */
-sl_status sl_schema_add(sl_grammar *g, sl_json schema, uint32_t *rule, sl_err *err) SL_MUST_CHECK;
+sl_status sl_schema_add(sl_grammar *g, sl_json schema, bool listed, uint32_t *rule,
+                        sl_err *err) SL_MUST_CHECK;
 sl_status sl_gbnf_add(sl_grammar *g, sl_span text, uint32_t *net, sl_err *err) SL_MUST_CHECK;
 sl_status sl_choices_rx(sl_rx_store *s, const sl_span *choices, size_t n, sl_rx *out,
                         sl_err *err) SL_MUST_CHECK;

@@ -14,11 +14,12 @@ static bool says(const sl_schema_set *parts, const char *const *keys, size_t n) 
 }
 
 static sl_status way_net(sl_schema *s, const sl_schema_way *w, uint32_t from, uint32_t to) {
-    static const char *const of_arrays[] = {"items", "prefixItems", "additionalItems", "minItems",
-                                            "maxItems", "contains", "uniqueItems"};
+    static const char *const of_arrays[] = {"items",      "prefixItems", "additionalItems",
+                                            "minItems",   "maxItems",    "contains",
+                                            "uniqueItems"};
     static const char *const of_objects[] = {
         "properties",    "required",      "patternProperties", "additionalProperties",
-        "propertyNames", "minProperties", "maxProperties", SL_WORD_SOME};
+        "propertyNames", "minProperties", "maxProperties",     SL_WORD_SOME};
     sl_rules *n = &s->g->rules;
     sl_rx_store *rx = s->g->rx;
     bool listed = false;
@@ -80,8 +81,8 @@ static sl_status make_next(sl_schema *s) {
     return st;
 }
 
-sl_status sl_schema_add(sl_grammar *g, sl_json schema, uint32_t *rule, sl_err *err) {
-    sl_schema s = {.g = g, .root = schema, .err = err};
+sl_status sl_schema_add(sl_grammar *g, sl_json schema, bool listed, uint32_t *rule, sl_err *err) {
+    sl_schema s = {.g = g, .root = schema, .listed = listed, .err = err};
     sl_schema_set set = {0};
     sl_status st = sl_schema_keywords(&s, schema);
     if (st == SL_OK) st = sl_schema_set_add(&s, &set, schema);
@@ -110,7 +111,7 @@ sl_status sl_grammar_of_schema(const sl_vocab *v, sl_json schema, sl_json_space 
     sl_status st = sl_grammar_create(v, &g, err);
     if (st != SL_OK) return st;
     g->space = space;
-    st = sl_schema_add(g, schema, &g->root, err);
+    st = sl_schema_add(g, schema, false, &g->root, err);
     if (st == SL_OK) {
         st = sl_grammar_ready(g, &rule, err);
         if (st == SL_ERR_ARG)

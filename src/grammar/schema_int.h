@@ -92,6 +92,8 @@ typedef struct sl_schema {
     size_t cap_known;
     uint32_t *slots;
     size_t n_slots;
+    bool listed; /* objects have none but the properties that are listed, where nothing says others
+                  */
     unsigned depth, nested, n_apart; /* of questions whether schemas are apart */
     sl_json_keep *keep;              /* of what is made */
     uint32_t n_made;

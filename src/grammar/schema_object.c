@@ -310,6 +310,33 @@ sl_status sl_schema_counts(sl_schema *s, const sl_schema_set *parts, const char 
     return st;
 }
 
+/* Whether all properties are listed that an object may have: some schema lists them, none says
+ * anything of others, none has to be there that is not listed, and there are enough. Said of what
+ * is written alone, never of whether schemas can hold: so what is written is what they allow. */
+static bool is_list(const object *o) {
+    static const char *const others[] = {"additionalProperties", "patternProperties"};
+    uint32_t listed = 0;
+    bool any = false;
+    if (!o->s->listed || o->n_some) return false;
+    for (uint32_t i = 0; i < o->parts->n; i++) {
+        const sl_json part = o->parts->v[i];
+        for (size_t k = 0; k < SL_LEN(others); k++)
+            if (sl_json_get(part, others[k]).value) return false;
+        /* what was made of `not` lists nothing */
+        any |= sl_json_get(part, "properties").value && !sl_json_get(part, SL_WORD_TYPES).value;
+    }
+    for (uint32_t i = 0; i < o->n && any; i++) {
+        bool there = false;
+        for (uint32_t k = 0; k < o->parts->n; k++)
+            there |= sl_json_get(sl_json_get(o->parts->v[k], "properties"),
+                                 (const char *)o->v[i].name.data)
+                         .value != NULL;
+        if (o->v[i].required && !there) return false;
+        listed += there && !o->v[i].closed;
+    }
+    return any && listed >= o->min;
+}
+
 sl_status sl_schema_object(sl_schema *s, const sl_schema_set *parts, uint32_t from, uint32_t to) {
     object o = {.s = s, .parts = parts, .colon = sl_json_mark(s->g, ":", true, true)};
     sl_status st = sl_schema_counts(s, parts, "minProperties", "maxProperties", &o.min, &o.max);
@@ -317,7 +344,7 @@ sl_status sl_schema_object(sl_schema *s, const sl_schema_set *parts, uint32_t fr
     if (st == SL_OK) st = collect_names(&o);
     if (st == SL_OK) st = sl_schema_somes(s, parts, o.some, &o.n_some);
     if (st == SL_OK) st = make_properties(&o);
-    if (st == SL_OK) st = make_regions(&o);
+    if (st == SL_OK && !is_list(&o)) st = make_regions(&o);
     /* a key that no schema names may be written twice, so that there are fewer than were counted */
     if (st == SL_OK && o.min > 1 && o.n_regions)
         st = sl_json_fail(

@@ -151,8 +151,8 @@ static sl_status add(shape *s, sl_json v, uint32_t from, uint32_t to) {
     sl_status st = expression(s, key, of, &is, &e);
     if (st == SL_OK && is) sl_rules_edge(r, from, SL_EDGE_TEXT, e, to);
     if (st != SL_OK || is) return st;
-    if (!strcmp(key, "json"))
-        st = sl_schema_add(s->g, of, &rule, s->err);
+    if (!strcmp(key, "json") || !strcmp(key, "listed"))
+        st = sl_schema_add(s->g, of, key[0] == 'l', &rule, s->err);
     else if (!strcmp(key, "gbnf") && sl_json_as_span(of, &text))
         st = sl_gbnf_add(s->g, text, &rule, s->err);
     else

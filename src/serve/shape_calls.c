@@ -81,7 +81,7 @@ static bool may_be_text(sl_json root, sl_json schema, unsigned depth) {
 /* The value of a field, a part with a comma behind it; false: what is asked of it is not enforced
  * in a text without quotes. */
 static bool put_value(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *form, sl_json root,
-                      sl_json schema, sl_shape_how *how) {
+                      sl_json schema) {
     sl_json meant = resolve(root, schema);
     sl_json values = sl_json_get(meant, "enum");
     if (is_plain_text(schema)) {
@@ -91,9 +91,7 @@ static bool put_value(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *f
         sl_shape_json(b, values);
         sl_shape_put(b, "}");
     } else if (sl_json_kind_of(schema) == SL_JSON_OBJECT && !may_be_text(root, schema, 0)) {
-        sl_shape_put(b, "{\"json\":");
-        sl_shape_schema(b, root, schema, how);
-        sl_shape_put(b, "}");
+        sl_shape_schema(b, root, schema);
     } else {
         return false;
     }
@@ -110,7 +108,7 @@ static bool is_required(sl_json parameters, const char *key) {
 
 /* A strict function's arguments in the order of its schema, parts with commas behind them. */
 static sl_status put_fields(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *form,
-                            sl_json function, sl_shape_how *how, sl_api_error *e) {
+                            sl_json function, sl_api_error *e) {
     static const char *const known[] = {"type",  "properties",  "required",
                                         "$defs", "definitions", "additionalProperties",
                                         "title", "description", "$schema"};
@@ -135,7 +133,7 @@ static sl_status put_fields(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_f
         sl_jbuf_cstring(b, key);
         sl_shape_put(b, "},");
         sl_shape_text(b, tok, form->value);
-        if (!put_value(b, tok, form, parameters, schema, how))
+        if (!put_value(b, tok, form, parameters, schema))
             return sl_api_error_bad(
                 e, "tools",
                 "tools: parameter \"%.64s\" of a strict function: what is asked "
@@ -161,12 +159,10 @@ static bool is_held(sl_json function, sl_shape_how *how) {
 static void put_object(sl_jbuf *b, sl_json function, sl_shape_how *how) {
     sl_json parameters = sl_json_get(function, "parameters");
     bool any = !is_held(function, how) || sl_json_kind_of(parameters) != SL_JSON_OBJECT;
-    sl_shape_put(b, "{\"json\":");
     if (any)
-        sl_shape_put(b, "{\"type\":\"object\"}");
+        sl_shape_put(b, "{\"json\":{\"type\":\"object\"}}");
     else
-        sl_shape_schema(b, parameters, parameters, how);
-    sl_shape_put(b, "}");
+        sl_shape_schema(b, parameters, parameters);
 }
 
 /* Arguments and what is behind them, the last parts of a list. */
@@ -184,7 +180,7 @@ static sl_status put_arguments(sl_jbuf *b, const sl_tokenizer *tok, const sl_cal
         sl_shape_marked(b, tok, "until", form->behind);
         return SL_OK;
     }
-    sl_status st = put_fields(b, tok, form, function, how, e);
+    sl_status st = put_fields(b, tok, form, function, e);
     sl_shape_marked(b, tok, "text", form->behind);
     return st;
 }

@@ -62,24 +62,22 @@ static void put_thought(sl_jbuf *b, const sl_call *call) {
 
 /* ---- the whole ---- */
 
-static void put_described(sl_jbuf *b, const sl_api_params *p, sl_shape_how *how) {
-    static const char *const part[] = {[SL_API_JSON] = "json",
-                                       [SL_API_SCHEMA] = "json",
-                                       [SL_API_REGEX] = "regex",
-                                       [SL_API_GBNF] = "gbnf",
-                                       [SL_API_CHOICE] = "choice"};
-    sl_jbuf_fmt(b, "{\"%s\":", part[p->shape]);
-    if (p->shape == SL_API_JSON)
-        sl_shape_put(b, "{\"type\":\"object\"}");
-    else if (p->shape == SL_API_SCHEMA)
-        sl_shape_schema(b, p->shape_of, p->shape_of, how);
-    else
+static void put_described(sl_jbuf *b, const sl_api_params *p) {
+    static const char *const part[] = {
+        [SL_API_REGEX] = "regex", [SL_API_GBNF] = "gbnf", [SL_API_CHOICE] = "choice"};
+    if (p->shape == SL_API_JSON) {
+        sl_shape_put(b, "{\"json\":{\"type\":\"object\"}}");
+    } else if (p->shape == SL_API_SCHEMA) {
+        sl_shape_schema(b, p->shape_of, p->shape_of);
+    } else {
+        sl_jbuf_fmt(b, "{\"%s\":", part[p->shape]);
         sl_shape_json(b, p->shape_of);
-    sl_shape_put(b, "}");
+        sl_shape_put(b, "}");
+    }
 }
 
 /* Of gpt-oss: in its final channel, after what it says in others; or calls instead. */
-static void put_final(sl_jbuf *b, const sl_call *call, sl_shape_how *how) {
+static void put_final(sl_jbuf *b, const sl_call *call) {
     const sl_tokenizer *tok = call->server->o.tokenizer;
     bool calls = call->params.tools.value != NULL;
     sl_shape_put(b, calls ? "{\"or\":[{\"seq\":[" : "{\"seq\":[");
@@ -87,7 +85,7 @@ static void put_final(sl_jbuf *b, const sl_call *call, sl_shape_how *how) {
     sl_shape_put(b, ",");
     sl_shape_marked(b, tok, "until", "<|message|>");
     sl_shape_put(b, ",");
-    put_described(b, &call->params, how);
+    put_described(b, &call->params);
     sl_shape_put(b, "]}");
     if (!calls) return;
     sl_shape_put(b, ",");
@@ -204,18 +202,18 @@ static sl_status put_answer(sl_jbuf *b, const sl_call *call, sl_shape_how *how, 
     const sl_tokenizer *tok = call->server->o.tokenizer;
     sl_call_form form = {0};
     if (p->kind == SL_API_CHAT && call->server->style.tools == SL_TOOLS_HARMONY) {
-        put_final(b, call, how);
+        put_final(b, call);
         return SL_OK;
     }
     bool opened;
     if (!p->tools.value && !sl_call_thinks(call, &opened)) {
-        put_described(b, p, how);
+        put_described(b, p);
         return SL_OK;
     }
     sl_shape_put(b, "{\"seq\":[");
     put_thought(b, call);
     if (!p->tools.value) {
-        put_described(b, p, how);
+        put_described(b, p);
         sl_shape_put(b, "]}");
         return SL_OK;
     }
@@ -225,7 +223,7 @@ static sl_status put_answer(sl_jbuf *b, const sl_call *call, sl_shape_how *how, 
                                 "shape cannot be told from a call",
                                 p->shape_field, sl_tool_format_name(call->server->style.tools));
     sl_shape_put(b, "{\"or\":[");
-    put_described(b, p, how);
+    put_described(b, p);
     sl_shape_put(b, ",{\"seq\":[" SPACE ",");
     sl_shape_text(b, tok, form.opening);
     sl_status st = put_behind_opening(b, call, &form, how, e);
@@ -293,15 +291,12 @@ static sl_status try_shape(sl_call *call, const char *field, sl_shape_how *how, 
     return st == SL_OK ? check(call, field, e) : st;
 }
 
-/* As much as can be enforced, and at least what was asked for. What has oneOf is closed only where
- * it can be enforced as it is: else objects that are both could pass for one. */
+/* Arguments of calls that have to be made are those of their functions where that can be enforced,
+ * and where it was asked for. */
 static sl_status choose_shape(sl_call *call, const char *field, bool held, sl_api_error *e) {
-    sl_shape_how closed = {.closed = true, .held = held}, open = {.held = held}, least = {0};
-    sl_status st = try_shape(call, field, &closed, e), whole = st;
-    if (closed.changed && (st != SL_OK || closed.either)) st = try_shape(call, field, &open, e);
-    if (closed.changed && st == SL_OK && whole == SL_OK && closed.either)
-        st = try_shape(call, field, &closed, e);
-    return st != SL_OK && open.changed ? try_shape(call, field, &least, e) : st;
+    sl_shape_how how = {.held = held}, least = {0};
+    const sl_status st = try_shape(call, field, &how, e);
+    return st != SL_OK && how.changed ? try_shape(call, field, &least, e) : st;
 }
 
 sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) {

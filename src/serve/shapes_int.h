@@ -14,18 +14,15 @@ void sl_shape_marked(sl_jbuf *b, const sl_tokenizer *tok, const char *part, cons
  * in it stands for a number. */
 void sl_shape_text(sl_jbuf *b, const sl_tokenizer *tok, const char *text);
 
-/* How much of what a request leaves open a shape decides. */
+/* How far calls that have to be made are held to the parameters of their functions. */
 typedef struct sl_shape_how {
-    bool closed;  /* objects that list properties have no others, where the schema is silent */
-    bool held;    /* a call that has to be made has the arguments of its function, strict or not */
-    bool changed; /* out: one of these made a difference */
-    bool either; /* out: a schema has oneOf, whose members are told apart by what they leave open */
-    sl_json root; /* the last schema that was looked at, for its parts */
-    bool plain;   /* it can be closed */
+    bool held;    /* whether the functions are strict or not */
+    bool changed; /* out: that made a difference */
 } sl_shape_how;
 
-/* A schema, with what it refers to in `root` (the same one, or what it is a part of). */
-void sl_shape_schema(sl_jbuf *b, sl_json root, sl_json schema, sl_shape_how *how);
+/* JSON of a schema, which is `root` or a part of it: a part of a shape. Objects that list
+ * properties have no others where it is silent about them. */
+void sl_shape_schema(sl_jbuf *b, sl_json root, sl_json schema);
 
 sl_json sl_tool_function(sl_json tools, size_t i);
 bool sl_tool_is_strict(sl_json function);

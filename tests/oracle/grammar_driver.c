@@ -63,6 +63,11 @@ static sl_status compile(job *j, sl_err *err) {
     if ((v = sl_json_get(j->json, "schema")).value)
         return sl_grammar_of_schema(j->vocab, v, space, &j->g, err);
     if (sl_json_get(j->json, "json").value) return sl_grammar_of_json(j->vocab, space, &j->g, err);
+    if ((v = sl_json_get(j->json, "shape")).value) {
+        sl_span text = {0};
+        (void)sl_json_as_span(v, &text);
+        return sl_grammar_of_shape(j->vocab, text, &j->g, err);
+    }
     if ((v = sl_json_get(j->json, "regex")).value)
         return sl_grammar_of_regex(j->vocab, bytes_of(v), &j->g, err);
     if ((v = sl_json_get(j->json, "gbnf")).value)

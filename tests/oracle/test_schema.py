@@ -318,6 +318,7 @@ def test_drawn_schemas_as_the_package_has_them(driver, capsys):
         try:
             got = accepted(driver, schema, values)
             walked = driver.ask(schema=schema, walks=[1, 2, 3], most=60)["walks"]
+            walked += driver.ask(shape=json.dumps({"listed": schema}), walks=[1, 2], most=60)["walks"]
         except grammar_drive.Refused as e:
             assert "no" in str(e) or "limit" in str(e) or "is enforced once" in str(e), (seed, str(e))
             if "no value satisfies" in str(e):
@@ -336,6 +337,32 @@ def test_drawn_schemas_as_the_package_has_them(driver, capsys):
     with capsys.disabled():
         print(f"\ndrawn: {count['schemas']} schemas, {count['valid']} of {12 * count['schemas']} values valid, {count['refused']} refused")
     assert count["schemas"] > 2 * count["refused"]
+
+
+LISTS = {"properties": {"a": {"type": "integer"}}}
+OTHER = {"a": 1, "z": 2}
+
+
+@pytest.mark.parametrize(("schema", "open_"), [
+    (LISTS, False), ({**LISTS, "required": ["a"], "maxProperties": 3}, False), ({"properties": {}}, False), ({"type": "object"}, True), ({}, True),
+    ({**LISTS, "additionalProperties": True}, True), ({**LISTS, "additionalProperties": {"type": "integer"}}, True), ({**LISTS, "patternProperties": {"^x": True}}, True),
+    ({"properties": {"a": {}, "z": {}}, "minProperties": 2}, True), ({**LISTS, "minProperties": 1}, False), ({**LISTS, "required": ["z"]}, True),
+    ({"allOf": [LISTS, {"properties": {"z": True}}]}, True), ({**LISTS, "$ref": "#/$defs/n", "$defs": {"n": {"properties": {"b": True}}}}, False),
+    ({**LISTS, "anyOf": [{"properties": {"z": True}}, {"required": ["b"]}]}, True), ({"not": {"required": ["b"]}}, True), ({"const": OTHER, "properties": {"a": True}}, True),
+    # told apart by what they leave open: both hold of `OTHER` as they are written
+    ({"oneOf": [LISTS, {"properties": {"z": {"type": "integer"}}}]}, False), ({"oneOf": [{**LISTS, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}]}, False),
+    ({"if": LISTS, "then": {"required": ["z"]}}, True), ({"if": {**LISTS, "required": ["z"]}, "else": False}, True),
+])
+def test_objects_that_list_their_properties(driver, schema, open_):
+    """As requests have them: no others where the schema is silent, and nothing that the schema as it is written does not allow."""
+    for value in (OTHER, {"a": 1}, {"z": 2}, {}, {"b": 1}, {"a": "x"}):
+        text = json.dumps(value).encode().hex()
+        listed = driver.ask(shape=json.dumps({"listed": schema}), accept=[text])["accept"] == [1]
+        assert not listed or jsonschema.Draft202012Validator(schema).is_valid(value), value
+        if value == OTHER:
+            assert listed == open_
+    inside = json.dumps([OTHER]).encode().hex()
+    assert (driver.ask(shape=json.dumps({"listed": {"type": "array", "items": schema, "$defs": schema.get("$defs", {})}}), accept=[inside])["accept"] == [1]) == open_
 
 
 def deep(n):
