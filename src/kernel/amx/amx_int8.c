@@ -12,8 +12,6 @@
  * nothing is interleaved. */
 #include "kernel/amx/amx.h"
 
-#define LEAST 12u /* rows: half-empty tiles of fewer take longer than the form of AVX-512 */
-
 /* ---- tile registers ---- */
 
 /* Names: macros, as their text becomes part of the instruction. */
@@ -398,10 +396,6 @@ SL_TILE_FORM(tile_q6_k, tile_of, SL_Q6_K)
 
 void sl_amx_int8_tile(const sl_act_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;
-    if (t->n_rows < LEAST) {
-        sl_avx512_int8_tile(t);
-        return;
-    }
     if (t->dtype == SL_Q8_0) tile_q8_0(t);
     if (t->dtype == SL_Q4_0) tile_q4_0(t);
     if (t->dtype == SL_Q4_K) tile_q4_k(t);

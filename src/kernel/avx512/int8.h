@@ -28,7 +28,6 @@
 
 #define SL_STRIP  16u /* columns */
 #define SL_STRIPS 2u  /* side by side in a register tile */
-#define SL_FEW    3u  /* rows of blocks of 256 whose weights are not turned for good */
 
 /* The weight rows of a strip. */
 typedef struct sl_rows16 {
