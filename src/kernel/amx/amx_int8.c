@@ -300,8 +300,8 @@ SL_INLINE __m512 add_column(const amx_strip *w, const amx_rows *x, amx_sums sum,
 
 /* What is asked for while a strip's piece is worked on, a sixteenth with each column. The near:
  * rows of the strip that comes after, which are in the second cache. The far, from memory: as many
- * bytes of the tile that comes after, in the order in which they lie, some while weights are
- * unpacked, the others while sums are added up. */
+ * bytes of the tile that comes after, if one does, in the order in which they lie, some while
+ * weights are unpacked, the others while sums are added up. */
 typedef struct hints {
     const uint8_t *near, *far;
     size_t stride; /* of near */
@@ -326,7 +326,7 @@ SL_INLINE void add_columns(const amx_strip *w, const amx_rows *x, amx_sums *sum,
             _mm512_store_ps(acc[g][c], add_column(w, x, sum[g], g, c, dx, dtype, a));
             if (g > 0) continue;
             sl_ask(ask->near + c * ask->stride, bytes);
-            sl_ask_far(ask->far + c * bytes + FAR_FIRST, bytes - FAR_FIRST);
+            if (ask->far) sl_ask_far(ask->far + c * bytes + FAR_FIRST, bytes - FAR_FIRST);
         }
     }
 }
@@ -340,7 +340,7 @@ SL_INLINE void take_strip(const sl_act_tile *t, uint32_t c0, uint32_t p, const u
     const uint32_t n = SL_MIN(AMX_PIECE, t->k - p * AMX_PIECE) / 32;
     if (sl_act_kind_of(dtype) == SL_ACT_256) take_heads(&s, dtype, w);
     for (uint32_t c = 0; c < SL_STRIP; c++) {
-        sl_ask_far(far + c * sl_dtype_row_bytes(dtype, AMX_PIECE), FAR_FIRST);
+        if (far) sl_ask_far(far + c * sl_dtype_row_bytes(dtype, AMX_PIECE), FAR_FIRST);
         if (dtype == SL_Q6_K)
             unpack_6(s.row[c], w->low[c], w->high[c]);
         else if (dtype == SL_Q4_K || dtype == SL_Q5_K)
@@ -366,7 +366,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     amx_rows x;
     const bool of_256 = sl_act_kind_of(dtype) == SL_ACT_256;
     const uint32_t groups = (t->n_rows + AMX_GROUP - 1) / AMX_GROUP;
-    const uint8_t *far = sl_tile_rows_after(t, 0, t->n_cols);
+    const uint8_t *far = t->next; /* NULL where the same weights come again, too */
     amx_configure(of_256 ? 64 : 32);
     memset(acc, 0, (t->n_cols + SL_STRIP - 1) / SL_STRIP * sizeof acc[0]);
     for (uint32_t p = 0; p * AMX_PIECE < t->k; p++) {
@@ -381,7 +381,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
             else
                 products_32(&w, &x, sum);
             add_columns(&w, &x, sum, groups, &ask, dtype, acc[c0 / SL_STRIP]);
-            far += SL_STRIP * sl_dtype_row_bytes(dtype, AMX_PIECE);
+            if (far) far += SL_STRIP * sl_dtype_row_bytes(dtype, AMX_PIECE);
         }
     }
     _tile_release();
