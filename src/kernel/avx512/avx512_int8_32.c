@@ -125,7 +125,7 @@ SL_INLINE __m512i dot_32(__m512i sum, const __m512i *v, const uint8_t *x) {
             "vpdpbusd 20(%1)%{1to16%}, %7, %0\n\t"
             "vpdpbusd 24(%1)%{1to16%}, %8, %0\n\t"
             "vpdpbusd 28(%1)%{1to16%}, %9, %0"
-            : "+v"(sum)
+            : "+&v"(sum)
             : "r"(x), "v"(v[0]), "v"(v[1]), "v"(v[2]), "v"(v[3]), "v"(v[4]), "v"(v[5]), "v"(v[6]),
               "v"(v[7]), "m"(*(const uint8_t(*)[32])x));
     return sum;
