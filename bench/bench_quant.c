@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
         else
             return usage();
     }
-    const uint32_t all_rows[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 256};
+    const uint32_t all_rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256};
     if (b.n == 0 || b.k == 0 || b.k % 256 != 0) return usage();
     b.ex.k = sl_kernels_select(isa);
     b.weights = sl_alloc(WEIGHT_BYTES, 1);

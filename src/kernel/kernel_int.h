@@ -124,12 +124,23 @@ static inline uint32_t sl_attn_seen(const sl_attn_page *p, uint32_t *first) {
 void sl_attn_page_widened(const sl_kernels *k, const sl_attn_page *p);
 
 /* What a kernel's speed depends on besides its table has a slot each: the type of the weights, the
- * kind of rounded rows, and whether rows are few or many. */
-typedef enum sl_amount { SL_FEW, SL_MANY, SL_AMOUNTS } sl_amount;
+ * kind of rounded rows, and whether rows are few or many. Between them products of integers have
+ * some: there tables differ most in how many rows they want. */
+typedef enum sl_amount {
+    SL_FEW,
+    SL_MANY,
+    SL_AMOUNTS,
+    SL_SOME = SL_AMOUNTS,
+    SL_AMOUNTS_INT8
+} sl_amount;
 #define SL_DTYPES (SL_DTYPE_COUNT + 1) /* with F8_E4M3 */
 
 static inline sl_amount sl_amount_of(uint32_t rows) {
     return rows < SL_TILE_MANY ? SL_FEW : SL_MANY;
+}
+
+static inline sl_amount sl_amount_of_int8(uint32_t rows) {
+    return rows < 5 ? SL_FEW : rows < 12 ? SL_SOME : SL_MANY;
 }
 
 struct sl_kernels {
@@ -141,7 +152,7 @@ struct sl_kernels {
     /* Slots: pointers alone from here on. NULL: the table has no form of its own, the next one's is
      * taken. */
     void (*gemm_tile[SL_DTYPES][SL_AMOUNTS])(const sl_gemm_tile *t);
-    void (*int8_tile[SL_DTYPES][SL_AMOUNTS])(const sl_act_tile *t);
+    void (*int8_tile[SL_DTYPES][SL_AMOUNTS_INT8])(const sl_act_tile *t);
     void (*bf16_tile[SL_AMOUNTS])(const sl_act_tile *t);
     void (*parts_tile[SL_AMOUNTS])(const sl_act_tile *t);
     void (*attn_page[SL_AMOUNTS])(const sl_attn_page *a);
@@ -188,6 +199,13 @@ struct sl_kernels {
             f, f                                                                                   \
         }                                                                                          \
     }
+#define SL_EVERY_INT8(f)                                                                           \
+    {                                                                                              \
+        {f, f, f}, {f, f, f}, {f, f, f}, {f, f, f}, {f, f, f}, {f, f, f}, {f, f, f}, {f, f, f},    \
+            {f, f, f}, {                                                                           \
+            f, f, f                                                                                \
+        }                                                                                          \
+    }
 _Static_assert(SL_DTYPES == 10, "so many are written out here");
 
 /* Calls through the slot that fits the arguments. */
@@ -196,7 +214,7 @@ static inline void sl_call_gemm_tile(const sl_kernels *k, const sl_gemm_tile *t)
 }
 
 static inline void sl_call_int8_tile(const sl_kernels *k, const sl_act_tile *t) {
-    k->int8_tile[t->dtype][sl_amount_of(t->n_rows)](t);
+    k->int8_tile[t->dtype][sl_amount_of_int8(t->n_rows)](t);
 }
 
 static inline void sl_call_bf16_tile(const sl_kernels *k, const sl_act_tile *t) {

@@ -9,7 +9,7 @@
 
 #define K          1024u /* length of products */
 #define COLS       32u
-#define ROWS       16u /* of slots for many; a single one of those for few */
+#define ROWS       16u /* of slots for many; a single one of those for few, but of integers */
 #define DIM        128u
 #define N          4096u /* of vectors */
 #define TURNS      7u /* calls of each table in turn, of which the shortest counts; short ones ... */
@@ -78,10 +78,12 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
                                          .mat = &mat});
 }
 
-/* Many rows and columns as the loops cut them: a form may unpack weights for all the rows, and rows
- * for all the columns. */
+/* Some and many rows and their columns as the loops cut them: a form may unpack weights for all the
+ * rows, and rows for all the columns. */
 static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
-    const uint32_t rows = s->amount == SL_FEW ? 1 : SL_TILE_ROWS;
+    static const uint32_t rows_of_amount[] = {
+        [SL_FEW] = 2, [SL_SOME] = 8, [SL_MANY] = SL_TILE_ROWS};
+    const uint32_t rows = rows_of_amount[s->amount];
     const uint32_t cols = s->amount == SL_FEW ? COLS : SL_TILE_COLS;
     const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < rows; r++) x[r] = l->act[r % ROWS];

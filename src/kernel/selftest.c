@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-/* Two groups of rows for tiles, of which the second is not full. */
-enum { ROWS = 19, FEW = 3, COLS = 13, K = 512, WIDE = K + 8 };
+/* Two groups of rows for tiles, of which the second is not full, and two strips of columns. */
+enum { ROWS = 19, SOME = 9, FEW = 3, COLS = 18, K = 512, WIDE = K + 8 };
 
 typedef struct results {
     float tile[SL_DTYPES][SL_AMOUNTS][ROWS * COLS];
@@ -18,7 +18,7 @@ typedef struct results {
     float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
     float wide_e4m3[K];
     uint16_t half[K + 3];
-    float int8[SL_DTYPE_COUNT][SL_AMOUNTS][ROWS * COLS];
+    float int8[SL_DTYPE_COUNT][SL_AMOUNTS_INT8][ROWS * COLS];
     float bf16[SL_AMOUNTS][ROWS * COLS], parts[SL_AMOUNTS][ROWS * COLS];
     _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K], norm[SL_ACT_KINDS][2 * K];
 } results;
@@ -80,6 +80,7 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
 
 /* Integer products of every type that has them. */
 static void run_int8(const sl_kernels *k, inputs *in, results *out) {
+    static const uint32_t rows[] = {[SL_FEW] = FEW, [SL_SOME] = SOME, [SL_MANY] = ROWS};
     for (int kind = 0; kind < SL_ACT_KINDS; kind++) {
         for (int r = 0; r < ROWS; r++)
             sl_call_quantise(k, in->x[r], K, (sl_act_kind)kind, out->act[kind][r]);
@@ -92,13 +93,13 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
         if (!sl_act_is_int8(kind)) continue;
         for (int r = 0; r < ROWS; r++) x[r] = out->act[kind][r];
         draw_weights(in, (sl_dtype)t);
-        for (int a = 0; a < SL_AMOUNTS; a++)
+        for (int a = 0; a < SL_AMOUNTS_INT8; a++)
             sl_call_int8_tile(k, &(sl_act_tile){.w = in->w,
                                                 .w_stride = sl_dtype_row_bytes((sl_dtype)t, K),
                                                 .dtype = (sl_dtype)t,
                                                 .k = K,
                                                 .n_cols = COLS,
-                                                .n_rows = a == SL_FEW ? FEW : ROWS,
+                                                .n_rows = rows[a],
                                                 .y_stride = COLS,
                                                 .x = x,
                                                 .y = out->int8[t][a]});

@@ -39,8 +39,8 @@ static void lower(char *s) {
 }
 
 bool sl_slot_at(size_t i, sl_slot *out) {
-    static const char *const amounts[] = {".few", ".many"}, *const kinds[] = {".32", ".256",
-                                                                              ".bf16"};
+    static const char *const amounts[] = {".few", ".many", ".some"}, *const kinds[] = {
+                                                                         ".32", ".256", ".bf16"};
     size_t at = SL_FIRST_SLOT + i * sizeof(sl_slot_fn), k = 0;
     SL_ASSERT(i < SL_SLOTS);
     while (at < kernels[k].offset || at >= kernels[k].offset + kernels[k].n * sizeof(sl_slot_fn))
@@ -48,12 +48,14 @@ bool sl_slot_at(size_t i, sl_slot *out) {
     size_t which = (at - kernels[k].offset) / sizeof(sl_slot_fn);
     *out = (sl_slot){.kernel = (sl_kernel_id)k, .per = kernels[k].per, .kind = SL_ACT_NONE};
     const char *type = "", *amount = "", *dot = "";
-    if (out->per == SL_PER_PRODUCT || out->per == SL_PER_AMOUNT) {
-        out->amount = (sl_amount)(which % SL_AMOUNTS);
+    const bool product = out->per == SL_PER_PRODUCT || out->per == SL_PER_INT8;
+    if (product || out->per == SL_PER_AMOUNT) {
+        const uint32_t n = out->per == SL_PER_INT8 ? SL_AMOUNTS_INT8 : SL_AMOUNTS;
+        out->amount = (sl_amount)(which % n);
         amount = amounts[out->amount];
-        which /= SL_AMOUNTS;
+        which /= n;
     }
-    if (out->per == SL_PER_PRODUCT || out->per == SL_PER_TYPE) {
+    if (product || out->per == SL_PER_TYPE) {
         out->dtype = (sl_dtype)which;
         type = sl_dtype_name(out->dtype);
         dot = ".";

@@ -8,7 +8,14 @@
 #define SL_TABLES_MAX 5u /* of one processor architecture */
 
 /* What a kernel has a slot for each of. */
-typedef enum sl_per { SL_PER_ONE, SL_PER_AMOUNT, SL_PER_KIND, SL_PER_TYPE, SL_PER_PRODUCT } sl_per;
+typedef enum sl_per {
+    SL_PER_ONE,
+    SL_PER_AMOUNT,
+    SL_PER_KIND,
+    SL_PER_TYPE,
+    SL_PER_PRODUCT, /* type and amount */
+    SL_PER_INT8,    /* the same, with one amount more */
+} sl_per;
 
 typedef enum sl_kernel_id {
 #define SL_KERNEL(name, per, tol, what) SL_KERNEL_##name,

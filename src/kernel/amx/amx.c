@@ -1,4 +1,4 @@
-/* The table of tile products: of integers, for twelve and more rows of activations, and of BF16 in
+/* The table of tile products: of integers, for five and more rows of activations, and of BF16 in
  * parts; its other slots are those of AVX-512. Here: rows on their way in and sums on their way
  * out.
  */
@@ -82,14 +82,14 @@ void sl_amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0) {
     }
 }
 
-#define MANY(f)                                                                                    \
-    { NULL, f }
+#define NOT_FEW(f)                                                                                 \
+    { [SL_SOME] = f, [SL_MANY] = f }
 const sl_kernels sl_kernels_amx = {.name = "amx",
                                    .supported = sl_cpu_has_amx,
                                    .by_merit = true,
                                    .parts_tile = SL_EVERY_AMOUNT(sl_amx_parts_tile),
-                                   .int8_tile = {[SL_Q8_0] = MANY(sl_amx_int8_tile),
-                                                 [SL_Q4_0] = MANY(sl_amx_int8_tile),
-                                                 [SL_Q4_K] = MANY(sl_amx_int8_tile),
-                                                 [SL_Q5_K] = MANY(sl_amx_int8_tile),
-                                                 [SL_Q6_K] = MANY(sl_amx_int8_tile)}};
+                                   .int8_tile = {[SL_Q8_0] = NOT_FEW(sl_amx_int8_tile),
+                                                 [SL_Q4_0] = NOT_FEW(sl_amx_int8_tile),
+                                                 [SL_Q4_K] = NOT_FEW(sl_amx_int8_tile),
+                                                 [SL_Q5_K] = NOT_FEW(sl_amx_int8_tile),
+                                                 [SL_Q6_K] = NOT_FEW(sl_amx_int8_tile)}};

@@ -12,8 +12,6 @@
  * nothing is interleaved. */
 #include "kernel/amx/amx.h"
 
-#define LEAST 12u /* rows: half-empty tiles of fewer take longer than the form of AVX-512 */
-
 /* ---- tile registers ---- */
 
 /* Names: macros, as their text becomes part of the instruction. */
@@ -300,9 +298,21 @@ SL_INLINE __m512 add_column(const amx_strip *w, const amx_rows *x, amx_sums sum,
     return acc;
 }
 
-/* All columns. Weights of the strip that comes after are asked for meanwhile, a row a column. */
+/* What is asked for while a strip's piece is worked on, a sixteenth with each column. The near:
+ * rows of the strip that comes after, which are in the second cache. The far, from memory: as many
+ * bytes of the tile that comes after, if one does, in the order in which they lie, some while
+ * weights are unpacked, the others while sums are added up. */
+typedef struct hints {
+    const uint8_t *near, *far;
+    size_t stride; /* of near */
+} hints;
+
+#define FAR_FIRST 64u /* bytes of a column that are asked for while it is unpacked */
+
+/* All columns. */
 SL_INLINE void add_columns(const amx_strip *w, const amx_rows *x, amx_sums *sum, uint32_t groups,
-                           const uint8_t *ask, size_t stride, sl_dtype dtype, amx_chains *acc) {
+                           const hints *ask, sl_dtype dtype, amx_chains *acc) {
+    const size_t bytes = sl_dtype_row_bytes(dtype, AMX_PIECE);
     const uint32_t scales = sl_act_kind_of(dtype) == SL_ACT_256 ? 1 : AMX_PARTS;
     for (uint32_t g = 0; g < groups; g++) {
         __m512 dx[AMX_PARTS];
@@ -314,7 +324,9 @@ SL_INLINE void add_columns(const amx_strip *w, const amx_rows *x, amx_sums *sum,
         for (uint32_t c = 0; c < SL_STRIP; c++) {
             const __m512 a = _mm512_load_ps(acc[g][c]);
             _mm512_store_ps(acc[g][c], add_column(w, x, sum[g], g, c, dx, dtype, a));
-            if (g == 0) sl_ask(ask + c * stride, sl_dtype_row_bytes(dtype, AMX_PIECE));
+            if (g > 0) continue;
+            sl_ask(ask->near + c * ask->stride, bytes);
+            if (ask->far) sl_ask_far(ask->far + c * bytes + FAR_FIRST, bytes - FAR_FIRST);
         }
     }
 }
@@ -322,12 +334,13 @@ SL_INLINE void add_columns(const amx_strip *w, const amx_rows *x, amx_sums *sum,
 /* ---- tiles ---- */
 
 /* Piece p of columns c0 .. c0 + 15. */
-SL_INLINE void take_strip(const sl_act_tile *t, uint32_t c0, uint32_t p, sl_dtype dtype,
-                          amx_strip *w) {
+SL_INLINE void take_strip(const sl_act_tile *t, uint32_t c0, uint32_t p, const uint8_t *far,
+                          sl_dtype dtype, amx_strip *w) {
     const sl_rows16 s = sl_rows_at(t, c0, p * AMX_PIECE);
     const uint32_t n = SL_MIN(AMX_PIECE, t->k - p * AMX_PIECE) / 32;
     if (sl_act_kind_of(dtype) == SL_ACT_256) take_heads(&s, dtype, w);
     for (uint32_t c = 0; c < SL_STRIP; c++) {
+        if (far) sl_ask_far(far + c * sl_dtype_row_bytes(dtype, AMX_PIECE), FAR_FIRST);
         if (dtype == SL_Q6_K)
             unpack_6(s.row[c], w->low[c], w->high[c]);
         else if (dtype == SL_Q4_K || dtype == SL_Q5_K)
@@ -353,20 +366,22 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     amx_rows x;
     const bool of_256 = sl_act_kind_of(dtype) == SL_ACT_256;
     const uint32_t groups = (t->n_rows + AMX_GROUP - 1) / AMX_GROUP;
+    const uint8_t *far = t->next; /* NULL where the same weights come again, too */
     amx_configure(of_256 ? 64 : 32);
     memset(acc, 0, (t->n_cols + SL_STRIP - 1) / SL_STRIP * sizeof acc[0]);
     for (uint32_t p = 0; p * AMX_PIECE < t->k; p++) {
         sl_amx_take_rows(t, p, &x);
         for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
-            take_strip(t, c0, p, dtype, &w);
+            const hints ask = {strip_after(t, c0, p), far, t->w_stride};
+            take_strip(t, c0, p, far, dtype, &w);
             if (of_256)
                 products_256(&w, &x, groups, dtype, sum);
             else if (groups == 1)
                 products_32_one(&w, &x, sum);
             else
                 products_32(&w, &x, sum);
-            add_columns(&w, &x, sum, groups, strip_after(t, c0, p), t->w_stride, dtype,
-                        acc[c0 / SL_STRIP]);
+            add_columns(&w, &x, sum, groups, &ask, dtype, acc[c0 / SL_STRIP]);
+            if (far) far += SL_STRIP * sl_dtype_row_bytes(dtype, AMX_PIECE);
         }
     }
     _tile_release();
@@ -381,10 +396,6 @@ SL_TILE_FORM(tile_q6_k, tile_of, SL_Q6_K)
 
 void sl_amx_int8_tile(const sl_act_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;
-    if (t->n_rows < LEAST) {
-        sl_avx512_int8_tile(t);
-        return;
-    }
     if (t->dtype == SL_Q8_0) tile_q8_0(t);
     if (t->dtype == SL_Q4_0) tile_q4_0(t);
     if (t->dtype == SL_Q4_K) tile_q4_k(t);

@@ -3,6 +3,7 @@
 #include "kernel/avx512/int8_256.h"
 
 #define MAX_R 4u
+#define FEW   3u /* rows whose weights are not turned for good */
 
 SL_INLINE uint32_t parts_of(sl_dtype dtype) {
     return dtype == SL_Q6_K ? 16 : 8;
@@ -34,11 +35,22 @@ SL_INLINE __m512i high_of(__m512i v) {
     return low_of(_mm512_srli_epi16(v, 4));
 }
 
+/* What is asked for while a strip's block is worked on: a share at each of several places. */
+typedef struct hints {
+    const uint8_t *far;
+    size_t share;
+} hints;
+
+SL_INLINE void ask_share(const hints *h, uint32_t i) {
+    sl_ask_far(h->far + i * h->share, h->share);
+}
+
 /* ---- many rows ---- */
 
-SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, strip *out) {
+SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, const hints *ask, strip *out) {
     for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
+        ask_share(ask, j);
         load_64(s, at + 16 + 64 * j, v);
         sl_turn(v);
 #pragma GCC unroll 16
@@ -49,13 +61,14 @@ SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, strip *out) {
     }
 }
 
-SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, strip *out) {
+SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, const hints *ask, strip *out) {
     const __m512i fifth = _mm512_set1_epi8(16);
     __m512i high[16];
     load_32_twice(s, at + 16, high);
     sl_turn(high); /* of which the first 8 count */
     for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
+        ask_share(ask, j);
         load_64(s, at + 48 + 64 * j, v);
         sl_turn(v);
 #pragma GCC unroll 16
@@ -71,13 +84,14 @@ SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, strip *out) {
     }
 }
 
-SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, strip *out) {
+SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, const hints *ask, strip *out) {
     const __m512i top = _mm512_set1_epi8(48);
     __m512i high[16];
     load_64(s, at + 128, high);
     sl_turn(high);
     for (uint32_t h = 0; h < 2; h++) {
         __m512i v[16];
+        ask_share(ask, h);
         load_64(s, at + 64 * h, v);
         sl_turn(v);
 #pragma GCC unroll 8
@@ -93,14 +107,14 @@ SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, strip *out) {
     }
 }
 
-SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, strip *out) {
+SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, const hints *ask, strip *out) {
     sl_load_head(s, at, dtype, &out->h);
     if (dtype == SL_Q4_K)
-        fill_q4_k(s, at, out);
+        fill_q4_k(s, at, ask, out);
     else if (dtype == SL_Q5_K)
-        fill_q5_k(s, at, out);
+        fill_q5_k(s, at, ask, out);
     else
-        fill_q6_k(s, at, out);
+        fill_q6_k(s, at, ask, out);
 }
 
 /* sum min * sums, of all columns. */
@@ -182,12 +196,30 @@ SL_INLINE void store_strips(const sl_act_tile *t, uint32_t c0, const float *acc)
                           SL_MIN(SL_STRIP, t->n_cols - c0 - i * SL_STRIP));
 }
 
+/* With all rows; of each strip two shares are left to be asked for, or none. */
+SL_INLINE void run_all(const run *u, const hints *ask, bool left, sl_dtype dtype) {
+    const uint32_t n = u->t->n_rows;
+    uint32_t r = 0;
+    for (; r + 4 <= n; r += 4) {
+        if (left && r / 4 < SL_STRIPS) {
+            ask_share(&ask[r / 4], 2);
+            ask_share(&ask[r / 4], 3);
+        }
+        run_rows(u, r, 4, dtype);
+    }
+    if (n - r == 3) run_rows(u, r, 3, dtype);
+    if (n - r == 2) run_rows(u, r, 2, dtype);
+    if (n - r == 1) run_rows(u, r, 1, dtype);
+}
+
 SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
     _Alignas(64) float acc[SL_TILE_ROWS * SL_STRIPS * SL_STRIP];
     strip w[SL_STRIPS];
+    hints ask[SL_STRIPS];
     sl_offsets o[SL_TILE_ROWS];
     const size_t bytes = SL_STRIP * sl_dtype_block_bytes(dtype);
     const uint32_t cols = SL_STRIPS * SL_STRIP;
+    const bool spread = t->n_rows >= 4 * SL_STRIPS;
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += cols) {
         const uint8_t *after = sl_tile_rows_after(t, c0, cols);
         memset(acc, 0, t->n_rows * cols * sizeof *acc);
@@ -195,15 +227,11 @@ SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
             for (uint32_t r = 0; r < t->n_rows; r++) sl_offsets_of(t, r, b, dtype, &o[r]);
             for (uint32_t i = 0; i < SL_STRIPS; i++, after += bytes) {
                 const sl_rows16 s = sl_rows_at(t, c0 + i * SL_STRIP, b * 256);
-                sl_ask(after, bytes);
-                fill(&s, 0, dtype, &w[i]);
+                ask[i] = (hints){after, bytes / (spread ? 4 : 2)};
+                fill(&s, 0, dtype, &ask[i], &w[i]);
             }
             const run u = {t, w, o, b, acc};
-            uint32_t r = 0;
-            for (; r + 4 <= t->n_rows; r += 4) run_rows(&u, r, 4, dtype);
-            if (t->n_rows - r == 3) run_rows(&u, r, 3, dtype);
-            if (t->n_rows - r == 2) run_rows(&u, r, 2, dtype);
-            if (t->n_rows - r == 1) run_rows(&u, r, 1, dtype);
+            run_all(&u, ask, spread, dtype);
         }
         store_strips(t, c0, acc);
     }
@@ -318,12 +346,13 @@ SL_INLINE __m512i sort_sums(const __m512i *sum) {
 }
 
 SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, const uint32_t R,
-                         sl_dtype dtype, __m512 *acc) {
+                         sl_dtype dtype, const hints *ask, __m512 *acc) {
     const size_t at = (size_t)b * sl_dtype_block_bytes(dtype);
-    __m512i sum[SL_FEW][4], high[16];
-    const uint8_t *x[SL_FEW];
-    sl_offsets o[SL_FEW];
+    __m512i sum[FEW][4], high[16];
+    const uint8_t *x[FEW];
+    sl_offsets o[FEW];
     sl_head256 h;
+    ask_share(ask, 0);
     sl_load_head(s, at, dtype, &h);
     if (dtype == SL_Q5_K) {
         load_32_twice(s, at + 16, high);
@@ -337,11 +366,13 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
     }
 #pragma GCC unroll 2
     for (uint32_t i = 0; i < 2; i++) {
+        ask_share(ask, 1 + i);
         if (dtype == SL_Q6_K)
             few_6(x, o, s, at, i, &h, R, sum);
         else
             few_45(x, s, at, i, high, &h, R, dtype, sum);
     }
+    ask_share(ask, 3);
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++)
         acc[r] =
@@ -354,12 +385,12 @@ SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) 
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
         const sl_rows16 s = sl_rows_at(t, c0, 0);
         const uint8_t *after = sl_tile_rows_after(t, c0, SL_STRIP);
-        __m512 acc[SL_FEW];
+        __m512 acc[FEW];
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            sl_ask(after + b * bytes, bytes);
-            few_block(t, &s, b, R, dtype, acc);
+            const hints ask = {after + b * bytes, bytes / 4};
+            few_block(t, &s, b, R, dtype, &ask, acc);
         }
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++)

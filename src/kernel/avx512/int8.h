@@ -1,12 +1,12 @@
 /* Pieces of the integer products, for avx512_int8*.c and amx/.
  *
  * Sixteen weight rows (columns of the result) make a strip. Turning 16 x 16 words takes four steps
- * of shuffles. After two of them a vector holds 4 columns, and its lane L of 128 bits the quads
- * (4 codes) 4 L + j of 64 values: they meet the same quads of the activations, which a shuffle
- * within lanes spreads, by vpdpbusd, and the sums are sorted by column afterwards. That is how
- * blocks of 32 are multiplied, and blocks of 256 with few rows: nothing is stored in between. With
- * more rows, blocks of 256 are turned for good, quads of all 16 columns to a vector, and stay in L1
- * for all rows: their parts' scales would have to be sorted as well.
+ * of shuffles, of which loads from several columns into one vector spare one or two: then a vector
+ * has a quad (4 codes) of each column, which meets the same quad of the activations, broadcast, by
+ * vpdpbusd. So blocks of 32 are multiplied, and blocks of 256 with many rows, which stay in L1 for
+ * all rows. Blocks of 256 with few rows take two steps: a vector holds 4 columns then, its lane L
+ * of 128 bits the quads 4 L + j of 64 values, the activations are spread by a shuffle within lanes,
+ * and sums are sorted by column afterwards.
  *
  * vpdpbusd wants weights without a sign: Q8_0 is taken 128 above its value, and -128 times the sum
  * of the activations' codes is where its sums begin; Q4_0 and Q6_K likewise with 8 and 32. Sums of
@@ -23,10 +23,11 @@
 
 /* Keeps the compiler from loading a value again at each use. */
 #define SL_KEEP(v) __asm__("" : "+v"(v))
+/* The same of an address or a number, which would be made anew. */
+#define SL_KEEP_WORD(v) __asm__("" : "+r"(v))
 
 #define SL_STRIP  16u /* columns */
 #define SL_STRIPS 2u  /* side by side in a register tile */
-#define SL_FEW    3u  /* rows of blocks of 256 whose weights are not turned for good */
 
 /* The weight rows of a strip. */
 typedef struct sl_rows16 {
@@ -42,6 +43,12 @@ SL_INLINE sl_rows16 sl_rows_at(const sl_act_tile *t, uint32_t c0, uint32_t k0) {
 /* Asks for `bytes` of weights from `p` on, in the order of memory. */
 SL_INLINE void sl_ask(const uint8_t *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+
+/* The same of what comes so late that the first cache could not hold it until then. Some lines at a
+ * time: what is loaded meanwhile waits behind many. */
+SL_INLINE void sl_ask_far(const uint8_t *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
 
 SL_INLINE __m512i sl_quad(const void *p) {

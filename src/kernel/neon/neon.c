@@ -16,4 +16,4 @@ const sl_kernels sl_kernels_neon = {
     SIMD_TABLE,
     .quantise = {sl_ref_quantise, sl_ref_quantise, simd_to_bf16_row},
     .rms_quantise = {sl_ref_rms_quantise, sl_ref_rms_quantise, simd_rms_to_bf16_row},
-    .int8_tile = SL_EVERY_PRODUCT(simd_int8_tile)};
+    .int8_tile = SL_EVERY_INT8(simd_int8_tile)};
