@@ -87,6 +87,8 @@ sl_status sl_schema_needs(sl_schema *s, const char *key, sl_json needs, sl_json 
     sl_schema_made_required(s, *there, key);
     *more = needs;
     if (sl_json_as_span(needs, &name)) {
+        if (memchr(name.data, 0, name.len))
+            return sl_json_fail(needs, NULL, s->err, SL_ERR_UNSUPPORTED, "a name with a NUL in it");
         *more = sl_schema_made(s, needs, SL_TYPE_ANY);
         sl_schema_made_required(s, *more, (const char *)name.data);
     } else if (sl_json_kind_of(needs) == SL_JSON_ARRAY) {

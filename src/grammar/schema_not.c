@@ -250,6 +250,7 @@ static sl_status not_required(negation *n) {
         if (!sl_json_as_span(sl_json_at(n->v, i), &name))
             return sl_json_fail(n->schema, n->key, n->s->err, SL_ERR_FORMAT,
                                 "holds what is no name");
+        if (memchr(name.data, 0, name.len)) return refuse(n); /* no name that is made has one */
         if (!n->beside || !sl_schema_requires(n->beside, name))
             add_presence(n, (const char *)name.data, false);
     }
