@@ -57,7 +57,7 @@ def whole(build, program, *arguments):
 
 
 def emulated(build, name):
-    return whole(build, name.replace("test_", "cuda_"), f"{build}/tests/libsluice-fake-cuda.so")
+    return ["env", f"SLUICE_CUDA_DRIVER={build}/tests/libsluice-fake-cuda.so", *whole(build, name.replace("test_", "cuda_"))]
 
 
 # part -> (what it holds, minutes, units); a unit is a name and a command.
