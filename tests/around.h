@@ -66,6 +66,7 @@ static inline sl_status around_open(size_t bytes, const sl_device_ops *ops,
                           .spec = a->inner->spec,
                           .in_place = a->inner->in_place,
                           .resumes = a->inner->resumes,
+                          .placed = a->inner->placed,
                           .mtp = a->inner->mtp,
                           .kept = a->inner->kept};
     return SL_OK;

@@ -17,7 +17,7 @@ OPTIONS = {  # what the highest value of an option is
     "temp": "temperature", "top_p": "top_p", "top_k": "top_k",
     "max_num_seqs": "SL_PLAN_MAX_SEQS", "max_num_batched_tokens": "SL_PLAN_MAX_BATCH", "ctx": "SL_PLAN_MAX_CONTEXT",
     "kv_pages": "SL_PLAN_MAX_PAGES", "prefill_stretch": "SL_PLAN_MAX_STRETCH", "threads": "SL_PLAN_MAX_THREADS",
-    "microbatches": "SL_PLAN_MAX_LANES", "chunks": "SL_PLAN_MAX_CHUNKS", "groups": "SL_PLAN_MAX_CHUNKS",
+    "microbatches": "SL_PLAN_MAX_LANES", "chunks": "SL_PLAN_MAX_CHUNKS", "groups": "SL_PLAN_MAX_CHUNKS", "resolve": "SL_PLAN_MAX_RESOLVE",
     "attention": "SL_MAX_WORKERS", "experts": "SL_MAX_WORKERS",
 }
 QUOTES = {  # what a page says, with the numbers of today

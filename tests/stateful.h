@@ -66,7 +66,8 @@ static inline sl_status stateful_open(const sl_device_opts *o, sl_device **out, 
     around *a;
     sl_status st = around_open(sizeof(stateful), &ops, sl_device_open, o, &a, err);
     if (st != SL_OK) return st;
-    a->base.resumes = false; /* its state is elsewhere */
+    a->base.resumes = false; /* its state is elsewhere, ... */
+    a->base.placed = true;   /* ...by place */
     *out = &a->base;
     return SL_OK;
 }

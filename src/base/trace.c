@@ -34,7 +34,15 @@ const char *sl_trace_category_name(uint32_t category) {
 }
 
 const char *sl_trace_why_name(uint32_t why) {
-    static const char *const names[] = {"", "experts", "round", "members", "dispatch"};
+    static const char *const names[] = {"",
+                                        "experts",
+                                        "round",
+                                        "members",
+                                        "dispatch",
+                                        "asas, by tokens",
+                                        "asas, by experts",
+                                        "aass, by tokens",
+                                        "aass, by experts"};
     _Static_assert(SL_LEN(names) == SL_TRACE_WHY_COUNT, "one name per reason");
     return why < SL_TRACE_WHY_COUNT ? names[why] : NULL;
 }
@@ -77,7 +85,8 @@ sl_status sl_trace_event_decode(sl_span in, sl_trace_event *out, sl_err *err) {
     e.kind = sl_cur_u8(&c);
     e.why = sl_cur_u8(&c);
     if (!c.ok || sl_cur_left(&c) || e.kind >= SL_TRACE_KIND_COUNT || e.end_ns < e.begin_ns ||
-        e.end_ns >= SL_TRACE_MAX_NS || (e.kind == SL_TRACE_WAIT && e.why >= SL_TRACE_WHY_COUNT))
+        e.end_ns >= SL_TRACE_MAX_NS ||
+        ((e.kind == SL_TRACE_WAIT || e.kind == SL_TRACE_CHOICE) && e.why >= SL_TRACE_WHY_COUNT))
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "trace event of %zu bytes, kind %u, from %llu to %llu ns", in.len, e.kind,
                        (unsigned long long)e.begin_ns, (unsigned long long)e.end_ns);

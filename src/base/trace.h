@@ -32,6 +32,7 @@ typedef enum sl_trace_category {
 #define SL_TF_ROUND  0x100u
 #define SL_TF_QUEUED 0x200u
 #define SL_TF_WHY    0x400u
+#define SL_TF_LANES  0x800u /* in `group` */
 
 typedef enum sl_trace_kind {
 #define SL_TRACE_KIND(id, name, category, fields) SL_TRACE_##id,
@@ -47,6 +48,12 @@ typedef enum sl_trace_why {
     SL_TRACE_WHY_ROUND,    /* a lane's next round to open */
     SL_TRACE_WHY_MEMBERS,  /* (lane, layer) lacks rows of some attention workers */
     SL_TRACE_WHY_DISPATCH, /* rows of (lane, layer) */
+    /* CHOICE: order of shared experts, what chunks are (sched/resolve.h); `group` lanes are open,
+     * and steps of up to `rows` rows, if that is not 0, go into `chunk` chunks */
+    SL_TRACE_WHY_ASAS_TOKENS,
+    SL_TRACE_WHY_ASAS_EXPERTS,
+    SL_TRACE_WHY_AASS_TOKENS,
+    SL_TRACE_WHY_AASS_EXPERTS,
     SL_TRACE_WHY_COUNT
 } sl_trace_why;
 
@@ -60,7 +67,7 @@ typedef struct sl_trace_event {
     uint16_t layer; /* block of the model, not index among MoE blocks */
     uint16_t lane, chunk, group, peer;
     uint8_t kind; /* sl_trace_kind */
-    uint8_t why;  /* WAIT: sl_trace_why; SEND, RECV: kind of message */
+    uint8_t why;  /* WAIT, CHOICE: sl_trace_why; SEND, RECV: kind of message */
 } sl_trace_event;
 
 #define SL_TRACE_MAX_NS      (1ull << 61)

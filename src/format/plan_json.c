@@ -7,6 +7,7 @@
 #include "format/plan_gpu.h"
 #include "format/plan_ranks.h"
 #include "format/plan_lab.h"
+#include "format/plan_schedule.h"
 #include "quant/wire_rows.h"
 #include "spec/gang.h"
 #include "spec/kv.h"
@@ -22,13 +23,6 @@
 #define USUAL_KV_BYTES (2ull << 30) /* of an attention worker's KV pages */
 
 static const char *const progress_names[2] = {"inline", "thread"}; /* by sl_plan.pump */
-
-sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
-    size_t i;
-    sl_status st = sl_name_parse("chunk_by", sl_chunking_names, SL_CHUNKING_COUNT, name, &i, err);
-    if (st == SL_OK) *out = (sl_chunking)i;
-    return st;
-}
 
 sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
     size_t i;
@@ -59,33 +53,6 @@ sl_status sl_kv_type_parse(const char *name, sl_kv_type *out, sl_err *err) {
         sl_name_parse("type of KV pages", sl_kv_type_names, SL_KV_AUTO + 1, name, &i, err);
     if (st == SL_OK) *out = (sl_kv_type)i;
     return st;
-}
-
-sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
-    size_t i;
-    sl_status st = sl_name_parse("order", sl_order_names, SL_ORDER_COUNT, name, &i, err);
-    if (st == SL_OK) *out = (sl_order)i;
-    return st;
-}
-
-sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) {
-    size_t i;
-    sl_status st = sl_name_parse("policy", sl_policy_names, SL_POLICY_COUNT, name, &i, err);
-    if (st == SL_OK) *out = (sl_policy)i;
-    return st;
-}
-
-void sl_plan_set_schedule(sl_plan *p, sl_schedule s) {
-    const sl_schedule_traits *t = sl_schedule_traits_of(s);
-    p->schedule = s;
-    p->lanes = t->lanes;
-    p->chunks = t->chunks;
-    p->chunking = t->chunking;
-    p->order = SL_ORDER_ASAS;
-    p->policy = SL_POLICY_DEFRAG;
-    p->lookahead = SL_PLAN_LOOKAHEAD;
-    p->delta = SL_PLAN_DELTA;
-    p->rail_bytes = SL_PLAN_RAIL_BYTES;
 }
 
 sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
@@ -309,37 +276,6 @@ static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
     return st;
 }
 
-/* The schedule and what belongs to it. */
-static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
-    const char *schedule = "", *chunking = "", *order = "asas", *policy = "defrag";
-    sl_schedule s = SL_SCHED_EP;
-    sl_status st = sl_json_string(v, "schedule", SL_JSON_REQUIRED, &schedule, err);
-    if (st == SL_OK) st = sl_json_says(v, "schedule", sl_schedule_parse(schedule, &s, err), err);
-    if (st != SL_OK) return st;
-    sl_plan_set_schedule(p, s);
-    st = sl_json_u32(v, "lanes", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_LANES, &p->lanes, err);
-    if (st == SL_OK)
-        st = sl_json_u32(v, "chunks", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_CHUNKS, &p->chunks, err);
-    if (st == SL_OK) st = sl_json_string(v, "chunk_by", SL_JSON_OPTIONAL, &chunking, err);
-    if (st == SL_OK && chunking[0])
-        st = sl_json_says(v, "chunk_by", sl_chunking_parse(chunking, &p->chunking, err), err);
-    if (st == SL_OK) st = sl_json_string(v, "order", SL_JSON_OPTIONAL, &order, err);
-    if (st == SL_OK) st = sl_json_says(v, "order", sl_order_parse(order, &p->order, err), err);
-    if (st == SL_OK) st = sl_json_string(v, "policy", SL_JSON_OPTIONAL, &policy, err);
-    if (st == SL_OK) st = sl_json_says(v, "policy", sl_policy_parse(policy, &p->policy, err), err);
-    if (st == SL_OK)
-        st = sl_json_u32(v, "lookahead", SL_JSON_OPTIONAL, 0, 1024, &p->lookahead, err);
-    if (st == SL_OK) st = sl_json_f64(v, "delta", SL_JSON_OPTIONAL, 1e-6, 1, &p->delta, err);
-    uint32_t least = 0;
-    if (st == SL_OK)
-        st = sl_json_u32(v, "rail_bytes", SL_JSON_OPTIONAL, 1, SL_WIRE_MAX_BYTES, &least, err);
-    if (st == SL_OK && least && s != SL_SCHED_HYBRID)
-        return sl_json_fail(v, "rail_bytes", err, SL_ERR_ARG, "it is of schedule hybrid, not %s",
-                            schedule);
-    if (least) p->rail_bytes = least;
-    return st;
-}
-
 static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
     const char *skew = "";
     sl_json device = {0}, costs = {0};
@@ -425,7 +361,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
         "workers",    "limits",     "threads",   "progress", "device",         "route_skew",
         "placement",  "deployment", "costs",     "pin",      "activations",    "kv_replicas",
         "segments",   "tp",         "pp",        "gpu",      "random_weights", "speculate",
-        "rail_bytes", "kv_type"};
+        "rail_bytes", "kv_type",    "resolve"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],
@@ -436,7 +372,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_u64(v, "version", SL_JSON_REQUIRED, SL_PLAN_VERSION, SL_PLAN_VERSION, &version,
                          err);
-    if (st == SL_OK) st = read_schedule(v, p, err);
+    if (st == SL_OK) st = sl_plan_schedule_from_json(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "wire", SL_JSON_OPTIONAL, &wire, err);
     if (st == SL_OK) st = sl_json_says(v, "wire", sl_wire_format_parse(wire, &p->wire, err), err);
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
@@ -602,6 +538,7 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     if (p->speculate)
         json_object_set_new(doc, "speculate", json_string(sl_speculate_names[p->speculate]));
     if (sl_plan_has_gangs(p)) json_object_set_new(doc, "tp", sl_ranks_json(p));
+    if (p->resolve) json_object_set_new(doc, "resolve", json_integer(p->resolve));
     if (p->schedule == SL_SCHED_HYBRID)
         json_object_set_new(doc, "rail_bytes", json_integer(p->rail_bytes));
     sl_pipeline_print(p, doc);
@@ -646,25 +583,8 @@ char *sl_plan_print(const sl_plan *p) {
     return copy;
 }
 
-/* Lanes and chunks are what the schedule is made of: others have one of each. */
-static sl_status check_schedule(const sl_plan *p, sl_err *err) {
-    const sl_schedule_traits *t = sl_schedule_traits_of(p->schedule);
-    uint32_t lanes = t->lanes > 1 ? SL_PLAN_MAX_LANES : 1,
-             chunks = t->chunks > 1 ? SL_PLAN_MAX_CHUNKS : 1;
-    if (p->lanes < 1 || p->lanes > lanes)
-        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u lanes, 1 to %u are possible",
-                       t->name, p->lanes, lanes);
-    if (p->chunks < 1 || p->chunks > chunks)
-        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u chunks, 1 to %u are possible",
-                       t->name, p->chunks, chunks);
-    if (p->max_num_batched_tokens < p->lanes)
-        return sl_fail(err, SL_ERR_ARG, "plan: max_num_batched_tokens %u for %u lanes",
-                       p->max_num_batched_tokens, p->lanes);
-    return SL_OK;
-}
-
 sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
-    uint64_t senders = 0, rows = p->max_num_batched_tokens / p->lanes;
+    uint64_t senders = 0, rows = sl_plan_lane_rows(p);
     for (uint32_t i = 0; i < p->n_workers; i++)
         senders += (p->worker[i].roles & SL_ROLE_ATTENTION) != 0;
     if (senders * rows * m->top_k <= UINT32_MAX) return SL_OK;
@@ -742,7 +662,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     sl_status st = check_roles(p, all_there, err);
     if (st == SL_OK) st = sl_ranks_check(p, err);
     if (st == SL_OK) st = sl_gpus_check(p, err);
-    if (st == SL_OK) st = check_schedule(p, err);
+    if (st == SL_OK) st = sl_plan_check_schedule(p, err);
     if (st == SL_OK) st = check_speculate(p, m, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st == SL_OK) st = check_kv_type(p, err);
@@ -772,7 +692,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
                        p->n_pages, SL_KV_PAGE_TOKENS, p->context);
     /* One position a returned row under --exact: a reply may be top_k times as long as its request.
      */
-    uint64_t rows = (uint64_t)p->max_num_batched_tokens / p->lanes * m->top_k;
+    uint64_t rows = (uint64_t)sl_plan_lane_rows(p) * m->top_k;
     uint64_t bytes = rows * (m->d_model * 4ull + 32);
     if (rows > SL_WIRE_MAX_ROWS || bytes > SL_WIRE_MAX_BYTES - 65536)
         return sl_fail(err, SL_ERR_INFEASIBLE,

@@ -368,6 +368,12 @@ void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_
     return_walk(buf, rows, n_set, d_model, f, out);
 }
 
+void sl_wire_return_times(uint8_t *end, uint32_t task_us, uint32_t held_us) {
+    sl_wr w = sl_wr_of(end, SL_WIRE_TIMES_BYTES);
+    sl_wr_u32(&w, task_us);
+    sl_wr_u32(&w, held_us);
+}
+
 sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                 sl_wire_format f, sl_wire_return *out, sl_err *err) {
     sl_wire_return d = {0};
@@ -381,7 +387,9 @@ sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const 
     if (st != SL_OK) return st;
     if (read_u32(payload.data + 4))
         return sl_fail(err, SL_ERR_PROTOCOL, "return: reserved bytes are not zero");
-    size_t bytes = sl_wire_return_bytes(h->rows, n_set, m->d_model, f);
+    const bool timed = (h->flags & SL_WIRE_TIMED) != 0;
+    size_t bytes =
+        sl_wire_return_bytes(h->rows, n_set, m->d_model, f) + (timed ? SL_WIRE_TIMES_BYTES : 0);
     if (payload.len != bytes)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "return: payload of %zu bytes, %zu expected for %u rows, set %u",
@@ -393,6 +401,8 @@ sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const 
     d.tag = (uint64_t *)view(payload.data, &pos, 8, 8 * (uint64_t)h->rows);
     d.mask = (uint64_t *)view(payload.data, &pos, 8, 8 * (uint64_t)h->rows);
     d.data = (uint8_t *)view(payload.data, &pos, 64, 0);
+    if (timed) d.task_us = read_u32(payload.data + bytes - SL_WIRE_TIMES_BYTES);
+    if (timed) d.held_us = read_u32(payload.data + bytes - SL_WIRE_TIMES_BYTES + 4);
     st = check_set("return", d.set, n_set, err);
     uint64_t all = m->top_k >= 64 ? UINT64_MAX : ((uint64_t)1 << m->top_k) - 1;
     for (uint32_t r = 0; st == SL_OK && r < d.rows; r++)

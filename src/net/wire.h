@@ -93,10 +93,11 @@ typedef enum sl_msg_kind {
 #define SL_WIRE_AGAIN   0x40u  /* DISPATCH, RETURN outside of rounds: for a worker that is lost */
 #define SL_WIRE_ENDS    0x80u  /* dispatch: the sender has no further chunk of this layer */
 #define SL_WIRE_SAVES   0x100u /* READY: pages can go to a disk there */
+#define SL_WIRE_TIMED   0x200u /* RETURN: it says how long the task took */
 /* Any other bit is refused. */
 #define SL_WIRE_FLAGS                                                                              \
     (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT | SL_WIRE_RESUMES |   \
-     SL_WIRE_AGAIN | SL_WIRE_ENDS | SL_WIRE_SAVES)
+     SL_WIRE_AGAIN | SL_WIRE_ENDS | SL_WIRE_SAVES | SL_WIRE_TIMED)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */
@@ -187,9 +188,11 @@ sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, cons
                                   sl_err *err) SL_MUST_CHECK;
 
 /* Rows on their way back. Sections: u32 n_set, u32 reserved, set u32[n_set], tag u64[rows],
- * mask u64[rows] (router positions that the row sums), data[rows][d_model]. */
+ * mask u64[rows] (router positions that the row sums), data[rows][d_model], and behind these, with
+ * SL_WIRE_TIMED, u32 task_us, u32 held_us: how long the task took that the rows were part of, and
+ * how long they were there in all. */
 typedef struct sl_wire_return {
-    uint32_t rows, n_set;
+    uint32_t rows, n_set, task_us, held_us;
     uint32_t *set;
     uint64_t *tag, *mask;
     uint8_t *data;
@@ -198,6 +201,8 @@ typedef struct sl_wire_return {
 size_t sl_wire_return_bytes(uint32_t rows, uint32_t n_set, uint32_t d_model, sl_wire_format f);
 void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_model,
                            sl_wire_format f, sl_wire_return *out);
+/* The last SL_WIRE_TIMES_BYTES of a payload that goes with SL_WIRE_TIMED. */
+void sl_wire_return_times(uint8_t *end, uint32_t task_us, uint32_t held_us);
 sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                 sl_wire_format f, sl_wire_return *out, sl_err *err) SL_MUST_CHECK;
 

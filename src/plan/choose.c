@@ -29,7 +29,7 @@ void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_byt
                         .keys = SL_MAX(p->context / 2, 1u),
                         .row_bytes = (double)row_bytes,
                         .exact = p->exact,
-                        .regroup = p->exact || sl_device_is_modelled(&p->device),
+                        .regroup = sl_plan_regroups(p),
                         .skew = 1,
                         .skew_total = 1,
                         .threads = p->threads};

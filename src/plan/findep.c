@@ -24,7 +24,7 @@ static double max3(double a, double b, double c) {
 static parts parts_of(const sl_findep_times *t, uint32_t r2, double link) {
     parts p = {.x = t->a + t->s, .y = max2(link, t->e)};
     p.f = max2(p.x, r2 * p.y);
-    p.g = t->a + t->c + t->e + t->d + (r2 - 1) * p.y;
+    p.g = t->a + t->c + t->e + t->d + t->lag + (r2 - 1) * p.y;
     return p;
 }
 
@@ -73,7 +73,7 @@ double sl_findep_published(const sl_findep_times *t, uint32_t layers, uint32_t r
 
 double sl_findep_bound(const sl_findep_times *t, uint32_t layers, uint32_t r1, uint32_t r2) {
     parts p = parts_of(t, r2, max2(t->c, t->d));
-    double n = (double)layers * r1 * r2, way = t->a + t->c + t->e + t->d;
+    double n = (double)layers * r1 * r2, way = t->a + t->c + t->e + t->d + t->lag;
     double attention = max2((r1 - 1) * t->a + layers * p.g, (double)layers * r1 * p.x);
     double chunks = max3(n * t->c - t->c, n * t->e - t->e, n * t->d - t->d);
     return max2(attention, way + chunks);
@@ -99,7 +99,7 @@ static double pass_chunks(stations *s, const sl_findep_times *t, uint32_t chunks
         s->eg = max2(s->eg, s->out) + t->e;
         s->back = max2(s->back, s->eg) + t->d;
     }
-    return s->back;
+    return s->back + t->lag;
 }
 
 double sl_findep_replay(const sl_findep_times *lane, const uint32_t *chunks, uint32_t layers,

@@ -17,6 +17,7 @@
 typedef struct sl_findep_times {
     double a, s;    /* attention, shared experts: of a micro-batch */
     double c, e, d; /* to the experts, experts, back: of a chunk */
+    double lag;     /* of a way there and back: what passes while no station works on it */
 } sl_findep_times;
 
 /* Makespan of `layers` layers: all counts >= 1, all times >= 0. ASAS: (T-1)L + max(X,G) + (r1-1)F.

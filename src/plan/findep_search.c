@@ -41,7 +41,8 @@ sl_findep_times sl_findep_times_at(const sl_findep_problem *p, const sl_findep_p
                              .s = at_line(&p->shared, at->ma),
                              .c = at_line(&p->a2e, chunk),
                              .e = expert_time(p, at->chunking, rows, at->r2),
-                             .d = at_line(&p->e2a, chunk)};
+                             .d = at_line(&p->e2a, chunk),
+                             .lag = p->lag};
 }
 
 /* ---- memory ---- */
@@ -179,6 +180,7 @@ sl_status sl_findep_solve(const sl_findep_problem *p, bool published, sl_findep_
     uint32_t r2_min = 1, least = UINT32_MAX;
     bool fits = false;
     for (uint32_t ma = p->batch_per_ag; ma > 0; ma--) {
+        if (p->ma && ma != p->ma) continue;
         uint32_t r1 = sl_findep_max_r1(p, ma, &r2_min, &why);
         if (r1 == 0) continue;
         fits = true;

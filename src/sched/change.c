@@ -15,6 +15,7 @@
     X(chunks)                                                                                      \
     X(chunking)                                                                                    \
     X(order)                                                                                       \
+    X(resolve)                                                                                     \
     X(policy)                                                                                      \
     X(lookahead)                                                                                   \
     X(delta)                                                                                       \

@@ -28,20 +28,22 @@ static sl_status group_experts(const sl_plan *p, sl_cut *c, sl_err *err) {
 
 sl_status sl_cut_create(const sl_plan *p, const sl_model_spec *m, size_t row_bytes, sl_cut *out,
                         sl_err *err) {
-    *out = (sl_cut){.n_chunks = p->chunks};
-    if (p->chunks > 1 && p->chunking == SL_CHUNK_EXPERTS) {
+    *out =
+        (sl_cut){.n_chunks = p->chunks, .chunking = p->chunks > 1 ? p->chunking : SL_CHUNK_TOKENS};
+    const bool may = p->chunking == SL_CHUNK_EXPERTS || (p->resolve && sl_plan_regroups(p));
+    if (p->chunks > 1 && may) {
         sl_status st = group_experts(p, out, err);
         if (st != SL_OK) return st;
     }
     if (!p->has_costs || sl_schedule_traits_of(p->schedule)->chunks <= 1) return SL_OK;
     sl_choose_describe(p, m, row_bytes, 0, &out->load);
     /* A group's rows come back as sums of its experts: without exact other groups, other bits. */
-    if (out->group && !out->load.regroup) return SL_OK;
+    if (out->chunking == SL_CHUNK_EXPERTS && !out->load.regroup) return SL_OK;
     out->costs = &p->costs;
     out->choice = (sl_choice){.schedule = p->schedule,
                               .lanes = p->lanes,
                               .chunks = p->chunks,
-                              .chunking = out->group ? SL_CHUNK_EXPERTS : SL_CHUNK_TOKENS,
+                              .chunking = out->chunking,
                               .order = p->order};
     return SL_OK;
 }
@@ -52,7 +54,8 @@ void sl_cut_free(sl_cut *c) {
 }
 
 uint32_t sl_cut_choose(const sl_cut *c, uint32_t rows, double keys) {
-    if (!c->costs) return c->group || rows == 0 ? c->n_chunks : SL_MIN(c->n_chunks, rows);
+    const bool groups = c->chunking == SL_CHUNK_EXPERTS;
+    if (!c->costs) return groups || rows == 0 ? c->n_chunks : SL_MIN(c->n_chunks, rows);
     if (rows == 0) return c->n_chunks;
     return sl_choose_chunks(c->costs, &c->load, &c->choice, rows, keys);
 }

@@ -12,9 +12,10 @@
 #include "spec/plan.h"
 
 typedef struct sl_cut {
-    uint32_t n_chunks; /* of a step at most */
-    uint32_t *group;   /* [n_experts] the chunk that an expert is in where a step is cut into all
-                          of them; NULL: chunks are of rows. Owned. */
+    uint32_t n_chunks;    /* of a step at most */
+    sl_chunking chunking; /* the plan's, of one chunk: of rows */
+    uint32_t *group;      /* [n_experts] the chunk that an expert is in where a step is cut into all
+                             of them by expert; NULL: none ever is. Owned. */
     /* NULL: a step is cut into all of them, of rows into as many as there are at most */
     const sl_costs *costs;
     sl_choose_load load;
@@ -26,11 +27,11 @@ sl_status sl_cut_create(const sl_plan *p, const sl_model_spec *m, size_t row_byt
                         sl_err *err) SL_MUST_CHECK;
 void sl_cut_free(sl_cut *c); /* zeroed is fine */
 
-/* Into how many chunks a step of so many rows goes, each of which attends to `keys` keys on
- * average: 1 .. n_chunks; of experts a divisor of n_chunks. */
+/* Into how many chunks of the plan's kind a step of so many rows goes, each of which attends to
+ * `keys` keys on average: 1 .. n_chunks; of experts a divisor of n_chunks. */
 uint32_t sl_cut_choose(const sl_cut *c, uint32_t rows, double keys);
 
-/* The chunk of an expert in a step that is cut into n_cut; chunks are of experts. */
+/* The chunk of an expert in a step that is cut into n_cut chunks of experts. */
 static inline uint32_t sl_cut_group(const sl_cut *c, uint32_t n_cut, uint32_t expert) {
     return (uint32_t)((uint64_t)c->group[expert] * n_cut / c->n_chunks);
 }

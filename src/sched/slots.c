@@ -6,7 +6,7 @@
 #define GENERATIONS 0xFFFFFFFu /* as many as a row's tag tells apart, and 0 */
 
 sl_status sl_slots_create(uint32_t n_lanes, uint32_t per_lane, sl_slots *out, sl_err *err) {
-    *out = (sl_slots){.n_lanes = n_lanes, .per_lane = per_lane};
+    *out = (sl_slots){.n_lanes = n_lanes, .per_lane = per_lane, .open = n_lanes};
     out->arrays = sl_alloc_arrays(SL_TABLE(out->life, n_lanes, per_lane),
                                   SL_ARRAY(out->n_used, n_lanes), SL_ARRAY(out->look, n_lanes));
     if (out->arrays) return SL_OK;
@@ -22,7 +22,7 @@ void sl_slots_free(sl_slots *t) {
 
 static uint32_t emptiest_lane(const sl_slots *t) {
     uint32_t best = 0;
-    for (uint32_t l = 1; l < t->n_lanes; l++)
+    for (uint32_t l = 1; l < t->open; l++)
         if (t->n_used[l] < t->n_used[best]) best = l;
     return best;
 }
@@ -32,23 +32,48 @@ static uint32_t next_generation(sl_slots *t) {
     return t->last_generation;
 }
 
-sl_life *sl_slots_take(sl_slots *t, uint32_t given, uint32_t max_new, uint32_t pages) {
-    uint32_t lane = emptiest_lane(t), *look = &t->look[lane];
+/* A free slot of the lane, which has one. */
+static sl_life *find_free(sl_slots *t, uint32_t lane) {
     sl_life *of = sl_slots_of(t, lane);
-    if (t->n_used[lane] == t->per_lane) return NULL;
+    uint32_t *look = &t->look[lane];
     do {
         if (++*look >= t->per_lane) *look = 0;
     } while (of[*look].used);
     t->n_used[lane]++;
-    sl_watch_tell(t->watch, SLOT, lane, *look, given, pages);
-    of[*look] = (sl_life){.used = true,
-                          .generation = next_generation(t),
-                          .arrival = ++t->arrivals,
-                          .given = given,
-                          .tokens = given,
-                          .max_new = max_new,
-                          .pages = pages};
     return &of[*look];
+}
+
+sl_life *sl_slots_take(sl_slots *t, uint32_t given, uint32_t max_new, uint32_t pages) {
+    const uint32_t lane = emptiest_lane(t);
+    if (t->n_used[lane] == t->per_lane) return NULL;
+    sl_life *l = find_free(t, lane);
+    sl_watch_tell(t->watch, SLOT, lane, sl_slots_index(t, l), given, pages);
+    *l = (sl_life){.used = true,
+                   .generation = next_generation(t),
+                   .arrival = ++t->arrivals,
+                   .given = given,
+                   .tokens = given,
+                   .max_new = max_new,
+                   .pages = pages};
+    return l;
+}
+
+sl_life *sl_slots_move(sl_slots *t, uint32_t lane, sl_life **from) {
+    const uint32_t to = emptiest_lane(t);
+    const bool stays = lane < t->open && t->n_used[lane] < t->n_used[to] + 2;
+    sl_life *of = sl_slots_of(t, lane);
+    if (lane == to || stays || t->n_used[to] == t->per_lane) return NULL;
+    for (uint32_t i = 0; i < t->per_lane; i++) {
+        if (!of[i].used || of[i].in_step || of[i].waits) continue;
+        sl_life *l = find_free(t, to);
+        sl_watch_tell(t->watch, MOVE, lane, i, to, sl_slots_index(t, l));
+        *l = of[i];
+        *from = &of[i];
+        of[i] = (sl_life){0};
+        t->n_used[lane]--;
+        return l;
+    }
+    return NULL;
 }
 
 void sl_slots_release(sl_slots *t, sl_life *life) {

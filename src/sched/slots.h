@@ -1,7 +1,8 @@
 /* The slots of an attention worker: what scheduling knows of each request that runs there. A lane
  * has `per_lane` of them; a request keeps its slot, and so its lane, from sl_slots_take to
- * sl_slots_release. What else belongs to it (its tokens' ids, where its pages lie, how it draws) is
- * the driver's, kept at the same place: engine and simulator drive the same slots.
+ * sl_slots_release, unless sl_slots_move says otherwise. What else belongs to it (its tokens' ids,
+ * where its pages lie, how it draws) is the driver's, kept at the same place: engine and simulator
+ * drive the same slots.
  *
  * Of a request's tokens the first `done` have been through the model. sl_life_advance is the one
  * place where rows of a step become part of that past. State of a request that has no position (of
@@ -47,6 +48,7 @@ typedef struct sl_life {
 
 typedef struct sl_slots {
     uint32_t n_lanes, per_lane;
+    uint32_t open;     /* lanes, the first ones, that requests come to; at first all */
     sl_life *life;     /* [n_lanes][per_lane]; owned */
     uint32_t *n_used;  /* [n_lanes] */
     uint32_t *look;    /* [n_lanes] where a free slot was found last */
@@ -62,9 +64,13 @@ sl_status sl_slots_create(uint32_t n_lanes, uint32_t per_lane, sl_slots *out,
 void sl_slots_free(sl_slots *t); /* zeroed is fine */
 
 /* A life for a request of `given` tokens that may generate max_new and has so many pages: in the
- * emptiest lane, the first of those as empty, at the free slot after the one found last there.
- * Borrowed until sl_slots_release. NULL: all slots are used. */
+ * emptiest open lane, the first of those as empty, at the free slot after the one found last there.
+ * Borrowed until sl_slots_release. NULL: all slots of open lanes are used. */
 sl_life *sl_slots_take(sl_slots *t, uint32_t given, uint32_t max_new, uint32_t pages);
+/* A life of the lane, none of whose steps runs, that is to go on in another lane, as its own is not
+ * open, or has two more than that one: it is there now, and *from, where it was, is free. What the
+ * driver keeps at that place it moves, too. NULL: none. */
+sl_life *sl_slots_move(sl_slots *t, uint32_t lane, sl_life **from);
 /* The life is over, the slot free; nothing if it is. */
 void sl_slots_release(sl_slots *t, sl_life *life);
 
@@ -86,6 +92,16 @@ static inline uint32_t sl_slots_state(const sl_slots *t, const sl_life *life) {
     return (uint32_t)(life - t->life) * 2 + life->version;
 }
 
+/* Requests that are here. */
+static inline uint32_t sl_slots_used(const sl_slots *t) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < t->n_lanes; l++) n += t->n_used[l];
+    return n;
+}
+/* Whether it is one of these. */
+static inline bool sl_slots_has(const sl_slots *t, const sl_life *life) {
+    return life >= t->life && life < t->life + (size_t)t->n_lanes * t->per_lane;
+}
 /* Whether a step of the lane, formed now, would have rows. */
 bool sl_slots_have_work(const sl_slots *t, uint32_t lane);
 /* Whether a step formed after the running one will, as far as can be known before that one's tokens

@@ -144,13 +144,24 @@ static void tell(const sl_step *s) {
     }
 }
 
+static uint32_t max_rows(const sl_step *s) {
+    return s->resolve ? sl_resolve_rows(s->resolve, s->max_rows) : s->max_rows;
+}
+
+static void choose_cut(sl_step *s) {
+    s->n_cut = sl_cut_choose(s->cut, s->rows, mean_keys(s));
+    s->chunking = s->cut->chunking;
+    if (s->resolve) sl_resolve_form(s->resolve, s->lane, s->rows, &s->n_cut, &s->chunking);
+}
+
 void sl_step_form(sl_step *s, uint64_t now_us) {
     sl_err err;
+    const uint32_t most = max_rows(s);
     sl_lane_step step = {.parts = s->part, .cap = s->slots->per_lane + 1u};
     clear(s);
     fill_needs(s);
     const sl_batch_limits limits = {
-        .max_rows = s->max_rows, .max_chunk = pace(s), .min_chunk = SL_MIN(s->max_rows, MIN_CHUNK)};
+        .max_rows = most, .max_chunk = pace(s), .min_chunk = SL_MIN(most, MIN_CHUNK)};
     sl_status st = sl_batcher_step(s->need, s->slots->per_lane, &limits, s->turn, &step, &err);
     SL_ASSERT(st == SL_OK);
     s->turn = step.turn;
@@ -159,7 +170,7 @@ void sl_step_form(sl_step *s, uint64_t now_us) {
     s->began_us = now_us;
     for (size_t i = 0; i < s->n_parts; i++) count_part(s, &s->part[i]);
     s->teaches = !s->burst && s->known + s->guesses == 0;
-    s->n_cut = sl_cut_choose(s->cut, s->rows, mean_keys(s));
+    choose_cut(s);
     tell(s);
 }
 

@@ -19,11 +19,13 @@
 #include "sched/cut.h"
 #include "sched/draft.h"
 #include "sched/pacer.h"
+#include "sched/resolve.h"
 #include "sched/slots.h"
 
 typedef struct sl_step {
-    sl_slots *slots;   /* borrowed, as... */
-    const sl_cut *cut; /* ...this is */
+    sl_slots *slots;     /* borrowed, as... */
+    const sl_cut *cut;   /* ...this is... */
+    sl_resolve *resolve; /* ...and this; NULL: nothing is chosen anew */
     uint32_t lane, max_rows;
     sl_pacer pacer;
     sl_draft_price price;
@@ -35,7 +37,8 @@ typedef struct sl_step {
     size_t n_parts;
     uint32_t rows, decode_rows, samples;
     uint32_t known, guesses; /* rows behind those of decoding requests' drawn tokens */
-    uint32_t n_cut;          /* its rows are in so many of the chunks */
+    uint32_t n_cut;          /* its rows are in so many of the chunks... */
+    sl_chunking chunking;    /* ...which are these */
     bool burst;              /* first rows of prompts ride beside decoding requests */
     bool teaches;            /* the pacer learns how long it took */
     uint64_t began_us;

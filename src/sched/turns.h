@@ -76,6 +76,11 @@ typedef struct sl_turns {
 /* SL_ERR_ARG: a count out of its range. */
 sl_status sl_turns_init(sl_turns *t, const sl_turns_shape *shape, sl_err *err) SL_MUST_CHECK;
 
+/* From now on. No result depends on it. */
+static inline void sl_turns_set_order(sl_turns *t, sl_order order) {
+    t->shape.order = order;
+}
+
 /* A round is open for the lane: its step may begin. */
 void sl_turns_open(sl_turns *t, uint32_t lane);
 /* One more reply of the lane's block is here. Only when sl_turns_awaits: from the time when its

@@ -17,6 +17,8 @@
     X(ADMIT, "us|what|request|worker|page|starts")                                                 \
     /* an attention worker */                                                                      \
     X(SLOT, "lane|slot|given|pages")                                                               \
+    X(MOVE, "lane|slot|to_lane|to_slot")             /* a request goes on in another lane */       \
+    X(CHOICE, "us|rows|lanes|chunks|order|chunking") /* sched/resolve.h; rows 0: of all */         \
     X(STEP, "us|lane|rows|decoding|parts|cut")                                                     \
     X(STEP_PART, "slot|done|rows|sample") /* of STEP, ENTER: as many as there are parts */         \
     X(TURN, "kind|lane|layer")            /* sl_turn_kind */                                       \

@@ -241,6 +241,10 @@ static const struct column {
            "what", "loaded", kv_loaded, 1),
     COLUMN("worker_kv_disk_pages_total", "", "what", "saved", kv_saved, 1),
     COLUMN("worker_kv_disk_pages_total", "", "what", "damaged", kv_damaged, 1),
+    COLUMN("worker_schedule_changes_total",
+           "How often lanes, chunks, what they are or the order of shared experts were chosen anew "
+           "(--resolve).",
+           NULL, NULL, choices, 1),
 #undef COLUMN
 };
 

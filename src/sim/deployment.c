@@ -399,7 +399,7 @@ static sl_status create(sim *s) {
     s->lanes = s->p->lanes;
     s->chunks = s->p->chunks;
     s->max_slots = s->p->max_num_seqs;
-    s->max_rows = s->p->max_num_batched_tokens / SL_MAX(s->p->lanes, 1u);
+    s->max_rows = sl_plan_lane_rows(s->p);
     s->aep = s->p->schedule == SL_SCHED_AEP;
     s->half = o->attention->link.half_duplex;
     s->rails = sl_plan_rails(s->p);

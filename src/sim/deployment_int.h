@@ -69,6 +69,7 @@ typedef struct sim_entry {
 typedef struct sim_msg {
     uint8_t kind;
     bool stay, with_set, ends;
+    uint32_t task_us, held_us; /* of an answer: how long its task took, its rows were there */
     uint32_t src, dst, lane, layer, chunk; /* layer: among MoE blocks */
     uint32_t rows, entries, old, bytes;
     uint64_t round;
@@ -114,7 +115,6 @@ typedef enum sim_told_what {
 typedef struct sim_told {
     uint8_t what; /* sim_told_what */
     uint32_t request, generation;
-    sl_life *life;
 } sim_told;
 
 typedef struct sim_lane {
@@ -126,6 +126,7 @@ typedef struct sim_lane {
     uint32_t *first_pos;            /* ...[max_slots + 1] where parts of the step begin */
     uint32_t n_drawn;               /* tokens of the running step */
     double keys, began_at, sent_at; /* of the running step */
+    uint64_t task_us;               /* when its task began */
     uint32_t layer;
     sim_set *next;
     double rank_us[SL_MAX_RANKS]; /* of a pipeline: what its step takes at each rank, */
@@ -186,6 +187,7 @@ struct sim_attn {
     uint32_t told_head, n_told, cap_told;
     uint32_t n_sent, n_heard; /* of n_told: on their way or there; there */
     uint32_t n_owed;          /* of n_heard: acknowledgements that were not sent */
+    sl_resolve resolve;
     sl_turns turns;
     sl_turn turn;                   /* running */
     sl_head head;                   /* of one lane at a time */

@@ -58,11 +58,8 @@ static void tell(sim *s, sim_worker *w, sim_told_what what, sl_life *life) {
         a->told_head = 0;
         a->cap_told = cap;
     }
-    a->told[(a->told_head + a->n_told++) % a->cap_told] =
-        (sim_told){.what = (uint8_t)what,
-                   .request = *request_of(w, life),
-                   .generation = life->generation,
-                   .life = life};
+    a->told[(a->told_head + a->n_told++) % a->cap_told] = (sim_told){
+        .what = (uint8_t)what, .request = *request_of(w, life), .generation = life->generation};
 }
 
 /* What was told is on its way. */
@@ -116,10 +113,11 @@ static void on_ack(sim *s, sim_worker *w, uint32_t n) {
     sim_attn *a = w->attn;
     for (uint32_t i = 0; i < n; i++) {
         const sim_told *t = &a->told[a->told_head];
+        sl_life *life = s->req[t->request].life; /* it may have moved to another lane */
         a->told_head = (a->told_head + 1) % a->cap_told;
-        if (t->life->generation != t->generation) continue;
-        sl_life_ack(t->life, t->life->acked + 1);
-        sim_attn_wake(s, w, t->life);
+        if (!life || !sl_slots_has(&a->slots, life) || life->generation != t->generation) continue;
+        sl_life_ack(life, life->acked + 1);
+        sim_attn_wake(s, w, life);
     }
     a->n_told -= n;
     a->n_sent -= n;
@@ -194,13 +192,43 @@ static void end_step(sim *s, sim_worker *w, sim_lane *l) {
     flush(s, w);
 }
 
+/* Requests whose lane has closed, or is the fullest, go on in another one. */
+static void move_requests(sim *s, sim_worker *w, uint32_t lane) {
+    sl_slots *slots = &w->attn->slots;
+    sl_life *to, *from;
+    while ((to = sl_slots_move(slots, lane, &from))) {
+        sim_lane *l = &w->attn->lane[sl_slots_lane(slots, to)];
+        const uint32_t at = sl_slots_index(slots, to), was = sl_slots_index(slots, from);
+        l->request[at] = w->attn->lane[lane].request[was];
+        if (l->draft) l->draft[at] = w->attn->lane[lane].draft[was];
+        s->req[l->request[at]].life = to;
+        sim_attn_wake(s, w, to);
+    }
+}
+
+/* As sl_lane_settle of the engine. */
+static void settle(sim *s, sim_worker *w, uint32_t lane, uint32_t rows) {
+    sim_attn *a = w->attn;
+    sl_resolve *r = &a->resolve;
+    if (!sl_resolve_is_on(r)) return;
+    if (sl_resolve_step(r, lane, rows, sl_slots_used(&a->slots), (uint64_t)sim_now(s))) {
+        for (uint32_t i = 0; i < r->n_change; i++)
+            sim_note_span(s, w, sl_resolve_event(&r->change[i], lane), sim_now(s));
+        a->slots.open = r->lanes;
+        sl_turns_set_order(&a->turns, r->order);
+    }
+    move_requests(s, w, lane);
+}
+
 bool sim_attn_end_head(sim *s, sim_worker *w, sim_lane *l) {
     sl_head *h = &w->attn->head;
     sl_head_piece piece;
+    const uint32_t rows = l->step.rows;
     if (sl_head_next(h, &piece) && piece.kind == SL_HEAD_TELL) draw(s, w, l, &piece);
     sl_head_done(h, &l->step);
     if (sl_head_next(h, &piece)) return false;
     end_step(s, w, l);
+    if (!s->aep) settle(s, w, (uint32_t)(l - w->attn->lane), rows);
     return true;
 }
 
@@ -275,6 +303,7 @@ bool sim_attn_start(sim *s, sim_worker *w) {
                                 .layer = sl_trace_u16(t->layer),
                                 .round = (uint32_t)l->member.round};
     sl_turns_begin(&a->turns, t);
+    l->task_us = (uint64_t)sim_now(s);
     if (t->kind == SL_TURN_BEGIN) begin_step(s, l);
     if (t->kind == SL_TURN_HEAD) start_head(s, w, l);
     if (l->step.rows == 0 && t->kind == SL_TURN_BEGIN)
@@ -318,6 +347,10 @@ void sim_attn_finish(sim *s, sim_worker *w) {
     sim_attn *a = w->attn;
     sl_turn t = a->turn;
     if (a->lost) return;
+    const sim_lane *l = &a->lane[t.lane];
+    const uint64_t us = (uint64_t)sim_now(s) - l->task_us;
+    if (t.kind == SL_TURN_BLOCK && s->moe[t.layer]) sl_resolve_block(&a->resolve, l->step.rows, us);
+    if (t.kind == SL_TURN_SHARED) sl_resolve_shared(&a->resolve, l->step.rows, us);
     if (t.kind == SL_TURN_BLOCK) {
         if (s->pipe == 1 || !sim_pipeline_holds(s, w, &t)) end_block(s, w, &t);
         return;
@@ -341,6 +374,9 @@ void sim_attn_on_return(sim *s, sim_worker *w, uint32_t id) {
             a->lane[m->lane].next = m->set;
             m->set = NULL;
         }
+        if (m->rows)
+            sl_resolve_answered(&a->resolve, m->lane, m->chunk, s->expert_index[m->src], m->task_us,
+                                m->held_us, (uint64_t)m->came_at);
         if (sl_turns_awaits(&a->turns, m->lane))
             sl_turns_reply(&a->turns, m->lane);
         else
@@ -375,6 +411,7 @@ void sim_attn_lose(sim *s, sim_worker *w) {
             s->rows_away -= lane->step.rows;
         }
         sl_turns_drop(&a->turns, l);
+        sl_resolve_drop(&a->resolve, l);
         for (uint32_t i = 0; i < s->max_slots; i++) {
             if (lane->life[i].used) release(s, w, &lane->life[i]);
         }
@@ -404,6 +441,7 @@ static sl_status create_lane(sim *s, sim_worker *w, sim_lane *l) {
     }
     sl_status st = sl_step_create(&w->attn->slots, &s->cut, lane, s->max_rows,
                                   s->p->prefill_stretch, &l->step, s->err);
+    l->step.resolve = &w->attn->resolve;
     l->step.price.speculate = s->p->speculate;
     if (st != SL_OK || s->aep) return st;
     return sl_member_init(&l->member, w->id, 0,
@@ -422,13 +460,15 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     if (!a->lane) return sim_oom(s, "lanes");
     sl_status st = sl_slots_create(s->lanes, s->max_slots, &a->slots, s->err);
     a->slots.watch = sim_watch(s, w->id);
+    sl_resolve_init(s->p, s->m, sim_watch(s, w->id), &a->resolve);
+    if (st == SL_OK) st = sl_resolve_deploy(&a->resolve, s->n_attn, s->n_expert, s->err);
     for (uint32_t l = 0; st == SL_OK && l < s->lanes; l++) st = create_lane(s, w, &a->lane[l]);
     const sl_turns_shape shape = {.n_lanes = s->lanes,
                                   .n_layers = s->m->n_layers,
                                   .moe = s->moe,
                                   .shared = s->m->d_ff_shared > 0,
                                   .n_replies = s->n_expert * s->chunks,
-                                  .order = s->p->order,
+                                  .order = a->resolve.order,
                                   .watch = sim_watch(s, w->id)};
     if (st == SL_OK) st = sl_turns_init(&a->turns, &shape, s->err);
     if (st == SL_OK && s->aep) st = sim_flow_create(s, w);
@@ -451,5 +491,6 @@ void sim_attn_free(sim *s, sim_worker *w) {
     sl_free(a->lane);
     sl_free(a->told);
     sl_slots_free(&a->slots);
+    sl_resolve_free(&a->resolve);
     sl_free(a);
 }

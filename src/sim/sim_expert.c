@@ -11,7 +11,8 @@ struct sim_expert {
     sl_rounds *rounds;
     uint32_t *msg; /* by place; SIM_NONE: none */
     sl_round_task task;
-    sim_set *next; /* of the running task */
+    uint64_t began_us; /* the running task, */
+    sim_set *next;     /* who is next after it */
 };
 
 /* ---- what rounds ask for ---- */
@@ -120,6 +121,7 @@ bool sim_expert_start(sim *s, sim_worker *w) {
     uint32_t rows = 0;
     double us = 0;
     if (!sl_rounds_begin(x->rounds, &x->task)) return false;
+    x->began_us = (uint64_t)sim_now(s);
     if (t->next) x->next = sim_set_of(s, t->next);
     double oldest = count_rows(s, x);
     for (uint32_t i = 0; i < t->n; i++) {
@@ -156,6 +158,8 @@ void sim_expert_finish(sim *s, sim_worker *w) {
         m->chunk = t->chunk;
         m->round = t->round;
         m->rows = s->p->exact ? from->entries : from->rows;
+        m->task_us = (uint32_t)((uint64_t)sim_now(s) - x->began_us);
+        m->held_us = (uint32_t)((uint64_t)sim_now(s) - (uint64_t)from->came_at);
         m->set = x->next;
         if (x->next) x->next->refs++;
         size_t n_set = m->set ? m->set->ids.n : 0;

@@ -89,12 +89,21 @@ void sim_route_pair(sim *s, uint32_t worker, uint32_t expert) {
     if (s->cell[at]++ == 0) s->touched[s->n_touched++] = at;
 }
 
-/* Puts the pairs so far into the messages of their workers; experts say the chunk, or it is given.
- */
-static void flush_pairs(sim *s, uint32_t n_cut, uint32_t chunk) {
+/* Whether its step's chunks are of experts. */
+static bool by_experts(const sim_lane *l) {
+    return l->step.chunking == SL_CHUNK_EXPERTS;
+}
+
+/* The chunk of an expert: it says so itself, or it is given. */
+static uint32_t chunk_of(const sim *s, const sim_lane *l, uint32_t expert, uint32_t given) {
+    return by_experts(l) ? sl_cut_group(&s->cut, l->step.n_cut, expert) : given;
+}
+
+/* Puts the pairs so far into the messages of their workers. */
+static void flush_pairs(sim *s, const sim_lane *l, uint32_t chunk) {
     for (uint32_t i = 0; i < s->n_touched; i++) {
         uint32_t at = s->touched[i], e = at % s->m->n_experts, x = at / s->m->n_experts;
-        uint32_t c = s->cut.group ? sl_cut_group(&s->cut, n_cut, e) : chunk;
+        uint32_t c = chunk_of(s, l, e, chunk);
         sim_msg_add_pair(s, s->to_msg[x * s->chunks + c], e, s->cell[at]);
         s->cell[at] = 0;
     }
@@ -102,11 +111,10 @@ static void flush_pairs(sim *s, uint32_t n_cut, uint32_t chunk) {
 }
 
 /* The row's data travels to a worker with the first of its chunks; later ones refer to it. */
-static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32_t *owner,
-                      uint32_t n_cut, uint32_t chunk) {
+static void count_row(sim *s, const sim_lane *l, uint32_t row, const uint32_t *expert,
+                      const uint32_t *owner, uint32_t chunk) {
     uint32_t k = s->m->top_k, group[SL_MAX_TOP_K];
-    for (uint32_t j = 0; j < k; j++)
-        group[j] = s->cut.group ? sl_cut_group(&s->cut, n_cut, expert[j]) : chunk;
+    for (uint32_t j = 0; j < k; j++) group[j] = chunk_of(s, l, expert[j], chunk);
     for (uint32_t j = 0; j < k; j++) {
         uint32_t c = group[j], at = owner[j] * s->chunks + c;
         sim_msg *m = &s->msg[s->to_msg[at]];
@@ -132,7 +140,7 @@ static void count_rows(sim *s, const sim_lane *l, uint32_t moe, uint32_t first, 
         uint32_t key = sim_route_row(s, l->request[part->slot], position, moe, expert);
         for (uint32_t j = 0; j < s->m->top_k; j++)
             owner[j] = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
-        count_row(s, r, expert, owner, l->step.n_cut, chunk);
+        count_row(s, l, r, expert, owner, chunk);
     }
 }
 
@@ -163,21 +171,22 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
     const uint32_t rows = s->pipe > 1 ? 0 : l->step.rows; /* they stay inside */
     const uint32_t n_out = sl_cut_sent(s->chunks, l->step.n_cut, rows > 0, moe + 1u == s->m->n_moe);
     if (!take_messages(s, w, lane_id, moe, stay, n_out)) return;
-    for (uint32_t c = 0; !s->cut.group && c < n_out; c++) {
+    for (uint32_t c = 0; !by_experts(l) && c < n_out; c++) {
         uint32_t first, end;
         sl_cut_rows(rows, l->step.n_cut, c, &first, &end);
         count_rows(s, l, moe, first, end, c);
-        flush_pairs(s, l->step.n_cut, c);
+        flush_pairs(s, l, c);
     }
-    if (s->cut.group) {
+    if (by_experts(l)) {
         count_rows(s, l, moe, 0, rows, 0);
-        flush_pairs(s, l->step.n_cut, 0);
+        flush_pairs(s, l, 0);
     }
     for (uint32_t c = 0; c < n_out; c++)
         for (uint32_t x = 0; x < s->n_expert && s->status == SL_OK; x++) {
             uint32_t id = s->to_msg[x * s->chunks + c];
             const sim_msg *m = &s->msg[id];
             size_t n_set = m->with_set ? l->member.set.n : 0;
+            sl_resolve_sent(&w->attn->resolve, lane_id, c, x, m->entries, (uint64_t)sim_now(s));
             sim_msg_send(s, id, m->rows || n_set ? sim_dispatch_bytes(s, m, n_set) : 0);
         }
     for (uint32_t i = n_out * s->n_expert; i < s->chunks * s->n_expert; i++)

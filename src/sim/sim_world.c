@@ -72,7 +72,8 @@ size_t sim_dispatch_bytes(const sim *s, const sim_msg *m, size_t n_set) {
 
 size_t sim_return_bytes(const sim *s, uint32_t rows, size_t n_set) {
     size_t at = align_up(8 + 4 * n_set, 8) + 16 * (size_t)rows;
-    return align_up(at, 64) + (size_t)rows * s->s->row_bytes;
+    const size_t times = s->p->resolve && rows ? SL_WIRE_TIMES_BYTES : 0;
+    return align_up(at, 64) + (size_t)rows * s->s->row_bytes + times;
 }
 
 uint32_t sim_msg_take(sim *s, sim_msg_kind kind, uint32_t src, uint32_t dst) {

@@ -35,11 +35,13 @@ typedef struct sl_findep_memory {
 typedef struct sl_findep_problem {
     uint32_t layers, ag, eg, tokens, experts, top_k; /* tokens: of one sample */
     uint32_t batch_per_ag;                           /* samples an attention worker has */
+    uint32_t ma;                                     /* samples of a micro-batch; 0: any number */
     uint32_t r1_max;                                 /* 0: only the batch and memory bind */
     uint32_t r2_max;
     bool integer_tokens; /* tokens per expert are rounded up */
     double skew;         /* >= 1: rows of the busiest expert worker over the mean */
     sl_findep_line attn, shared, a2e, expert, e2a;
+    double lag; /* of a chunk's way there and back, beside what keeps links busy */
     sl_findep_cut cut;
     bool has_memory;
     sl_findep_memory memory;

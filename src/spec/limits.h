@@ -38,11 +38,13 @@
 #define SL_PLAN_MAX_STRETCH 1e6        /* times a step without prompts */
 #define SL_PLAN_MAX_THREADS 256u       /* of one worker's kernels */
 #define SL_PLAN_MAX_LANES   16u        /* micro-batches in flight */
+#define SL_PLAN_MAX_RESOLVE 1000000u   /* steps after which a schedule is chosen anew */
 #define SL_PLAN_MAX_CHUNKS  32u        /* of one micro-batch */
 
 /* Of one message of the fabric: a plan whose messages would be larger is refused. */
-#define SL_WIRE_MAX_BYTES (256u << 20) /* of its payload */
-#define SL_WIRE_MAX_ROWS  65536u       /* of a batch of rows */
+#define SL_WIRE_TIMES_BYTES 8u           /* behind rows that come back (net/wire.h) */
+#define SL_WIRE_MAX_BYTES   (256u << 20) /* of its payload */
+#define SL_WIRE_MAX_ROWS    65536u       /* of a batch of rows */
 
 /* Of a model that is read, from whatever file. */
 #define SL_MAX_LAYERS         512        /* blocks */

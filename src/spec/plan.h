@@ -107,6 +107,8 @@ typedef struct sl_plan {
     uint32_t chunks; /* r2 of FinDEP, N of EPS; else 1 */
     sl_chunking chunking;
     sl_order order;
+    uint32_t resolve;   /* findep chooses lanes, chunks, what they are and the order anew after so
+                         * many steps (sched/resolve.h); 0: it does not */
     sl_policy policy;   /* of aep */
     uint32_t lookahead; /* of defrag: layers */
     double delta;       /* of defrag: weight lost per layer ahead, in (0, 1] */
@@ -199,6 +201,18 @@ static inline sl_device_spec sl_plan_device_of(const sl_plan *p, uint32_t id) {
 
 static inline bool sl_plan_on_gpu(const sl_plan *p, uint32_t id) {
     return sl_plan_device_of(p, id).kind == SL_DEVICE_CUDA;
+}
+
+/* Whether a row's experts may be summed in groups that are chosen: no bit depends on them. */
+static inline bool sl_plan_regroups(const sl_plan *p) {
+    return p->exact || sl_device_is_modelled(&p->device);
+}
+
+/* Rows that a step of one lane has room for, and one message on its way back. Where lanes close,
+ * those that are open have all rows. */
+static inline uint32_t sl_plan_lane_rows(const sl_plan *p) {
+    return p->resolve || p->lanes == 0 ? p->max_num_batched_tokens
+                                       : p->max_num_batched_tokens / p->lanes;
 }
 
 /* Workers on GPUs, also those that come later. */

@@ -199,6 +199,7 @@ struct sl_device {
     bool in_place; /* stages work on host memory where it lies: x and parts of EXPERTS may be in
                     * messages */
     bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
+    bool placed;   /* ...or at places of requests, too (sl_rowset.state): they keep theirs */
     bool kept;     /* and they lie in the file that sl_device_opts named */
     bool inside;   /* it takes SL_OP_INSIDE, */
     bool inside_exact; /* with the bits of rows that travel in f32 */

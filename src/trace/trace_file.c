@@ -95,15 +95,11 @@ static void put_fields(writer *w, const sl_trace_event *e, uint32_t fields) {
         const char *name;
         uint64_t value;
     } rows[] = {
-        {SL_TF_LANE, "lane", e->lane},
-        {SL_TF_LAYER, "layer", e->layer},
-        {SL_TF_CHUNK, "chunk", e->chunk},
-        {SL_TF_GROUP, "group", e->group},
-        {SL_TF_ROUND, "round", e->round},
-        {SL_TF_ROWS, "rows", e->rows},
-        {SL_TF_TOKENS, "tokens", e->tokens},
-        {SL_TF_BYTES, "bytes", e->bytes},
-        {SL_TF_QUEUED, "queued_us", e->queued_us},
+        {SL_TF_LANE, "lane", e->lane},    {SL_TF_LAYER, "layer", e->layer},
+        {SL_TF_CHUNK, "chunk", e->chunk}, {SL_TF_GROUP, "group", e->group},
+        {SL_TF_LANES, "lanes", e->group}, {SL_TF_ROUND, "round", e->round},
+        {SL_TF_ROWS, "rows", e->rows},    {SL_TF_TOKENS, "tokens", e->tokens},
+        {SL_TF_BYTES, "bytes", e->bytes}, {SL_TF_QUEUED, "queued_us", e->queued_us},
     };
     const char *comma = "";
     for (size_t i = 0; i < SL_LEN(rows); i++) {

@@ -110,6 +110,8 @@ def draw_deployment(rng, transports):
         options += ["--microbatches", rng.randint(2, 3)]
     if schedule == "findep":
         options += ["--chunks", 2, "--chunk-by", rng.choice(["tokens", "experts"]), "--order", rng.choice(["asas", "aass"])]
+        if not together and rng.random() < 0.5:
+            options += ["--resolve", rng.choice([1, 4])]
     if schedule == "eps":
         options += ["--groups", rng.choice([2, 4])]
     if schedule == "aep":

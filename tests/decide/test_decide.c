@@ -118,6 +118,7 @@ static bool draw_plan(uint64_t *rng, scene *x, sl_schedule schedule) {
     p->n_pages = below(rng, 3) ? p->max_num_seqs * pages : pages + below(rng, 3);
     p->prefill_stretch = 1 + 0.25 * below(rng, 8);
     draw_schedule(rng, x, schedule);
+    if (schedule == SL_SCHED_FINDEP && !together && below(rng, 4)) p->resolve = 1 + below(rng, 6);
     p->max_num_batched_tokens = 8 * p->lanes + below(rng, 60);
     if (p->exact && below(rng, 2) && !draw_replicas(rng, x)) return false;
     if (sl_plan_check(p, x->model, &err) == SL_OK) return true;
@@ -212,6 +213,11 @@ static bool simulate(const scene *x, decisions *log) {
     X(prompt_beside_decoding)                                                                      \
     X(step_without_rows)                                                                           \
     X(step_in_some_of_its_chunks)                                                                  \
+    X(lanes_chosen_anew)                                                                           \
+    X(order_chosen_anew)                                                                           \
+    X(chunks_chosen_anew)                                                                          \
+    X(other_chunking_chosen)                                                                       \
+    X(request_to_another_lane)                                                                     \
     X(head_in_pieces)                                                                              \
     X(task_of_several_members)                                                                     \
     X(task_of_some_members)                                                                        \
@@ -260,6 +266,15 @@ static void note_decision(const scene *x, const sl_decision *d) {
         break;
     case SL_DECISION_STEP_PART:
         met[MET_prompt_in_chunks] += v[1] > 0 && v[2] > 1;
+        break;
+    case SL_DECISION_MOVE:
+        met[MET_request_to_another_lane]++;
+        break;
+    case SL_DECISION_CHOICE:
+        met[MET_lanes_chosen_anew] += v[1] == 0 && v[2] != x->plan.lanes;
+        met[MET_order_chosen_anew] += v[1] == 0 && v[4] != (uint64_t)x->plan.order;
+        met[MET_chunks_chosen_anew] += v[1] > 0;
+        met[MET_other_chunking_chosen] += v[1] > 0 && v[5] != (uint64_t)x->plan.chunking;
         break;
     case SL_DECISION_HEAD:
         met[MET_head_in_pieces] += v[2] > 0;
@@ -311,12 +326,13 @@ static void print_scene(const scene *x, uint64_t seed) {
     const sl_plan *p = &x->plan;
     printf("seed %llu: %s, workers", (unsigned long long)seed, sl_schedule_name(p->schedule));
     for (uint32_t i = 0; i < p->n_workers; i++) printf(" %u", p->worker[i].roles);
-    printf(", %u lanes, %u chunks, order %d, policy %d, wire %u%s%s, %u seqs, %u rows, %u pages, "
+    printf(", %u lanes, %u chunks, order %d, policy %d, wire %u%s%s, resolve %u, %u seqs, %u rows, "
+           "%u pages, "
            "links of %g us and %g a byte, %g and %g%s, control %g us, %u requests\n",
            p->lanes, p->chunks, (int)p->order, (int)p->policy, p->wire, p->exact ? ", exact" : "",
-           p->has_costs ? ", cuts online" : "", p->max_num_seqs, p->max_num_batched_tokens,
-           p->n_pages, x->attention.link.alpha_us, x->attention.link.byte_us,
-           x->expert.link.alpha_us, x->expert.link.byte_us,
+           p->has_costs ? ", cuts online" : "", p->resolve, p->max_num_seqs,
+           p->max_num_batched_tokens, p->n_pages, x->attention.link.alpha_us,
+           x->attention.link.byte_us, x->expert.link.alpha_us, x->expert.link.byte_us,
            x->attention.link.half_duplex ? ", half duplex" : "", x->control_us, x->n);
 }
 

@@ -155,6 +155,7 @@ static void on_there(world *v, parcel *p) {
     uint32_t src = p->src, dst = p->dst;
     p->there = true;
     hand_over(v, &v->link[src][dst]);
+    if (v->actor[dst].in_stage) sl_worker_tick(v->actor[dst].w); /* as kernels do all the while */
     touch(v, dst);
 }
 

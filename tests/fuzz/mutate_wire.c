@@ -63,7 +63,8 @@ static size_t payload_bytes(unsigned what, sl_wire_format f, uint8_t *header, ui
     if (what == 0 && len >= 8) return dispatch_bytes(f, header, p, len, rows);
     if (what == 1 && len >= 8) {
         write_u32(p + 4, 0);
-        return sl_wire_return_bytes(rows, cut_count(p, 4), 3, f);
+        const size_t times = header[9] & SL_WIRE_TIMED >> 8 ? SL_WIRE_TIMES_BYTES : 0;
+        return sl_wire_return_bytes(rows, cut_count(p, 4), 3, f) + times;
     }
     if (what == 2 && len >= SL_WIRE_SUBMIT_HEAD) return submit_bytes(p);
     if (what == 3) return SL_HELLO_BYTES;

@@ -281,6 +281,13 @@ static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (many && p->rank_kind == SL_RANKS_MACHINES) p->rank_kind = SL_RANKS_THREADS;
 }
 
+/* Three of four that can choose lanes, chunks and order anew do so, as often as can be. */
+static void vary_resolve(sl_plan *p, uint64_t *state) {
+    const bool apart = !(p->worker[0].roles & SL_ROLE_EXPERT) && sl_plan_pipeline(p) == 1;
+    if (p->schedule == SL_SCHED_FINDEP && apart && sl_rng_below(state, 4))
+        p->resolve = 1 + (uint32_t)sl_rng_below(state, 2);
+}
+
 static void set_devices(sl_plan *p) {
     sl_err err;
     p->device.numerics = SL_NUMERICS_EXACT;
@@ -387,11 +394,13 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
         if (!gpus && !vary_guesses(&o.plan, m, state)) vary_ranks(&o.plan, m->n_layers, state);
         if (gpus && !of_gpu) vary_devices(&o.plan, state);
+        vary_resolve(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
     snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
              o.plan.order == SL_ORDER_ASAS ? "asas" : "aass", o.plan.lanes, o.plan.chunks,
              o.plan.chunking == SL_CHUNK_TOKENS ? "tokens" : "experts");
+    if (o.plan.resolve) snprintf(schedule + strlen(schedule), n - strlen(schedule), ", resolved");
     if (o.plan.schedule == SL_SCHED_AEP)
         snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
     size_t used = strlen(schedule);

@@ -307,6 +307,9 @@ void sim_look_at_slots(sim *s, uint32_t i) {
             sim_fail(s, "worker %u is %llu tokens ahead", i, (unsigned long long)ahead);
         s->seen[COVER_parked] |= ahead == SL_MAX_AHEAD;
     }
+    s->seen[COVER_chosen_anew] |= a && a->resolve.changes > 0;
+    s->seen[COVER_lane_closed] |= a && a->slots.open < a->n_lanes;
+    s->seen[COVER_chosen_anew_and_replanned] |= a && a->resolve.changes > 0 && a->w->plan.epoch > 1;
 }
 
 /* ---- the end ---- */

@@ -67,6 +67,9 @@
     X(cancelled_waiting)                                                                           \
     X(cancelled_running)                                                                           \
     X(cancelled_too_late)                                                                          \
+    X(chosen_anew)                                                                                 \
+    X(lane_closed)                                                                                 \
+    X(chosen_anew_and_replanned)                                                                   \
     X(parked)                                                                                      \
     X(slow_coordinator)                                                                            \
     X(slow_worker)                                                                                 \

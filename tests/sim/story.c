@@ -57,6 +57,10 @@ static void draw_schedule(sim *s, sl_plan *p) {
     other.exact |= other.chunking == SL_CHUNK_EXPERTS || other.schedule == SL_SCHED_AEP;
     bool wanted = !sim_once_in(s, 3);
     if (wanted && sl_plan_check(&other, &sim_spec, &err) == SL_OK) *p = other;
+    /* Not in its turn, either: some of those that can. */
+    other = *p;
+    other.resolve = (uint32_t)(s->seed / 7 % 6);
+    if (sl_plan_check(&other, &sim_spec, &err) == SL_OK) *p = other;
 }
 
 bool sim_draw_plan(sim *s) {

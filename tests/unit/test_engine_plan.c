@@ -91,7 +91,8 @@ static void types_of_kv_are_read_and_printed(void **state) {
         sl_plan_free(&p);
         sl_plan_free(&q);
     }
-    refused("{" HEAD "," PAIR ",\"kv_type\":\"q4_0\"}", SL_ERR_ARG, "f32, f16, bf16, q8_0, fp8, auto");
+    refused("{" HEAD "," PAIR ",\"kv_type\":\"q4_0\"}", SL_ERR_ARG,
+            "f32, f16, bf16, q8_0, fp8, auto");
 }
 
 static void ranks_are_read_and_printed(void **state) {
@@ -115,6 +116,26 @@ static void ranks_are_read_and_printed(void **state) {
         sl_plan_free(&p);
         sl_plan_free(&q);
     }
+}
+
+/* Lanes may close then, and those that are open have all rows. */
+static void resolve_is_read_and_printed(void **state) {
+    (void)state;
+    sl_plan p = {0}, q = {0};
+    sl_err err = {0};
+    if (parse("{\"version\":1,\"schedule\":\"findep\",\"lanes\":4,\"resolve\":16," PAIR "}", &p,
+              &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    char *text = sl_plan_print(&p);
+    assert_non_null(text);
+    if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_true(p.resolve == 16 && q.resolve == 16);
+    assert_int_equal(sl_plan_lane_rows(&p), p.max_num_batched_tokens);
+    p.resolve = 0;
+    assert_int_equal(sl_plan_lane_rows(&p), p.max_num_batched_tokens / 4);
+    sl_free(text);
+    sl_plan_free(&p);
+    sl_plan_free(&q);
 }
 
 static void costs_are_read_and_printed(void **state) {
@@ -533,6 +554,7 @@ static void refusals(void **state) {
             "15 KV pages of 32 positions hold no request of context 512");
 }
 
+#define FINDEP "\"version\":1,\"schedule\":\"findep\""
 #define HYBRID "\"version\":1,\"schedule\":\"hybrid\""
 #define BOTH                                                                                       \
     "\"workers\":[{\"roles\":[\"attention\",\"expert\"]},{\"roles\":[\"attention\",\"expert\"]}]"
@@ -570,6 +592,13 @@ static void refused_workers(void **state) {
             "ranks 'fibres' is unknown: threads, processes");
     refused("{" HEAD ",\"segments\":true," PAIR "}", SL_ERR_ARG, "segments are a part of exact");
     refused("{" HEAD ",\"rail_bytes\":7," PAIR "}", SL_ERR_ARG, "of schedule hybrid, not dep");
+    refused("{" HEAD ",\"resolve\":4," PAIR "}", SL_ERR_UNSUPPORTED,
+            "resolve 4 (--resolve) is for schedule findep, not dep");
+    refused("{" FINDEP ",\"resolve\":1000001," PAIR "}", SL_ERR_LIMIT, "resolve");
+    refused("{" FINDEP ",\"resolve\":4," BOTH "}", SL_ERR_UNSUPPORTED,
+            "worker 0 has attention and experts");
+    refused("{" FINDEP ",\"resolve\":4,\"pp\":{\"degree\":2}," PAIR "}", SL_ERR_UNSUPPORTED,
+            "ranks of a pipeline (--pp 2)");
     refused("{" HYBRID "," BOTH "}", SL_ERR_ARG, "tp (--tp) 1, 2 is the least");
     refused("{" HYBRID ",\"tp\":{\"attention\":2,\"expert\":2}," PAIR "}", SL_ERR_ARG,
             "schedule hybrid is colocated");
@@ -695,6 +724,7 @@ int main(void) {
         cmocka_unit_test(types_of_kv_are_read_and_printed),
         cmocka_unit_test(ranks_are_read_and_printed),
         cmocka_unit_test(costs_are_read_and_printed),
+        cmocka_unit_test(resolve_is_read_and_printed),
         cmocka_unit_test(defaults),
         cmocka_unit_test(round_trip),
         cmocka_unit_test(some_are_not_there),

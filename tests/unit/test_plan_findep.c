@@ -162,6 +162,29 @@ static void closed_forms_are_exact(void **state) {
     }
 }
 
+/* What passes on the way while nobody works makes the way longer, and no station busier. */
+static void a_lag_is_part_of_the_way(void **state) {
+    (void)state;
+    uint64_t rng = 17;
+    for (int k = 0; k < INSTANCES; k++) {
+        sl_findep_times t = draw_times(&rng), lane[MAX_R1];
+        const uint32_t layers = up_to(&rng, MAX_T), r1 = up_to(&rng, MAX_R1);
+        const uint32_t r2 = up_to(&rng, MAX_R2);
+        uint32_t chunks[MAX_R1];
+        double ready[MAX_R1], done[MAX_R1];
+        t.lag = 3 * draw_times(&rng).e;
+        for (uint32_t i = 0; i < r1; i++) lane[i] = t, chunks[i] = r2;
+        for (int o = 0; o < SL_ORDER_COUNT; o++) {
+            const double form = sl_findep_makespan(&t, layers, r1, r2, (sl_order)o);
+            const double replay =
+                sl_findep_replay(lane, chunks, layers, r1, (sl_order)o, ready, done);
+            if (!same(form, replay) || sl_findep_bound(&t, layers, r1, r2) > form * (1 + 1e-9))
+                fail_msg("case %d, order %d, T %u, r1 %u, r2 %u, lag %g: form %.12g, replay %.12g",
+                         k, o, layers, r1, r2, t.lag, form, replay);
+        }
+    }
+}
+
 static void ragged_lanes_replay_as_events(void **state) {
     (void)state;
     /* One lane of one chunk and one of three, by hand: a 2, s 1, c 1, e 2, d 1, two layers. */
@@ -356,6 +379,7 @@ static void published_search_is_never_better(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closed_forms_are_exact),
+        cmocka_unit_test(a_lag_is_part_of_the_way),
         cmocka_unit_test(ragged_lanes_replay_as_events),
         cmocka_unit_test(examples_of_the_specification),
         cmocka_unit_test(more_samples_may_be_slower),

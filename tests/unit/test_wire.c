@@ -148,7 +148,7 @@ static void header_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 512, "flags 0x200"},
+        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 1024, "flags 0x400"},
         {60, 65537, "65537 rows"}, {64, (256u << 20) + 1, "268435457"},
     };
     spoiled s;
@@ -376,6 +376,28 @@ static void return_matches_its_bytes(void **state) {
     assert_int_equal(d.mask[0], 10);
     sl_wire_unpack(SL_WIRE_BF16, d.data, 1, 3, back);
     assert_memory_equal(back, row, sizeof row);
+}
+
+/* Behind the rows, where a flag says so and nowhere else. */
+static void a_return_says_how_long_it_was_there(void **state) {
+    (void)state;
+    sl_wire_header h = return_header;
+    spoiled s;
+    sl_wire_return d;
+    sl_err err = {0};
+    copy_of(&s, return_bytes, sizeof return_bytes);
+    h.flags |= SL_WIRE_TIMED;
+    says(sl_wire_return_decode(&return_header, s.span, &model, SL_WIRE_BF16, &d, &err), SL_OK, &err,
+         "");
+    assert_int_equal(d.held_us, 0);
+    says(sl_wire_return_decode(&h, s.span, &model, SL_WIRE_BF16, &d, &err), SL_ERR_PROTOCOL, &err,
+         "payload");
+    s.span.len += SL_WIRE_TIMES_BYTES;
+    says(sl_wire_return_decode(&return_header, s.span, &model, SL_WIRE_BF16, &d, &err),
+         SL_ERR_PROTOCOL, &err, "payload");
+    sl_wire_return_times(s.bytes + sizeof return_bytes, 0x01020304, 0xA0B0C0D0);
+    says(sl_wire_return_decode(&h, s.span, &model, SL_WIRE_BF16, &d, &err), SL_OK, &err, "");
+    assert_true(d.task_us == 0x01020304 && d.held_us == 0xA0B0C0D0);
 }
 
 static void return_of_fp8_matches_its_bytes(void **state) {
@@ -766,6 +788,7 @@ int main(void) {
         cmocka_unit_test(dispatch_sizes_and_bare_headers),
         cmocka_unit_test(return_matches_its_bytes),
         cmocka_unit_test(return_of_fp8_matches_its_bytes),
+        cmocka_unit_test(a_return_says_how_long_it_was_there),
         cmocka_unit_test(return_fields_are_checked),
         cmocka_unit_test(sets_and_workers),
         cmocka_unit_test(submit_matches_its_bytes),

@@ -89,6 +89,9 @@ static sl_status apply_schedule(const sl_options *o, sl_plan *p, sl_err *err) {
     if (st == SL_OK && (o->chunks || o->chunk_by[0] || o->order[0]) && s != SL_SCHED_FINDEP)
         st = sl_fail(err, SL_ERR_ARG, "--chunks, --chunk-by and --order are for findep, not %s",
                      sl_schedule_name(s));
+    if (st == SL_OK && o->resolve != UINT32_MAX && o->resolve && s != SL_SCHED_FINDEP)
+        st = sl_fail(err, SL_ERR_ARG, "--resolve is for findep, not %s", sl_schedule_name(s));
+    if (o->resolve != UINT32_MAX) p->resolve = o->resolve;
     if (st == SL_OK && s != SL_SCHED_AEP &&
         (o->policy[0] || o->delta > 0 || o->lookahead != UINT32_MAX))
         st = sl_fail(err, SL_ERR_ARG, "--policy, --lookahead and --delta are for aep, not %s",
@@ -212,7 +215,7 @@ static uint32_t share_of_cores(const sl_plan *p) {
 static bool schedule_is_open(const sl_options *o) {
     bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||
                 o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0 ||
-                o->rail_bytes;
+                o->rail_bytes || o->resolve != UINT32_MAX;
     return strcmp(o->schedule, "auto") == 0 && !said;
 }
 

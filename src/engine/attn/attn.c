@@ -230,6 +230,8 @@ void sl_attn_count(sl_attn *a) {
     w->n.rows_late = a->twice.late;
     w->n.again_lost = a->twice.lost;
     w->n.again_out = a->twice.out;
+    w->n.choices = a->resolve.changes;
+    w->n.lanes_open = a->slots.open;
 }
 
 void sl_attn_wake(sl_attn *a) {
@@ -298,6 +300,8 @@ sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     memset(a->expert_index, 0xFF, w->plan.n_workers * sizeof *a->expert_index);
     for (uint32_t i = 0; i < a->n_experts; i++) a->expert_index[w->experts.ids[i]] = i;
     sl_status st = create_cut(a, err);
+    if (st == SL_OK)
+        st = sl_resolve_deploy(&a->resolve, (uint32_t)w->attention.n, a->n_experts, err);
     if (st == SL_OK) st = a->ops->create(a, &a->side, err);
     for (uint32_t id = 0; st == SL_OK && id < w->plan.n_workers; id++)
         if (!w->peer[id].open) sl_twice_gone(&a->twice, id); /* itself: with its side */
@@ -326,7 +330,8 @@ sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out, sl_err
     a->n_lanes = w->plan.lanes;
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
-    a->max_rows = sl_lane_max_rows(&w->plan);
+    a->max_rows = sl_plan_lane_rows(&w->plan);
+    sl_resolve_init(&w->plan, a->m, w->watch, &a->resolve);
     /* An emulated device's rows leave nothing behind. */
     a->guesses =
         w->plan.speculate && (w->device->resumes || sl_device_is_modelled(&w->plan.device));
@@ -358,6 +363,7 @@ void sl_attn_free(sl_attn *a) {
     sl_mtp_free(a);
     sl_slots_free(&a->slots);
     sl_cut_free(&a->cut);
+    sl_resolve_free(&a->resolve);
     sl_free(a->moe);
     sl_free(a->out);
     sl_free(a->pairs);

@@ -11,7 +11,7 @@
  *   head.c      the end of a step: logits, samples
  *   mtp.c       and the guesses of a checkpoint's own block
  *   lanes.c     schedules with barriers: lanes take turns (lane.c has their steps, dispatch.c their
- *               way to the experts and back)
+ *               way to the experts and back, settle.c what changes between them)
  *   flow.c      aep: parts, each at its own block (flow_rows.c has their rows)
  *   attn.c      what the worker's loop calls
  *
@@ -111,6 +111,7 @@ struct sl_attn {
     uint8_t *moe;  /* [n_layers] nonzero: a block with routed experts */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
     sl_cut cut;
+    sl_resolve resolve;       /* what of the schedule is chosen anew; outlives plans */
     uint32_t look;            /* slot that was asked for last */
     struct sl_moves *moves;   /* of moves.c */
     struct sl_keep *keep;     /* of the worker's; NULL: nothing is kept */

@@ -17,7 +17,7 @@ typedef struct selection {
 
 static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
     selection s = {.end = lane->n_away, .group = UINT32_MAX, .lost = UINT32_MAX};
-    if (lane->attn->cut.group)
+    if (lane->pass.step.chunking == SL_CHUNK_EXPERTS)
         s.group = chunk;
     else
         sl_cut_rows(lane->n_away, lane->pass.step.n_cut, chunk, &s.first, &s.end);
@@ -142,6 +142,8 @@ static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_bu
     }
     sl_status st = sl_worker_send(a->w, id, h, b);
     sl_attn_sent(a, lane->id, id, 1, h.rows);
+    sl_resolve_sent(&a->resolve, lane->id, h.chunk, i, lane->pass.out[i].n.n_entries,
+                    sl_resolve_is_on(&a->resolve) ? sl_clock_now_us(&a->w->clock) : 0);
     /* Which is heard of next. */
     return st == SL_ERR_PEER_DOWN || st == SL_ERR_NOMEM ? SL_OK : st;
 }

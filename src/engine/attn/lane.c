@@ -194,9 +194,20 @@ static void begin_task(sl_lane *lane) {
     }
 }
 
+/* How long it took, where somebody wants to know. */
+static void note_task(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    if (!sl_resolve_is_on(&a->resolve)) return;
+    const uint64_t us = sl_clock_now_us(&a->w->clock) - lane->task_us;
+    if (lane->task.kind == SL_TURN_BLOCK && a->moe[lane->pass.layer])
+        sl_resolve_block(&a->resolve, lane->n_away, us);
+    if (lane->task.kind == SL_TURN_SHARED) sl_resolve_shared(&a->resolve, lane->n_away, us);
+}
+
 /* The device is through with what the task has asked: asks for more, or the task ends. */
 static void go_on(sl_lane *lane) {
     const sl_turn task = lane->task;
+    const uint32_t rows = lane->pass.n;
     if (task.kind == SL_TURN_BLOCK && !block_ran(lane)) return;
     lane->begun = false;
     if (task.kind == SL_TURN_MERGE) end_merge(lane);
@@ -204,6 +215,8 @@ static void go_on(sl_lane *lane) {
         sl_turns_pause(lane->turns, &task);
         return;
     }
+    note_task(lane);
+    if (task.kind == SL_TURN_HEAD) sl_lane_settle(lane, rows);
     sl_turns_done(lane->turns, &task);
     if (task.kind == SL_TURN_HEAD) end_round(lane);
 }
@@ -213,6 +226,8 @@ void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
     lane->task = *turn;
     lane->begun = true;
     lane->pass.event = (sl_event){0};
+    if (sl_resolve_is_on(&lane->attn->resolve))
+        lane->task_us = sl_clock_now_us(&lane->attn->w->clock);
     sl_turns_begin(lane->turns, turn);
     begin_task(lane);
     sl_lane_go_on(lane);
@@ -300,6 +315,9 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     if (sl_again_replied(&lane->again, group) != SL_AGAIN_WHOLE)
         return sl_fail(err, SL_ERR_PROTOCOL, "return for layer %u chunk %u, which is here",
                        h->layer, chunk);
+    if ((h->flags & SL_WIRE_TIMED))
+        sl_resolve_answered(&a->resolve, lane->id, chunk, expert_index, v.task_us, v.held_us,
+                            a->w->came_us);
     if (first) sl_twice_first(&a->twice, a->w->experts.ids[expert_index], h->rows);
     *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
     *payload = NULL;
@@ -348,6 +366,7 @@ void sl_lane_reset(sl_lane *lane) {
     give_replies(lane);
     sl_again_reset(&lane->again);
     lane->asks = false;
+    sl_resolve_drop(&lane->attn->resolve, lane->id);
     sl_outgoing_drop(&lane->pass);
     if (lane->turns->in_head == lane->id) sl_attn_drop_head(lane->attn);
     sl_turns_drop(lane->turns, lane->id);

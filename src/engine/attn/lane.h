@@ -1,7 +1,8 @@
 /* A lane: a micro-batch of an attention worker under schedules with barriers. Its step's rows pass
  * the blocks one after the other; a block with experts sends them out and waits for every answer.
  * lane.c has steps and rounds, dispatch.c the way to the experts and back, lanes.c whose turn it
- * is. Thread: owner of the worker. */
+ * is, settle.c
+ * what is chosen anew. Thread: owner of the worker. */
 #ifndef SL_ENGINE_LANE_H
 #define SL_ENGINE_LANE_H
 
@@ -23,7 +24,8 @@ typedef struct sl_lane {
     sl_member member;
     sl_pass pass;
     sl_turn task;
-    bool begun; /* the task waits for pass.event */
+    bool begun;       /* the task waits for pass.event */
+    uint64_t task_us; /* when it began */
 
     uint64_t *covered; /* [max_rows] router positions that have come back */
     sl_reply *reply;   /* [chunks][expert workers] */
@@ -75,6 +77,11 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
 void sl_lane_lose(sl_lane *lane, uint32_t expert_index, bool gone);
 /* Drops the running step: its rows are lost. */
 void sl_lane_reset(sl_lane *lane);
+
+/* ---- settle.c ---- */
+
+/* Its step of so many rows is over, and its turn is not. */
+void sl_lane_settle(sl_lane *lane, uint32_t rows);
 
 /* ---- dispatch.c ---- */
 

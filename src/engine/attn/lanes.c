@@ -98,7 +98,7 @@ static sl_status create(sl_attn *a, void **out, sl_err *err) {
                                   .moe = a->moe,
                                   .shared = a->m->d_ff_shared > 0,
                                   .n_replies = a->n_experts * a->n_chunks,
-                                  .order = a->w->plan.order,
+                                  .order = a->resolve.order,
                                   .watch = a->w->watch};
     sl_lanes *ls = sl_alloc(1, sizeof *ls);
     if (!ls) return sl_fail(err, SL_ERR_NOMEM, "lanes of an attention worker");

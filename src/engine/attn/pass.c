@@ -148,6 +148,7 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
     if (!p->arrays) return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_step_create(&a->slots, &a->cut, lane, a->max_rows, a->w->plan.prefill_stretch,
                                   &p->step, err);
+    p->step.resolve = &a->resolve;
     p->price = &p->step.price;
     p->price->speculate = a->w->plan.speculate;
     if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &p->x, err);

@@ -17,7 +17,7 @@ typedef struct message {
     sl_wire_header h;
     sl_buf *payload; /* later chunks of the layer may refer to it */
     sl_wire_dispatch view;
-    uint64_t came_ns;
+    uint64_t came_ns, came_us;
     uint32_t data_before; /* rows with data in earlier chunks of the layer */
 } message;
 
@@ -33,6 +33,7 @@ typedef struct barriers {
     uint32_t caller, call_place;
     sl_event event;
     uint32_t entries;             /* of task */
+    uint64_t task_us;             /* how long it took */
     bool packing;                 /* its answers are at the device, too */
     uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
     /* scratch of a task */
@@ -196,7 +197,7 @@ static sl_status decode(const barriers *x, const sl_wire_header *h, const sl_buf
     if (!b) return SL_OK;
     st = sl_wire_dispatch_decode(h, (sl_span){b->data, b->len}, x->m,
                                  (sl_wire_format)x->w->plan.wire, v, err);
-    return st == SL_OK ? sl_worker_check_rows(x->w, h, v, 0, sl_lane_max_rows(&x->w->plan), err)
+    return st == SL_OK ? sl_worker_check_rows(x->w, h, v, 0, sl_plan_lane_rows(&x->w->plan), err)
                        : st;
 }
 
@@ -240,8 +241,12 @@ static sl_status on_dispatch(void *side, const sl_wire_header *h, sl_buf **paylo
     const sl_round_msg m = round_msg(h, &v);
     if (st == SL_OK) st = sl_rounds_on_dispatch(x->rounds, &m, &place, err);
     if (st != SL_OK || place == SL_ROUNDS_NONE) return st;
-    x->message[place] = (message){
-        .h = *h, .payload = *payload, .view = v, .came_ns = x->w->came_ns, .data_before = data};
+    x->message[place] = (message){.h = *h,
+                                  .payload = *payload,
+                                  .view = v,
+                                  .came_ns = x->w->came_ns,
+                                  .came_us = x->w->came_us,
+                                  .data_before = data};
     *payload = NULL;
     return SL_OK;
 }
@@ -349,6 +354,11 @@ static uint32_t add_pairs(barriers *x, const sl_wire_dispatch *v, uint32_t r, ui
     return exact ? at + v->first[r + 1] - v->first[r] : at + 1;
 }
 
+/* Whether an answer of so many rows says how long they were here. */
+static bool is_timed(const barriers *x, uint32_t rows) {
+    return x->w->plan.resolve && rows > 0 && !x->alone;
+}
+
 /* The reply to a member without its values. NULL: a bare header, or no memory. */
 static sl_buf *begin_reply(barriers *x, const sl_round_task *t, const sl_wire_dispatch *v,
                            sl_wire_return *out) {
@@ -356,7 +366,8 @@ static sl_buf *begin_reply(barriers *x, const sl_round_task *t, const sl_wire_di
     uint32_t rows = returned_rows(x, v);
     uint32_t n_next = t->next ? (uint32_t)t->next->n : 0;
     if (rows == 0 && !t->next) return NULL;
-    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, n_next, x->m->d_model, f));
+    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, n_next, x->m->d_model, f) +
+                                               (is_timed(x, rows) ? SL_WIRE_TIMES_BYTES : 0));
     if (!b) return NULL;
     sl_wire_return_layout(b->data, rows, n_next, x->m->d_model, f, out);
     if (n_next) memcpy(out->set, t->next->ids, n_next * sizeof *out->set);
@@ -409,6 +420,14 @@ static void pack_returns(barriers *x) {
     if (n > 0 && !in_place(x)) submit(x, &c);
 }
 
+static void put_times(const barriers *x, uint32_t i) {
+    const uint64_t held = sl_clock_now_us(&x->w->clock) - x->message[x->task.place[i]].came_us;
+    const sl_buf *b = x->reply[i];
+    sl_wire_return_times(b->data + b->len - SL_WIRE_TIMES_BYTES,
+                         (uint32_t)SL_MIN(x->task_us, UINT32_MAX),
+                         (uint32_t)SL_MIN(held, UINT32_MAX));
+}
+
 static void send_return(barriers *x, uint32_t i) {
     const sl_round_task *t = &x->task;
     bool owed = x->alone ? sl_calls_is_owed(&x->calls) : sl_rounds_is_owed(x->rounds, t->place[i]);
@@ -416,13 +435,17 @@ static void send_return(barriers *x, uint32_t i) {
         sl_net_buf_give(x->w->net, x->reply[i]);
         return;
     }
+    const uint32_t rows = x->first[i + 1] - x->first[i];
+    const bool timed = is_timed(x, rows);
+    if (timed) put_times(x, i);
     const sl_wire_header h = {.kind = SL_MSG_RETURN,
-                              .flags = (t->next ? SL_WIRE_SET : 0) | (x->alone ? SL_WIRE_AGAIN : 0),
+                              .flags = (t->next ? SL_WIRE_SET : 0) |
+                                       (x->alone ? SL_WIRE_AGAIN : 0) | (timed ? SL_WIRE_TIMED : 0),
                               .round = t->round,
                               .lane = t->lane,
                               .layer = t->layer,
                               .chunk = t->chunk,
-                              .rows = x->first[i + 1] - x->first[i]};
+                              .rows = rows};
     /* A member that died meanwhile is announced by the sequencer. */
     sl_worker_send(x->w, t->member[i], h, x->reply[i]);
 }
@@ -498,7 +521,7 @@ static void go_on(barriers *x) {
     if (!x->packing) {
         begin(x, &x->task, SL_TRACE_REPLY, 0, 0);
         x->w->n.expert_rows += x->entries;
-        sl_expert_ends(x->w, x->entries);
+        x->task_us = sl_expert_ends(x->w, x->entries);
         pack_returns(x);
         x->packing = true;
         return;
@@ -590,7 +613,7 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
 
 static sl_status create_buffers(barriers *x, sl_err *err) {
     size_t e = x->m->n_experts + 1u, pairs;
-    x->max_rows = sl_lane_max_rows(&x->w->plan) * (uint32_t)x->w->attention.n;
+    x->max_rows = sl_plan_lane_rows(&x->w->plan) * (uint32_t)x->w->attention.n;
     pairs = x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     uint32_t max_back = x->w->plan.exact ? x->max_pairs : x->max_rows;
     x->scratch = sl_alloc_arrays(

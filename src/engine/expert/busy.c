@@ -15,8 +15,10 @@ void sl_expert_begins(sl_worker *w, uint64_t rows, uint64_t behind) {
     for (size_t i = 0; i < w->attention.n; i++) tell(w, w->attention.ids[i], us);
 }
 
-void sl_expert_ends(sl_worker *w, uint64_t rows) {
-    sl_busy_ends(&w->busy, rows, sl_clock_now_us(&w->clock) - w->task_us);
+uint64_t sl_expert_ends(sl_worker *w, uint64_t rows) {
+    const uint64_t us = sl_clock_now_us(&w->clock) - w->task_us;
+    sl_busy_ends(&w->busy, rows, us);
+    return us;
 }
 
 void sl_expert_rests(sl_worker *w, bool (*waits)(const void *side, uint32_t member),

@@ -35,7 +35,7 @@ extern const sl_expert_side_ops sl_expert_barriers, sl_expert_queues;
 /* A task of so many rows begins, and ends; `behind` rows are ready and wait for it. Attention
  * workers hear of one that takes long. */
 void sl_expert_begins(sl_worker *w, uint64_t rows, uint64_t behind);
-void sl_expert_ends(sl_worker *w, uint64_t rows);
+uint64_t sl_expert_ends(sl_worker *w, uint64_t rows);
 /* Nothing is ready. Members for whom waits() is true have rows here that wait for others of their
  * round: after a while they hear that it is not this worker that lets them wait. */
 void sl_expert_rests(sl_worker *w, bool (*waits)(const void *side, uint32_t member),

@@ -330,7 +330,7 @@ static sl_status create_storage(queues *x, sl_err *err) {
     const sl_plan *p = &x->w->plan;
     arrivals *in = &x->in;
     /* Where there are replicas, a row that is here may come again, in place of a lost worker's. */
-    x->each = sl_lane_max_rows(p) * (sl_plan_has_replicas(p) ? 2 : 1);
+    x->each = sl_plan_lane_rows(p) * (sl_plan_has_replicas(p) ? 2 : 1);
     x->max_rows = x->each * (uint32_t)x->w->attention.n;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     x->arrays =

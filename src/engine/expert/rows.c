@@ -3,7 +3,7 @@
 
 uint32_t sl_worker_pairs_by(const sl_worker *w, const sl_plan *p, const sl_model_spec *m) {
     uint32_t hosted = sl_plan_n_hosted(p, w->id);
-    return sl_lane_max_rows(p) * (uint32_t)w->attention.n * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
+    return sl_plan_lane_rows(p) * (uint32_t)w->attention.n * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
 }
 
 uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m) {

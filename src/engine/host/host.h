@@ -39,7 +39,7 @@ typedef struct sl_inbox_item {
     bool left;             /* ...because the peer said goodbye */
     sl_wire_header h;
     sl_buf *payload;
-    uint64_t came_ns;
+    uint64_t came_ns, came_us; /* the latter on the worker's clock */
 } sl_inbox_item;
 
 /* A ring; zeroed: empty. */
@@ -113,18 +113,13 @@ typedef struct sl_worker {
     uint64_t tick_ns;      /* of `doing`: progress between chunks of a kernel */
     uint64_t last_task_ns; /* end of the last kernel */
     sl_counts counts;
-    uint64_t came_ns; /* when the message being handled arrived */
+    uint64_t came_ns, came_us; /* when the message being handled arrived */
 #define SL_COUNTER_FIELD(name) uint64_t name;
     struct {
         SL_WORKER_COUNTERS(SL_COUNTER_FIELD)
     } n;
 #undef SL_COUNTER_FIELD
 } sl_worker;
-
-/* Largest number of rows one lane step may have, and one message may carry on its way back. */
-static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
-    return p->max_num_batched_tokens / p->lanes;
-}
 
 /* Whether who is connected as worker `id` is another one than the plan means: it has come in the
  * place of that one. */
@@ -145,8 +140,8 @@ static inline void sl_worker_stop(sl_worker *w, sl_status why) {
     w->stop_status = why;
 }
 
-/* Its device failed at what it was asked for: a process that the coordinator started ends as a crash
- * does, so that it is counted as one. Returns in any other. */
+/* Its device failed at what it was asked for: a process that the coordinator started ends as a
+ * crash does, so that it is counted as one. Returns in any other. */
 void sl_worker_crash(const sl_worker *w);
 
 /* The device has failed: the loop ends with its reason, and what it owes is no result. */

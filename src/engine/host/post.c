@@ -61,7 +61,11 @@ static sl_status send_to_itself(sl_worker *w, sl_wire_header h, sl_buf *payload)
     h.src = w->id;
     h.bytes = payload ? (uint32_t)payload->len : 0;
     sl_err err;
-    const sl_inbox_item item = {.own = true, .h = h, .payload = payload, .came_ns = sl_now_ns()};
+    const sl_inbox_item item = {.own = true,
+                                .h = h,
+                                .payload = payload,
+                                .came_ns = sl_now_ns(),
+                                .came_us = sl_clock_now_us(&w->clock)};
     sl_status st = sl_inbox_push(&w->inbox, item, &err);
     if (st == SL_OK) return st;
     sl_net_buf_give(w->net, payload);

@@ -12,7 +12,8 @@
  * requests might say next (sched/draft.h), and those of them that were right. sent_bytes counts a
  * message as if it went whole; rail_bytes: of these, what ranks other than the first have sent
  * (schedule hybrid). kv_loaded, kv_saved, kv_damaged: KV pages that came from the disk, that went
- * there, and that were not used as they had changed there. */
+ * there, and that were not used as they had changed there. choices: how often something of the
+ * schedule was chosen anew (sched/resolve.h); lanes_open, a state: lanes that requests come to. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -53,7 +54,9 @@
     X(rail_bytes)                                                                                  \
     X(kv_loaded)                                                                                   \
     X(kv_saved)                                                                                    \
-    X(kv_damaged)
+    X(kv_damaged)                                                                                  \
+    X(choices)                                                                                     \
+    X(lanes_open)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -62,7 +62,8 @@ static sl_status take_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl
                           .from_coordinator = c == w->coordinator,
                           .h = *h,
                           .payload = payload,
-                          .came_ns = sl_now_ns()};
+                          .came_ns = sl_now_ns(),
+                          .came_us = sl_clock_now_us(&w->clock)};
     if (p) item.h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
     if (p) sl_worker_note_arrival(w, &item.h, item.came_ns);
     sl_status st = sl_inbox_push(&w->inbox, item, err);
@@ -138,7 +139,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),
                               .activations = p->activations,
                               .exact = p->exact,
-                              .max_rows = attention ? sl_lane_max_rows(p) : 0,
+                              .max_rows = attention ? sl_plan_lane_rows(p) : 0,
                               .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
                               .kv_pages = attention ? p->n_pages : 0,
                               .kv_fd = w->kv_fd,
@@ -478,6 +479,7 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
     sl_err err = {0};
     sl_status st;
     w->came_ns = it->came_ns;
+    w->came_us = it->came_us;
     sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
     if (it->down) {
         st = handle_down(w, it->h.src, it->left || is_told_to_stop(w), &err);
