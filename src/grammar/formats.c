@@ -38,6 +38,14 @@
     "(" URI "|(//" AUTHORITY "(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" SEGMENT "(/" PCHAR     \
     "*)*|)" QUERY_FRAGMENT ")"
 
+bool sl_schema_format_is_exact(const char *name) {
+    static const char *const exact[] = {"date", "ipv4",         "ipv6",
+                                        "uuid", "json-pointer", "ip-address"};
+    for (size_t i = 0; i < SL_LEN(exact); i++)
+        if (!strcmp(exact[i], name)) return true;
+    return false;
+}
+
 bool sl_schema_format(const char *name, const char **out) {
     static const char *const not_enforced[] = {
         "idn-email", "idn-hostname", "iri",   "iri-reference", "uri-template",

@@ -95,7 +95,7 @@ sl_status sl_schema_add(sl_grammar *g, sl_json schema, bool listed, uint32_t *ru
     g->memory -= s.cap_known * sizeof *s.known;
     sl_free(s.known);
     sl_free(s.slots);
-    g->memory -= s.n_made * SL_SCHEMA_MADE_MEMORY;
+    g->memory -= s.made_memory;
     sl_json_keep_free(s.keep);
     sl_free(s.found);
     return st;

@@ -26,7 +26,9 @@ static sl_status item_rule(sl_schema *s, const sl_schema_set *parts, size_t at, 
         if (one.value) st = sl_schema_set_add(s, &set, one);
     }
     if (st == SL_OK && more.value) st = sl_schema_set_add(s, &set, more);
-    return st == SL_OK ? sl_schema_rule(s, &set, out) : st;
+    if (st == SL_OK) return sl_schema_rule(s, &set, out);
+    sl_schema_set_free(s, &set);
+    return st;
 }
 
 /* An array on its way into a net. Places from `last` on are alike. Layer f: f items satisfy

@@ -109,6 +109,7 @@ static sl_status needs_of(sl_schema *s, sl_json map, sl_schema_set *lists) {
         if (!list.value) {
             const sl_json without = sl_schema_made(s, map, SL_TYPE_ANY);
             sl_schema_made_property(s, without, key, sl_schema_made_bool(s, map, false));
+            sl_schema_made_count(s, without, SL_WORD_TYPES, SL_TYPE_ANY); /* it lists nothing */
             st = sl_schema_needs(s, key, needs, &there, &more);
             list = sl_schema_made_list(s, map);
             sl_schema_made_add(s, list, without);
@@ -188,7 +189,8 @@ sl_status sl_schema_choice(sl_schema *s, sl_json schema, const char *key, sl_sch
             st = if_of(s, schema, &list);
     } else if (!strcmp(key, "enum") || !strcmp(key, "const")) {
         st = spelled(s, schema, key, &list);
-    } else if (!strncmp(key, "depend", 6)) {
+    } else if (!strcmp(key, "dependencies") || !strcmp(key, "dependentRequired") ||
+               !strcmp(key, "dependentSchemas")) {
         return needs_of(s, v, lists);
     }
     return st == SL_OK && list.value ? sl_schema_set_add(s, lists, list) : st;

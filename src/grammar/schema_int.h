@@ -18,7 +18,8 @@
 #define SL_SCHEMA_MAX_CELLS    200000u /* properties times counts of one object */
 #define SL_SCHEMA_MAX_APART    20000u  /* questions whether two can hold at once */
 #define SL_SCHEMA_MADE_MEMORY  256u /* what jansson takes for a value, with its places in others */
-#define SL_SCHEMA_MAX_MADE     200000u /* schemas that say in other words what stands in one */
+#define SL_SCHEMA_MAX_STEPS    (1u << 21) /* schemas and names looked at, some seconds at most */
+#define SL_SCHEMA_MAX_MADE     200000u    /* schemas that say in other words what stands in one */
 
 /* Words of schemas that are made (schema_made.c). No document spells them: they are no UTF-8. */
 #define SL_WORD_TYPES                                                                              \
@@ -94,10 +95,12 @@ typedef struct sl_schema {
     size_t n_slots;
     bool listed; /* objects have none but the properties that are listed, where nothing says others
                   */
+    uint64_t steps;
     unsigned depth, nested, n_apart; /* of questions whether schemas are apart */
     sl_json_keep *keep;              /* of what is made */
     uint32_t n_made;
-    bool no_memory;
+    size_t made_memory;
+    bool no_memory, too_much;
     struct sl_schema_as {
         const void *of;
         unsigned how;
@@ -107,6 +110,8 @@ typedef struct sl_schema {
     sl_err *err;
 } sl_schema;
 
+/* schema_made.c: so many steps more; SL_ERR_LIMIT */
+sl_status sl_schema_step(sl_schema *s, uint64_t n);
 /* schema_sets.c: what a set holds is there once, and `true` not at all */
 sl_status sl_schema_set_add(sl_schema *s, sl_schema_set *set, sl_json schema);
 bool sl_schema_is_false(sl_json schema);
@@ -190,5 +195,8 @@ sl_status sl_schema_under(sl_schema *s, const sl_schema_set *parts, sl_span name
 /* formats.c: the regular expression of a format, whole text; NULL: a word that no draft has, which
  * says nothing. False: one that a draft has and that is not enforced. */
 bool sl_schema_format(const char *name, const char **out);
+/* Whether the expression has all texts of the format, too: else nothing follows where it does not
+ * match. */
+bool sl_schema_format_is_exact(const char *name);
 
 #endif

@@ -3,12 +3,26 @@
 
 #include "base/mem.h"
 
-static bool may_make(sl_schema *s) {
+sl_status sl_schema_step(sl_schema *s, uint64_t n) {
+    s->steps += n;
+    if (s->steps <= SL_SCHEMA_MAX_STEPS) return SL_OK;
+    return sl_json_fail(s->root, NULL, s->err, SL_ERR_LIMIT,
+                        "takes more than %u steps to read (limit)", SL_SCHEMA_MAX_STEPS);
+}
+
+/* text: bytes that are copied */
+static bool may_make(sl_schema *s, size_t text) {
+    const size_t memory = SL_SCHEMA_MADE_MEMORY + text;
     if (s->n_made >= SL_SCHEMA_MAX_MADE || s->no_memory) return false;
     if (!s->keep && !(s->keep = sl_json_keep_create())) s->no_memory = true;
     if (s->no_memory) return false;
+    if (s->g->memory + memory > SL_GRAMMAR_MAX_MEMORY) {
+        s->too_much = true;
+        return false;
+    }
     s->n_made++;
-    s->g->memory += SL_SCHEMA_MADE_MEMORY;
+    s->g->memory += memory;
+    s->made_memory += memory;
     return true;
 }
 
@@ -18,22 +32,22 @@ static sl_json made(sl_schema *s, sl_json v) {
 }
 
 sl_json sl_schema_made(sl_schema *s, sl_json of, unsigned types) {
-    if (!may_make(s)) return (sl_json){0};
+    if (!may_make(s, 0)) return (sl_json){0};
     const sl_json v = made(s, sl_json_new_object(s->keep, of));
     if (types != SL_TYPE_ANY) sl_schema_made_count(s, v, SL_WORD_TYPES, types);
     return v;
 }
 
 sl_json sl_schema_made_list(sl_schema *s, sl_json of) {
-    return may_make(s) ? made(s, sl_json_new_array(s->keep, of)) : (sl_json){0};
+    return may_make(s, 0) ? made(s, sl_json_new_array(s->keep, of)) : (sl_json){0};
 }
 
 sl_json sl_schema_made_text(sl_schema *s, sl_json of, const char *text) {
-    return may_make(s) ? made(s, sl_json_new_text(s->keep, of, text)) : (sl_json){0};
+    return may_make(s, strlen(text)) ? made(s, sl_json_new_text(s->keep, of, text)) : (sl_json){0};
 }
 
 sl_json sl_schema_made_bool(sl_schema *s, sl_json of, bool v) {
-    return may_make(s) ? made(s, sl_json_new_bool(s->keep, of, v)) : (sl_json){0};
+    return may_make(s, 0) ? made(s, sl_json_new_bool(s->keep, of, v)) : (sl_json){0};
 }
 
 void sl_schema_made_put(sl_schema *s, sl_json to, const char *key, sl_json v) {
@@ -41,7 +55,7 @@ void sl_schema_made_put(sl_schema *s, sl_json to, const char *key, sl_json v) {
 }
 
 void sl_schema_made_count(sl_schema *s, sl_json to, const char *key, uint64_t n) {
-    if (to.value && may_make(s))
+    if (to.value && may_make(s, 0))
         sl_schema_made_put(s, to, key, made(s, sl_json_new_u64(s->keep, to, n)));
 }
 
@@ -50,7 +64,8 @@ void sl_schema_made_add(sl_schema *s, sl_json list, sl_json v) {
 }
 
 void sl_schema_made_property(sl_schema *s, sl_json to, const char *name, sl_json v) {
-    const sl_json own = sl_schema_made(s, to, SL_TYPE_ANY);
+    const sl_json own = may_make(s, strlen(name)) ? made(s, sl_json_new_object(s->keep, to)) : to;
+    if (own.value == to.value) return;
     sl_schema_made_put(s, own, name, v);
     sl_schema_made_put(s, to, "properties", own);
 }
@@ -72,6 +87,9 @@ sl_json sl_schema_made_both(sl_schema *s, sl_json a, sl_json b) {
 
 sl_status sl_schema_made_status(sl_schema *s) {
     if (s->no_memory) return sl_fail(s->err, SL_ERR_NOMEM, "out of memory for a grammar");
+    if (s->too_much)
+        return sl_json_fail(s->root, NULL, s->err, SL_ERR_LIMIT, "takes more than %zu MB (limit)",
+                            SL_GRAMMAR_MAX_MEMORY >> 20);
     if (s->n_made >= SL_SCHEMA_MAX_MADE)
         return sl_json_fail(s->root, NULL, s->err, SL_ERR_LIMIT,
                             "more than %u alternatives of what must not hold (limit)",

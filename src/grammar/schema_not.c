@@ -581,7 +581,9 @@ sl_status sl_schema_not_beside(sl_schema *s, sl_json schema, sl_json holds, sl_j
             object = sl_schema_made(s, holds, SL_TYPE_OBJECT);
             sl_schema_keep(s, holds, AS_OBJECT, object);
         }
-        st = sl_schema_apart(s, sl_schema_made_both(s, object, holds), schema, &apart);
+        const sl_json both = sl_schema_made_both(s, object, holds);
+        st = sl_schema_made_status(s);
+        if (st == SL_OK) st = sl_schema_apart(s, both, schema, &apart);
         if (st == SL_OK && apart) {
             n.types &= ~(unsigned)SL_TYPE_OBJECT;
             sl_schema_made_add(s, n.list, object);

@@ -228,7 +228,21 @@ static size_t place_at(const places *p, uint32_t i, uint32_t k, uint32_t f) {
     return ((size_t)i * p->width + k) * p->layers + f;
 }
 
-static void pair_edges(object *o, const places *p, uint32_t i, uint32_t k, uint32_t f) {
+/* The pair of a key that no schema names, which a condition is about, is the last one: another with
+ * the same key would take its place. */
+static void last_pair(object *o, const places *p, const region *r, uint32_t open, uint32_t pairs,
+                      uint32_t f, uint32_t to) {
+    sl_rules *n = &o->s->g->rules;
+    if ((f | r->meets) + 1 != p->layers || pairs < o->min) return;
+    const uint32_t colon = sl_rules_state(n), value = sl_rules_state(n), end = sl_rules_state(n);
+    sl_rules_edge(n, open, SL_EDGE_TEXT, r->key, colon);
+    sl_rules_edge(n, colon, SL_EDGE_TEXT, o->colon, value);
+    sl_rules_edge(n, value, SL_EDGE_CALL, r->rule, end);
+    sl_rules_edge(n, end, SL_EDGE_TEXT, sl_json_mark(o->s->g, "}", true, false), to);
+}
+
+static void pair_edges(object *o, const places *p, uint32_t i, uint32_t k, uint32_t f,
+                       uint32_t behind) {
     sl_rules *n = &o->s->g->rules;
     const uint32_t open = p->open[place_at(p, i, k, f)], more = SL_MIN(k + 1, p->width - 1);
     for (uint32_t m = 0; i < o->n && !o->v[i].closed && m < p->layers; m++) {
@@ -240,8 +254,12 @@ static void pair_edges(object *o, const places *p, uint32_t i, uint32_t k, uint3
     if (i < o->n && !o->v[i].required)
         sl_rules_edge(n, open, SL_EDGE_EMPTY, 0, p->open[place_at(p, i + 1, k, f)]);
     for (uint32_t r = 0; i == o->n && r < o->n_regions; r++) {
+        if (o->regions[r].meets) {
+            last_pair(o, p, &o->regions[r], open, k + 1, f, behind);
+            continue;
+        }
         const uint32_t colon = sl_rules_state(n), value = sl_rules_state(n),
-                       to = p->done[place_at(p, i, more, f | o->regions[r].meets)];
+                       to = p->done[place_at(p, i, more, f)];
         sl_rules_edge(n, open, SL_EDGE_TEXT, o->regions[r].key, colon);
         sl_rules_edge(n, colon, SL_EDGE_TEXT, o->colon, value);
         sl_rules_edge(n, value, SL_EDGE_CALL, o->regions[r].rule, to);
@@ -257,7 +275,7 @@ static void place_edges(object *o, const places *p, uint32_t i, uint32_t k, bool
                 close = sl_json_mark(o->s->g, "}", true, false);
     for (uint32_t f = 0; f < p->layers; f++) {
         const size_t at = place_at(p, i, k, f);
-        if (k < o->max) pair_edges(o, p, i, k, f);
+        if (k < o->max) pair_edges(o, p, i, k, f, to);
         if (k == 0) continue;
         if (ends && k >= o->min && f + 1 == p->layers)
             sl_rules_edge(n, p->done[at], SL_EDGE_TEXT, close, to);
@@ -326,8 +344,9 @@ static bool is_list(const object *o) {
         any |= sl_json_get(part, "properties").value && !sl_json_get(part, SL_WORD_TYPES).value;
     }
     for (uint32_t i = 0; i < o->n && any; i++) {
+        const bool nul = memchr(o->v[i].name.data, 0, o->v[i].name.len) != NULL;
         bool there = false;
-        for (uint32_t k = 0; k < o->parts->n; k++)
+        for (uint32_t k = 0; k < o->parts->n && !nul; k++)
             there |= sl_json_get(sl_json_get(o->parts->v[k], "properties"),
                                  (const char *)o->v[i].name.data)
                          .value != NULL;

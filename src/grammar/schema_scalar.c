@@ -34,6 +34,13 @@ static sl_status format_of(sl_schema *s, sl_json part, const char *word, sl_alph
         return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED, "\"%.40s\" is not enforced",
                             (const char *)text.data);
     if (!known) return SL_OK;
+    if (!sl_schema_format_is_exact((const char *)text.data)) {
+        if (s->depth > 0) return SL_OK; /* what is not written here may be one, too */
+        if ((uint8_t)word[0] == 0xff)
+            return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED,
+                                "\"%.40s\" is not enforced in what must not hold (not, oneOf, if)",
+                                (const char *)text.data);
+    }
     return sl_regex_parse(s->g->rx, (sl_span){(const uint8_t *)known, strlen(known)}, alphabet,
                           false, out, s->err);
 }
@@ -143,6 +150,8 @@ static bool digits_of(double v, digits *d) {
     return true;
 }
 
+#define EXACT 9007199254740992.0 /* 2^53: doubles have all integers below it */
+
 typedef struct bounds {
     double min, max;
     bool above, below; /* the bound itself is not allowed */
@@ -156,6 +165,12 @@ static sl_status take_bound(sl_json part, const char *key, double *out, bool *fo
     if (!sl_json_as_f64(v, out)) return sl_json_fail(part, key, err, SL_ERR_FORMAT, "is no number");
     if (!digits_of(fabs(*out), &d))
         return sl_json_fail(part, key, err, SL_ERR_LIMIT, "has more than 300 digits (limit)");
+    /* an integer that no double has: the next one inside the bound, so that less is allowed */
+    const bool lower = key[2] == 'n' || !strcmp(key, "exclusiveMinimum");
+    int64_t whole;
+    if (!sl_json_as_i64(v, &whole)) return SL_OK;
+    if (lower && (long double)*out < (long double)whole) *out = nextafter(*out, INFINITY);
+    if (!lower && (long double)*out > (long double)whole) *out = nextafter(*out, -INFINITY);
     return SL_OK;
 }
 
@@ -244,6 +259,9 @@ static sl_status not_numbers(sl_schema *s, sl_json part, sl_rx no[2]) {
         double v;
         digits d;
         if (!sl_json_as_f64(sl_json_at(list, i), &v)) continue;
+        if (sl_json_kind_of(sl_json_at(list, i)) == SL_JSON_INT && fabs(v) >= EXACT)
+            return sl_json_fail(part, "enum", s->err, SL_ERR_LIMIT,
+                                "an integer of 2^53 or more must not be (limit)");
         if (!digits_of(fabs(v), &d))
             return sl_json_fail(part, "enum", s->err, SL_ERR_LIMIT,
                                 "has more than 300 digits (limit)");
@@ -358,11 +376,13 @@ static sl_rx value_text(sl_schema *s, sl_json v) {
 
 bool sl_schema_same(sl_json a, sl_json b) {
     double x, y;
+    int64_t whole, other_whole;
     bool p, q;
     sl_span t, u;
     void *iter = NULL;
     const char *key;
     sl_json child;
+    if (sl_json_as_i64(a, &whole) && sl_json_as_i64(b, &other_whole)) return whole == other_whole;
     if (sl_json_as_f64(a, &x)) return sl_json_as_f64(b, &y) && x == y;
     if (sl_json_kind_of(a) != sl_json_kind_of(b)) return false;
     switch (sl_json_kind_of(a)) {
@@ -432,7 +452,7 @@ static bool in_all(const sl_schema_set *parts, sl_json from, sl_json v) {
 }
 
 /* Keywords that say something about the inside of arrays and objects: not asked of listed ones. */
-static sl_status check_structured(sl_schema *s, const sl_schema_set *parts, sl_json v) {
+static sl_status check_structured(sl_schema *s, const sl_schema_set *parts) {
     static const char *const keys[] = {
         "properties",    "required",        "patternProperties", "additionalProperties",
         "propertyNames", "minProperties",   "maxProperties",     "items",
@@ -441,9 +461,11 @@ static sl_status check_structured(sl_schema *s, const sl_schema_set *parts, sl_j
     for (uint32_t i = 0; i < parts->n; i++)
         for (size_t k = 0; k < SL_LEN(keys); k++)
             if (sl_json_get(parts->v[i], keys[k]).value)
-                return sl_json_fail(parts->v[i], keys[k], s->err, SL_ERR_UNSUPPORTED,
-                                    "is not enforced beside arrays and objects in enum or const");
-    (void)v;
+                return sl_json_fail(parts->v[i], (uint8_t)keys[k][0] == 0xff ? NULL : keys[k],
+                                    s->err, SL_ERR_UNSUPPORTED,
+                                    "is not enforced beside more than %u arrays and objects in "
+                                    "enum or const",
+                                    SL_SCHEMA_MAX_SPELLED);
     return SL_OK;
 }
 
@@ -454,7 +476,7 @@ static sl_status add_listed(sl_schema *s, const sl_schema_way *way, sl_json from
     sl_rx_store *rx = s->g->rx;
     if (!(type & way->types) || !in_all(&way->parts, from, v)) return SL_OK;
     if (type & (SL_TYPE_ARRAY | SL_TYPE_OBJECT)) {
-        const sl_status st = check_structured(s, &way->parts, v);
+        const sl_status st = check_structured(s, &way->parts);
         if (st != SL_OK) return st;
     }
     const sl_rx text = value_text(s, v);

@@ -118,14 +118,15 @@ static sl_status check_draft(sl_json schema, sl_json v, sl_err *err) {
                         "is no draft of json-schema.org");
 }
 
-static bool refers(sl_json at) {
+static bool refers(sl_schema *s, sl_json at) {
     void *iter = NULL;
     const char *key;
     sl_json child;
     bool found = sl_json_get(at, "$ref").value != NULL;
-    while (!found && sl_json_next(at, &iter, &key, &child)) found = refers(child);
+    s->steps++;
+    while (!found && sl_json_next(at, &iter, &key, &child)) found = refers(s, child);
     for (size_t i = 0; sl_json_kind_of(at) == SL_JSON_ARRAY && !found && i < sl_json_count(at); i++)
-        found = refers(sl_json_at(at, i));
+        found = refers(s, sl_json_at(at, i));
     return found;
 }
 
@@ -138,7 +139,7 @@ static sl_status check_id(sl_schema *s, sl_json schema) {
                                strstr((const char *)draft.data, "draft-03"));
     const char *key = old ? "id" : "$id";
     if (schema.value == s->root.value || !sl_json_as_span(sl_json_get(schema, key), &id) ||
-        id.data[0] == '#' || !refers(schema))
+        id.data[0] == '#' || !refers(s, schema))
         return SL_OK;
     return sl_json_fail(schema, key, s->err, SL_ERR_UNSUPPORTED,
                         "is not supported inside a schema where references stand below it");
@@ -190,6 +191,10 @@ bool sl_schema_is_true(sl_json schema) {
 }
 
 sl_status sl_schema_set_add(sl_schema *s, sl_schema_set *set, sl_json schema) {
+    if (!schema.value) { /* it could not be made */
+        const sl_status st = sl_schema_made_status(s);
+        return st != SL_OK ? st : sl_fail(s->err, SL_ERR_NOMEM, "out of memory for a grammar");
+    }
     if (sl_schema_is_true(schema)) return SL_OK;
     for (uint32_t i = 0; i < set->n; i++)
         if (set->v[i].value == schema.value) return SL_OK;

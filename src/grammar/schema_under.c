@@ -23,7 +23,10 @@ static sl_status part_under(sl_schema *s, sl_json part, sl_span name, sl_schema_
                             bool *closed) {
     const sl_json more = sl_json_get(part, "additionalProperties"),
                   patterns = sl_json_get(part, "patternProperties");
-    const sl_json own = sl_json_get(sl_json_get(part, "properties"), (const char *)name.data);
+    /* names under properties have no NUL */
+    const sl_json own = memchr(name.data, 0, name.len)
+                            ? (sl_json){0}
+                            : sl_json_get(sl_json_get(part, "properties"), (const char *)name.data);
     bool found = own.value != NULL;
     void *iter = NULL;
     const char *pattern;

@@ -39,10 +39,11 @@ static bool pointer_step(const char **at, char *step, size_t room) {
     return *p == 0 || *p == '/';
 }
 
-static sl_json find_anchor(sl_json at, const char *name) {
+static sl_json find_anchor(sl_schema *s, sl_json at, const char *name) {
     void *iter = NULL;
     const char *key;
     sl_json child = {0}, found = {0};
+    s->steps++;
     /* before $anchor, ids that begin with # were it */
     static const char *const ids[] = {"$id", "id"};
     sl_span id;
@@ -54,10 +55,10 @@ static sl_json find_anchor(sl_json at, const char *name) {
     if (sl_json_kind_of(at) == SL_JSON_OBJECT)
         while (!found.value && sl_json_next(at, &iter, &key, &child))
             if (strcmp(key, "const") != 0 && strcmp(key, "enum") != 0)
-                found = find_anchor(child, name);
+                found = find_anchor(s, child, name);
     for (size_t i = 0;
          sl_json_kind_of(at) == SL_JSON_ARRAY && !found.value && i < sl_json_count(at); i++)
-        found = find_anchor(sl_json_at(at, i), name);
+        found = find_anchor(s, sl_json_at(at, i), name);
     return found;
 }
 
@@ -75,7 +76,7 @@ sl_status sl_schema_refer(sl_schema *s, sl_json schema, sl_json *out) {
     *out = s->root;
     at++;
     if (*at && *at != '/')
-        *out = find_anchor(s->root, at);
+        *out = find_anchor(s, s->root, at);
     else
         while (*at && out->value) {
             if (!pointer_step(&at, step, sizeof step))
@@ -147,9 +148,10 @@ static sl_status branch(expansion *x, const open_way *w, sl_json more) {
     sl_schema *s = x->s;
     open_way copy = {.way.types = w->way.types};
     if (++x->made > SL_SCHEMA_MAX_WAYS)
-        return sl_json_fail(more, NULL, s->err, SL_ERR_LIMIT,
+        return sl_json_fail(w->seen.n ? w->seen.v[0] : more, NULL, s->err, SL_ERR_LIMIT,
                             "more than %u alternatives at one place (limit)", SL_SCHEMA_MAX_WAYS);
-    sl_status st = sl_schema_set_add(s, &copy.todo, more);
+    sl_status st = sl_schema_step(s, 1 + (w->todo.n + w->seen.n) / 16);
+    if (st == SL_OK) st = sl_schema_set_add(s, &copy.todo, more);
     for (uint32_t i = w->next; i < w->todo.n && st == SL_OK; i++)
         st = sl_schema_set_add(s, &copy.todo, w->todo.v[i]);
     if (st == SL_OK) st = copy_set(s, &w->seen, &copy.seen);
@@ -173,6 +175,13 @@ static sl_status put(sl_schema *s, open_way *w, uint32_t *at, sl_json schema) {
     memmove(&todo->v[*at + 1], &todo->v[*at], (n - *at) * sizeof *todo->v);
     todo->v[(*at)++] = schema;
     return SL_OK;
+}
+
+/* A list stands for alternatives only where it was put as one. */
+static sl_status is_schema(sl_schema *s, sl_json schema) {
+    if (sl_json_kind_of(schema) != SL_JSON_ARRAY) return SL_OK;
+    return sl_json_fail(schema, NULL, s->err, SL_ERR_FORMAT,
+                        "is no schema: neither an object nor true or false");
 }
 
 /* A schema that was looked at, behind what stands in it before its properties. */
@@ -200,8 +209,10 @@ static sl_status split(expansion *x, const open_way *w, sl_json list, bool *gone
         if (sl_schema_is_true(sl_json_at(list, i)) || has(&w->seen, sl_json_at(list, i)))
             return SL_OK;
     *gone = true;
-    for (size_t i = sl_json_count(list); i-- > 0 && st == SL_OK;)
-        st = branch(x, w, sl_json_at(list, i));
+    for (size_t i = sl_json_count(list); i-- > 0 && st == SL_OK;) {
+        st = is_schema(x->s, sl_json_at(list, i));
+        if (st == SL_OK) st = branch(x, w, sl_json_at(list, i));
+    }
     return st;
 }
 
@@ -218,12 +229,15 @@ static sl_status put_all(expansion *x, open_way *w, sl_json schema) {
         sl_schema_set lists = {0};
         if (!strcmp(key, "$ref")) {
             st = sl_schema_refer(s, schema, &v);
+            if (st == SL_OK) st = is_schema(s, v);
             if (st == SL_OK) st = put(s, w, &at, v);
         } else if (!strcmp(key, "allOf")) {
             if (!sl_json_count(v))
                 st = sl_json_fail(schema, key, s->err, SL_ERR_FORMAT, "is no list of schemas");
-            for (size_t i = 0; i < sl_json_count(v) && st == SL_OK; i++)
-                st = put(s, w, &at, sl_json_at(v, i));
+            for (size_t i = 0; i < sl_json_count(v) && st == SL_OK; i++) {
+                st = is_schema(s, sl_json_at(v, i));
+                if (st == SL_OK) st = put(s, w, &at, sl_json_at(v, i));
+            }
         } else if (!strcmp(key, "properties")) {
             st = at == w->next ? sl_schema_set_add(s, &w->way.parts, schema)
                                : put_again(s, w, &at, schema);
@@ -241,6 +255,8 @@ static sl_status put_all(expansion *x, open_way *w, sl_json schema) {
 static sl_status look(expansion *x, open_way *w, sl_json schema, bool *gone) {
     sl_schema *s = x->s;
     unsigned types;
+    const sl_status early = sl_schema_step(s, 1 + w->seen.n / 16);
+    if (early != SL_OK) return early;
     *gone = sl_schema_is_false(schema);
     if (*gone || sl_schema_is_true(schema)) return SL_OK;
     if (sl_json_kind_of(schema) == SL_JSON_ARRAY) return split(x, w, schema, gone);

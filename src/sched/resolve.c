@@ -32,6 +32,13 @@ sl_status sl_resolve_deploy(sl_resolve *r, uint32_t attention_workers, uint32_t 
     if (!sl_resolve_is_on(r)) return SL_OK;
     r->attention_workers = attention_workers;
     r->expert_workers = expert_workers;
+    /* Others may be elsewhere: what their tasks and the way to them take is learnt anew. */
+    memset(&r->expert, 0, sizeof r->expert);
+    memset(&r->away, 0, sizeof r->away);
+    memset(&r->link, 0, sizeof r->link);
+    r->launch_us = -1;
+    r->wins = 0;
+    for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) r->cut[c].wins = 0;
     sl_free(r->arrays);
     const size_t chunks = (size_t)r->n_lanes * r->n_chunks;
     r->arrays = sl_alloc_arrays(
@@ -139,7 +146,6 @@ void sl_resolve_sent(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expe
     if (!sl_resolve_is_on(r) || pairs == 0) return;
     sl_resolve_message *m = message_of(r, lane, chunk, expert);
     sl_resolve_flight *f = &r->flight[(size_t)lane * r->n_chunks + chunk];
-    if (m->entries > 0) drop_chunk(r, lane, chunk); /* others answered for one that is lost */
     *m = (sl_resolve_message){.sent_us = now_us, .entries = pairs};
     if (f->out++ == 0) *f = (sl_resolve_flight){.out = 1};
     f->entries += pairs;

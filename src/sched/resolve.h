@@ -15,8 +15,8 @@
  * (1, 2, 3..4, 5..8, ... rows), as prompts and decoding requests differ.
  *
  * No bit depends on what is chosen, as long as `regroup` says when a row's experts may be summed in
- * other groups. No I/O, clock or threads; only create and deploy allocate. Times are microseconds
- * of one clock. Thread: owner. */
+ * other groups, but where one depends on a step's rows anyway (docs/numbers.md). No I/O, clock or
+ * threads; only create and deploy allocate. Times are microseconds of one clock. Thread: owner. */
 #ifndef SL_SCHED_RESOLVE_H
 #define SL_SCHED_RESOLVE_H
 
@@ -118,7 +118,8 @@ static inline sl_trace_event sl_resolve_event(const sl_resolve_change *c, uint32
 /* By a plan; one without `resolve` makes a machine that chooses nothing and asks for no calls. */
 void sl_resolve_init(const sl_plan *p, const sl_model_spec *m, const sl_watch *watch,
                      sl_resolve *out);
-/* So many workers there are from now on; nothing is on its way. SL_ERR_NOMEM. */
+/* So many workers there are from now on, and nothing is on its way. What is chosen stays, what
+ * experts and links cost is forgotten. SL_ERR_NOMEM. */
 sl_status sl_resolve_deploy(sl_resolve *r, uint32_t attention_workers, uint32_t expert_workers,
                             sl_err *err) SL_MUST_CHECK;
 void sl_resolve_free(sl_resolve *r); /* zeroed is fine */
@@ -146,7 +147,8 @@ void sl_resolve_sent(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expe
  * nobody waits for are nothing. */
 void sl_resolve_answered(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expert,
                          uint32_t task_us, uint32_t held_us, uint64_t now_us);
-/* Nothing of the lane is on its way any more. */
+/* Nothing of the lane is on its way any more, or is waited for: before its next rows leave, too, as
+ * others may have answered for one that is lost or spared. */
 void sl_resolve_drop(sl_resolve *r, uint32_t lane);
 /* A step of the lane with so many rows is over, and so many requests are here. True: something else
  * holds from now on, `change` says what. */

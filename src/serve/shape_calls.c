@@ -45,6 +45,27 @@ static bool are_words(sl_json values) {
     return sl_json_count(values) > 0;
 }
 
+/* Nothing but these words is asked of it. */
+static bool is_list_alone(sl_json schema) {
+    static const char *const known[] = {"type", "enum", "title", "description", "default"};
+    return sl_json_only(schema, known, SL_LEN(known), NULL) == SL_OK;
+}
+
+/* Whether all references lead to definitions, which a part takes with it, and are its alone. */
+static bool goes_alone(sl_json v) {
+    void *iter = NULL;
+    const char *key;
+    sl_span ref;
+    bool ok = true;
+    if (sl_json_as_span(sl_json_get(v, "$ref"), &ref))
+        ok = !strncmp((const char *)ref.data, "#/$defs/", 8) ||
+             !strncmp((const char *)ref.data, "#/definitions/", 14);
+    for (sl_json f; ok && sl_json_next(v, &iter, &key, &f);) ok = goes_alone(f);
+    for (size_t i = 0; ok && sl_json_kind_of(v) == SL_JSON_ARRAY && i < sl_json_count(v); i++)
+        ok = goes_alone(sl_json_at(v, i));
+    return ok;
+}
+
 /* Any text: nothing else is asked of it. */
 static bool is_plain_text(sl_json schema) {
     static const char *const known[] = {"type", "title", "description", "default", "examples"};
@@ -86,11 +107,14 @@ static bool put_value(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_form *f
     sl_json values = sl_json_get(meant, "enum");
     if (is_plain_text(schema)) {
         sl_shape_marked(b, tok, "without", form->closing);
-    } else if (are_words(values)) {
+    } else if (are_words(values) && is_list_alone(meant) &&
+               (schema.value == meant.value || sl_json_count(schema) == 1)) {
         sl_shape_put(b, "{\"choice\":");
         sl_shape_json(b, values);
         sl_shape_put(b, "}");
-    } else if (sl_json_kind_of(schema) == SL_JSON_OBJECT && !may_be_text(root, schema, 0)) {
+    } else if (sl_json_kind_of(schema) == SL_JSON_OBJECT && !may_be_text(root, schema, 0) &&
+               goes_alone(schema) && !sl_json_get(schema, "$defs").value &&
+               !sl_json_get(schema, "definitions").value) {
         sl_shape_schema(b, root, schema);
     } else {
         return false;
@@ -119,7 +143,17 @@ static sl_status put_fields(sl_jbuf *b, const sl_tokenizer *tok, const sl_call_f
     if (parameters.value && sl_json_only(parameters, known, SL_LEN(known), &err) != SL_OK)
         return sl_api_error_bad(e, "tools", "%s: not enforced where arguments are no JSON",
                                 err.msg);
-    sl_json properties = sl_json_get(parameters, "properties");
+    sl_json properties = sl_json_get(parameters, "properties"),
+            required_names = sl_json_get(parameters, "required");
+    for (size_t i = 0; i < sl_json_count(required_names); i++) {
+        sl_span name;
+        if (sl_json_as_span(sl_json_at(required_names, i), &name) &&
+            !sl_json_get(properties, (const char *)name.data).value)
+            return sl_api_error_bad(e, "tools",
+                                    "tools: parameter \"%.64s\" of a strict function is required "
+                                    "and not listed: not enforced where arguments are no JSON",
+                                    (const char *)name.data);
+    }
     for (sl_json schema; sl_json_next(properties, &iter, &key, &schema);) {
         bool required = is_required(parameters, key);
         if (!sl_answer_is_plain_name((sl_span){(const uint8_t *)key, strlen(key)}))

@@ -181,6 +181,7 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
         count_rows(s, l, moe, 0, rows, 0);
         flush_pairs(s, l, 0);
     }
+    sl_resolve_drop(&w->attn->resolve, lane_id);
     for (uint32_t c = 0; c < n_out; c++)
         for (uint32_t x = 0; x < s->n_expert && s->status == SL_OK; x++) {
             uint32_t id = s->to_msg[x * s->chunks + c];

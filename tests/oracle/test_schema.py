@@ -247,8 +247,32 @@ def test_refused_by_name(driver, schema, words):
     assert words in str(e.value)
 
 
+# Texts that are not values of their schemas, each nearly one.
+@pytest.mark.parametrize(("schema", "texts"), [
+    ({"type": "object", "not": {"additionalProperties": {"type": "string"}}}, ['{"a":1,"a":"x"}', '{"a":"x"}']),  # the last one counts
+    ({"type": "object", "if": {"additionalProperties": {"type": "string"}}, "then": {"required": ["k"]}}, ['{"b":1,"b":"y"}']),
+    ({"enum": [2**53 + 1], "type": "integer", "not": {"const": 3}}, [str(2**53)]), ({"type": "integer", "minimum": 2**53 + 1}, [str(2**53)]),
+    ({"type": "object", "properties": {"a": True}, "required": ["a\0b"], "minProperties": 1}, ['{"a":1}']),
+    ({"type": "string", "not": {"enum": ["a"]}}, ['"a"', '"\\u0061"']), ({"type": "string", "not": {"pattern": "^a"}}, ['"ab"', '"\\u0061b"']),
+    ({"type": "number", "not": {"type": "integer"}}, ["1", "1.0", "10e-1", "-0"]), ({"type": "number", "not": {"const": 1}}, ["1", "1.0", "1.00"]),
+])
+def test_what_is_nearly_valid(driver, schema, texts):
+    assert all(a != 1 for a in driver.ask(schema=schema, accept=[t.encode().hex() for t in texts])["accept"])
+
+
+@pytest.mark.parametrize(("schema", "words"), [
+    ({"type": "string", "not": {"format": "time"}}, '"time" is not enforced in what must not hold'), ({"not": {"const": 2**53 + 1}}, "2^53"),
+    ({"oneOf": [{"enum": [{"a": 1, "b": 2}, *([i] for i in range(40))]}, {"enum": [{"b": 2, "a": 1}, *([100 + i] for i in range(40))]}]}, "more than 32 arrays"),
+    ({"allOf": [[{"type": "string"}]]}, "allOf[0]: is no schema"), ({"anyOf": [[{"type": "string"}]]}, "anyOf[0]: is no schema"), ({"not": {"required": ["a\0b"]}}, "not.required"),
+])
+def test_refused_where_it_cannot_be_told(driver, schema, words):
+    with pytest.raises(grammar_drive.Refused) as e:
+        driver.ask(schema=schema, masks=[""])
+    assert words in str(e.value)
+
+
 # Words that say nothing, as all drafts have it; those that begin with a letter are no keyword's neighbours.
-@pytest.mark.parametrize("word", ["x-pattern", "id", "self", "readonly", "propertyOrder", "markdownDescription", "_enum", "@type", "$tsType", "errorMessage"])
+@pytest.mark.parametrize("word", ["x-pattern", "id", "self", "readonly", "propertyOrder", "markdownDescription", "_enum", "dependsOn", "@type", "$tsType", "errorMessage"])
 def test_words_that_say_nothing(driver, word):
     assert driver.ask(schema={"type": "integer", word: {"a": [1]}}, accept=[b"1".hex(), b'"a"'.hex()])["accept"] == [1, -1]
 
@@ -384,6 +408,14 @@ HOSTILE = {
     "patterns": {"patternProperties": {f"a{i}.*b{i}.*c": {} for i in range(6)}},
     "lengths": {"type": "string", "pattern": "(x+x+)+y", "minLength": 900000},
     "deep": deep(50),
+    "names that must not be": {"not": {"required": [f"n{i}" for i in range(49999)]},
+                               "oneOf": [{"type": ["object", "string"], "required": ["a"], "properties": {"a": {"const": i}}} for i in (1, 2)]},
+    "compared": {"$defs": {"s": {"anyOf": [{"type": "string"}] * 3900}, "n": {"anyOf": [{"type": "number"}] * 3900}},
+                 "oneOf": [{"$ref": "#/$defs/s"}] * 4 + [{"$ref": "#/$defs/n"}] * 4},
+    "that die": {"$defs": {"x": {"allOf": [*({"title": f"t{i}"} for i in range(200)), *({"anyOf": [{"title": f"a{i}"}, {"title": f"b{i}"}]} for i in range(11)),
+                                           {"type": "string"}, {"type": "number"}]}}, "properties": {f"p{i}": {"$ref": "#/$defs/x", "title": f"{i}"} for i in range(300)}},
+    "required": {"oneOf": [{"type": "object", "required": [f"{c}{i}" for i in range(6000)]} for c in "nm"]},
+    "long names": {"oneOf": [{"required": ["n" * 1000000]}, *({"title": f"t{i}", "type": "object"} for i in range(240))]},
 }
 
 

@@ -190,7 +190,8 @@ static void what_is_lost_is_not_measured(void **state) {
     sl_resolve_drop(&t.r, 1);
     sl_resolve_answered(&t.r, 1, 1, 0, 5, 5, 200);
     sl_resolve_sent(&t.r, 1, 1, 0, 8, 100);
-    sl_resolve_sent(&t.r, 1, 1, 0, 8, 300); /* the first was answered by others */
+    sl_resolve_drop(&t.r, 1); /* it was answered by others: the next rows leave */
+    sl_resolve_sent(&t.r, 1, 1, 0, 8, 300);
     sl_resolve_answered(&t.r, 1, 1, 0, 5, 5, 400);
     uint32_t n = 0;
     for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) n += t.r.expert.of[c].n;

@@ -215,7 +215,7 @@ static uint32_t share_of_cores(const sl_plan *p) {
 static bool schedule_is_open(const sl_options *o) {
     bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||
                 o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0 ||
-                o->rail_bytes || o->resolve != UINT32_MAX;
+                o->rail_bytes || (o->resolve && o->resolve != UINT32_MAX);
     return strcmp(o->schedule, "auto") == 0 && !said;
 }
 

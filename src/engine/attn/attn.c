@@ -231,7 +231,6 @@ void sl_attn_count(sl_attn *a) {
     w->n.again_lost = a->twice.lost;
     w->n.again_out = a->twice.out;
     w->n.choices = a->resolve.changes;
-    w->n.lanes_open = a->slots.open;
 }
 
 void sl_attn_wake(sl_attn *a) {

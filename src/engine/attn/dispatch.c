@@ -198,6 +198,7 @@ void sl_lane_leave(sl_lane *lane, bool stay) {
     }
     lane->pass.leaving = true;
     lane->stay = stay;
+    sl_resolve_drop(&lane->attn->resolve, lane->id);
     pack_chunk(lane);
 }
 

@@ -315,7 +315,7 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     if (sl_again_replied(&lane->again, group) != SL_AGAIN_WHOLE)
         return sl_fail(err, SL_ERR_PROTOCOL, "return for layer %u chunk %u, which is here",
                        h->layer, chunk);
-    if ((h->flags & SL_WIRE_TIMED))
+    if ((h->flags & SL_WIRE_TIMED) && *payload)
         sl_resolve_answered(&a->resolve, lane->id, chunk, expert_index, v.task_us, v.held_us,
                             a->w->came_us);
     if (first) sl_twice_first(&a->twice, a->w->experts.ids[expert_index], h->rows);

@@ -1,8 +1,7 @@
 /* A lane: a micro-batch of an attention worker under schedules with barriers. Its step's rows pass
  * the blocks one after the other; a block with experts sends them out and waits for every answer.
  * lane.c has steps and rounds, dispatch.c the way to the experts and back, lanes.c whose turn it
- * is, settle.c
- * what is chosen anew. Thread: owner of the worker. */
+ * is, settle.c what is chosen anew. Thread: owner of the worker. */
 #ifndef SL_ENGINE_LANE_H
 #define SL_ENGINE_LANE_H
 

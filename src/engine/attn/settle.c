@@ -1,7 +1,7 @@
 /* The end of a lane's step where the schedule is chosen anew while it runs (sched/resolve.h): what
- * changed is told, and requests whose lane has closed, or is the fullest, go on in another one.
- * Where the device keeps state by place they stay until they end: new ones come to open lanes
- * alone. */
+ * changed is told, and requests whose lane has closed, or has two more than the emptiest open one,
+ * go on in another one. Where the device keeps state by place they stay until they end: new ones
+ * come to open lanes alone. */
 #include "engine/attn/lane.h"
 
 #include "base/log.h"

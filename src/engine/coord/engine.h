@@ -223,7 +223,6 @@ typedef struct sl_worker_stats {
     uint64_t kv_loaded, kv_saved, kv_damaged; /* KV pages from the disk, to it, and not as they
                                                  were written */
     uint64_t choices;          /* of the schedule, made anew while it runs (sched/resolve.h) */
-    uint64_t lanes_open;       /* lanes that requests come to */
     uint64_t striped_messages; /* sent in stripes, one a rank; and of their bytes... */
     uint64_t rail_bytes;       /* ...those that ranks other than the first sent */
     uint64_t steps_given_up;   /* done again from their beginning */
