@@ -217,9 +217,9 @@ def test_answers_come_back_as_clients_dump_them(server, client):
 
 UNSUPPORTED = dict(
     tool_choice="required", priority=1, enable_thinking="no", max_reasoning_tokens=9,
-    response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"if": {}}}},
+    response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"nullable": True}}},
     reasoning_effort="much", verbosity="low", web_search_options={}, modalities=["audio"],
-    structured_outputs={"regex": "(a"}, guided_json={"contains": {}}, grammar="a", prompt_logprobs=21, logprob_token_ids=[1],
+    structured_outputs={"regex": "(a"}, guided_json={"unevaluatedItems": False}, grammar="a", prompt_logprobs=21, logprob_token_ids=[1],
     continue_final_message=True, chat_template="{{ 1 }}", documents=[],
     messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}])
 

@@ -298,6 +298,9 @@ def draw(seed, kinds, transports):
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
     gangs = [] if draw_rails(seed, options, RELAYED & set(drawn)) else draw_gangs(seed, experts)
+    if "--pp" in gangs and "--resolve" in options:  # of a pipeline no task has a time of its own
+        at = options.index("--resolve")
+        del options[at:at + 2]
     options += placement + limit + copies + checks + guesses + place + keeps + gangs + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
                     strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))))
