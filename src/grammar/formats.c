@@ -38,20 +38,9 @@
     "(" URI "|(//" AUTHORITY "(/" PCHAR "*)*|/(" PCHAR "+(/" PCHAR "*)*)?|" SEGMENT "(/" PCHAR     \
     "*)*|)" QUERY_FRAGMENT ")"
 
-bool sl_schema_format_is_exact(const char *name) {
-    static const char *const exact[] = {"date", "ipv4",         "ipv6",
-                                        "uuid", "json-pointer", "ip-address"};
-    for (size_t i = 0; i < SL_LEN(exact); i++)
-        if (!strcmp(exact[i], name)) return true;
-    return false;
-}
-
-bool sl_schema_format(const char *name, const char **out) {
-    static const char *const not_enforced[] = {
-        "idn-email", "idn-hostname", "iri",   "iri-reference", "uri-template",
-        "regex",     "color",        "style", "phone",         "utc-millisec"};
-    static const char *const formats[][2] = {
-        {"date", YEAR_MONTH_DAY},
+const sl_schema_form *sl_schema_format(const char *name) {
+    static const sl_schema_form formats[] = {
+        {"date", YEAR_MONTH_DAY, .exact = true},
         {"time", TIME},
         {"date-time", YEAR_MONTH_DAY "[Tt]" TIME},
         {"duration", "P((([0-9]+D)|([0-9]+M([0-9]+D)?)|([0-9]+Y([0-9]+M([0-9]+D)?)?))"
@@ -60,21 +49,29 @@ bool sl_schema_format(const char *name, const char **out) {
         {"email", "(" ATOM "(\\." ATOM ")*|" QUOTED ")@(" HOST_LABEL "(\\." HOST_LABEL
                   ")*|\\[(" IPV4 "|IPv6:" IPV6 ")\\])"},
         {"hostname", HOST_LABEL "(\\." HOST_LABEL ")*"},
-        {"ipv4", IPV4},
-        {"ipv6", IPV6},
-        {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
+        {"ipv4", IPV4, .exact = true},
+        {"ipv6", IPV6, .exact = true},
+        {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}",
+         .exact = true},
         {"uri", URI},
         {"uri-reference", URI_REFERENCE},
-        {"json-pointer", "(/([^/~]|~[01])*)*"},
+        {"json-pointer", "(/([^/~]|~[01])*)*", .exact = true},
         {"relative-json-pointer", "(0|[1-9][0-9]*)(#|(/([^/~]|~[01])*)*)"},
         {"byte", "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"}, /* OpenAPI */
         {"host-name", HOST_LABEL "(\\." HOST_LABEL ")*"},                       /* draft 3 */
-        {"ip-address", IPV4},                                                   /* draft 3 */
+        {"ip-address", IPV4, .exact = true},                                    /* draft 3 */
+        {"idn-email", NULL},
+        {"idn-hostname", NULL},
+        {"iri", NULL},
+        {"iri-reference", NULL},
+        {"uri-template", NULL},
+        {"regex", NULL},
+        {"color", NULL},
+        {"style", NULL},
+        {"phone", NULL},
+        {"utc-millisec", NULL},
     };
-    *out = NULL;
-    for (size_t i = 0; i < SL_LEN(not_enforced); i++)
-        if (!strcmp(not_enforced[i], name)) return false;
     for (size_t i = 0; i < SL_LEN(formats); i++)
-        if (!strcmp(formats[i][0], name)) *out = formats[i][1];
-    return true;
+        if (!strcmp(formats[i].name, name)) return &formats[i];
+    return NULL;
 }

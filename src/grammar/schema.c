@@ -5,21 +5,8 @@
 
 #include "base/mem.h"
 
-/* Whether parts say something of arrays or objects. */
-static bool says(const sl_schema_set *parts, const char *const *keys, size_t n) {
-    for (uint32_t i = 0; i < parts->n; i++)
-        for (size_t k = 0; k < n; k++)
-            if (sl_json_get(parts->v[i], keys[k]).value) return true;
-    return false;
-}
-
 static sl_status way_net(sl_schema *s, const sl_schema_way *w, uint32_t from, uint32_t to) {
-    static const char *const of_arrays[] = {"items",      "prefixItems", "additionalItems",
-                                            "minItems",   "maxItems",    "contains",
-                                            "uniqueItems"};
-    static const char *const of_objects[] = {
-        "properties",    "required",      "patternProperties", "additionalProperties",
-        "propertyNames", "minProperties", "maxProperties",     SL_WORD_SOME};
+    const char *word;
     sl_rules *n = &s->g->rules;
     sl_rx_store *rx = s->g->rx;
     bool listed = false;
@@ -42,13 +29,13 @@ static sl_status way_net(sl_schema *s, const sl_schema_way *w, uint32_t from, ui
         if (st == SL_OK) sl_rules_edge(n, from, SL_EDGE_TEXT, e, to);
     }
     if (st == SL_OK && (w->types & SL_TYPE_ARRAY)) {
-        if (says(&w->parts, of_arrays, SL_LEN(of_arrays)))
+        if (sl_schema_inside(&w->parts, SL_TYPE_ARRAY, &word).value)
             st = sl_schema_array(s, &w->parts, from, to);
         else
             sl_rules_edge(n, from, SL_EDGE_CALL, sl_json_rules_of(s->g, &s->json)->array, to);
     }
     if (st == SL_OK && (w->types & SL_TYPE_OBJECT)) {
-        if (says(&w->parts, of_objects, SL_LEN(of_objects)))
+        if (sl_schema_inside(&w->parts, SL_TYPE_OBJECT, &word).value)
             st = sl_schema_object(s, &w->parts, from, to);
         else
             sl_rules_edge(n, from, SL_EDGE_CALL, sl_json_rules_of(s->g, &s->json)->object, to);

@@ -22,34 +22,18 @@
 #define SL_SCHEMA_MAX_MADE     200000u    /* schemas that say in other words what stands in one */
 
 /* Words of schemas that are made (schema_made.c). No document spells them: they are no UTF-8. */
-#define SL_WORD_TYPES                                                                              \
-    "\xff"                                                                                         \
-    "types" /* bits of sl_json_type */
-#define SL_WORD_NOT_TEXTS                                                                          \
-    "\xff"                                                                                         \
-    "notTexts" /* none of the strings in a list */
-#define SL_WORD_NOT_NUMBERS                                                                        \
-    "\xff"                                                                                         \
-    "notNumbers" /* none of the numbers in a list */
-#define SL_WORD_NOT_PATTERN                                                                        \
-    "\xff"                                                                                         \
-    "notPattern"
-#define SL_WORD_NOT_FORMAT                                                                         \
-    "\xff"                                                                                         \
-    "notFormat"
-#define SL_WORD_NOT_MULTIPLE                                                                       \
-    "\xff"                                                                                         \
-    "notMultiple"
-#define SL_WORD_SPELLED                                                                            \
-    "\xff"                                                                                         \
-    "spelled" /* the alternative of an enum, with all that is in it */
-#define SL_WORD_SOME                                                                               \
-    "\xff"                                                                                         \
-    "some"                        /* a property with a name of one kind, and what it holds: */
-#define SL_SOME_OTHER   "other"   /* none that this schema names */
-#define SL_SOME_NAMES   "names"   /* that does not satisfy this schema */
-#define SL_SOME_PATTERN "pattern" /* that matches */
-#define SL_SOME_VALUE   "value"   /* absent: anything */
+#define SL_WORD_TYPES        "\377types"      /* bits of sl_json_type */
+#define SL_WORD_NOT_TEXTS    "\377notTexts"   /* none of the strings in a list */
+#define SL_WORD_NOT_NUMBERS  "\377notNumbers" /* none of the numbers in a list */
+#define SL_WORD_NOT_PATTERN  "\377notPattern"
+#define SL_WORD_NOT_FORMAT   "\377notFormat"
+#define SL_WORD_NOT_MULTIPLE "\377notMultiple"
+#define SL_WORD_SPELLED      "\377spelled" /* the alternative of an enum, with all that is in it */
+#define SL_WORD_SOME         "\377some" /* a property with a name of one kind, and what it holds: */
+#define SL_SOME_OTHER        "other"    /* none that this schema names */
+#define SL_SOME_NAMES        "names"    /* that does not satisfy this schema */
+#define SL_SOME_PATTERN      "pattern"  /* that matches */
+#define SL_SOME_VALUE        "value"    /* absent: anything */
 
 typedef enum sl_json_type {
     SL_TYPE_NULL = 1,
@@ -110,8 +94,6 @@ typedef struct sl_schema {
     sl_err *err;
 } sl_schema;
 
-/* schema_made.c: so many steps more; SL_ERR_LIMIT */
-sl_status sl_schema_step(sl_schema *s, uint64_t n);
 /* schema_sets.c: what a set holds is there once, and `true` not at all */
 sl_status sl_schema_set_add(sl_schema *s, sl_schema_set *set, sl_json schema);
 bool sl_schema_is_false(sl_json schema);
@@ -123,15 +105,26 @@ sl_status sl_schema_keywords(sl_schema *s, sl_json schema);
 /* A whole number up to `most`; *out stays where the keyword is not there. */
 sl_status sl_schema_number_of(sl_json schema, const char *key, uint64_t most, uint64_t *out,
                               sl_err *err);
+/* Of all parts: the greatest `least` and the smallest `most`. */
+sl_status sl_schema_counts(sl_schema *s, const sl_schema_set *parts, const char *least,
+                           const char *most, uint64_t *min, uint64_t *max);
 void sl_schema_set_free(sl_schema *s, sl_schema_set *set);
+/* So many schemas or names more are looked at; SL_ERR_LIMIT. */
+sl_status sl_schema_step(sl_schema *s, uint64_t n);
+/* SL_OK: an object, true or false. */
+sl_status sl_schema_is_one(sl_schema *s, sl_json v);
+/* What of the parts says something about the inside of arrays or objects (SL_TYPE_ARRAY,
+ * SL_TYPE_OBJECT, or both): the part, and the word; absent: nothing. */
+sl_json sl_schema_inside(const sl_schema_set *parts, unsigned types, const char **word);
 /* schema_ways.c: alternatives without references, allOf and choices */
 sl_status sl_schema_expand(sl_schema *s, const sl_schema_set *set, sl_schema_ways *out);
 void sl_schema_ways_free(sl_schema_ways *w);
 sl_status sl_schema_types(sl_json schema, sl_err *err, unsigned *out);
 /* What `$ref` of a schema names. */
 sl_status sl_schema_refer(sl_schema *s, sl_json schema, sl_json *out);
+/* schema_apart.c: whether a part has the name in `required`; whether no value satisfies both,
+ * false: not known */
 bool sl_schema_requires(const sl_schema_set *parts, sl_span name);
-/* schema_apart.c: whether no value satisfies both; false: not known */
 sl_status sl_schema_apart(sl_schema *s, sl_json a, sl_json b, bool *out);
 /* schema_choice.c: that a property is there, and what it needs, as schemas */
 sl_status sl_schema_needs(sl_schema *s, const char *key, sl_json needs, sl_json *there,
@@ -184,19 +177,19 @@ typedef struct sl_schema_some {
 } sl_schema_some;
 sl_status sl_schema_somes(sl_schema *s, const sl_schema_set *parts,
                           sl_schema_some out[SL_SCHEMA_MAX_SOME], uint32_t *n);
-/* Of all parts: the greatest `least` and the smallest `most`. */
-sl_status sl_schema_counts(sl_schema *s, const sl_schema_set *parts, const char *least,
-                           const char *most, uint64_t *min, uint64_t *max);
 /* schema_under.c: a pattern as an expression of names; what of `parts` holds of the value under a
  * name, *closed: nothing may stand there */
 sl_status sl_schema_pattern(sl_schema *s, sl_json part, const char *pattern, sl_rx *out);
 sl_status sl_schema_under(sl_schema *s, const sl_schema_set *parts, sl_span name,
                           sl_schema_set *out, bool *closed);
-/* formats.c: the regular expression of a format, whole text; NULL: a word that no draft has, which
- * says nothing. False: one that a draft has and that is not enforced. */
-bool sl_schema_format(const char *name, const char **out);
-/* Whether the expression has all texts of the format, too: else nothing follows where it does not
- * match. */
-bool sl_schema_format_is_exact(const char *name);
+/* formats.c */
+typedef struct sl_schema_form {
+    const char *name;
+    const char
+        *regex; /* of the whole text; NULL: a draft has this format, and it is not enforced */
+    bool exact; /* all texts of the format match: else nothing follows where one does not */
+} sl_schema_form;
+/* NULL: no draft has that word, which says nothing. */
+const sl_schema_form *sl_schema_format(const char *name);
 
 #endif

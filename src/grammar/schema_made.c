@@ -3,13 +3,6 @@
 
 #include "base/mem.h"
 
-sl_status sl_schema_step(sl_schema *s, uint64_t n) {
-    s->steps += n;
-    if (s->steps <= SL_SCHEMA_MAX_STEPS) return SL_OK;
-    return sl_json_fail(s->root, NULL, s->err, SL_ERR_LIMIT,
-                        "takes more than %u steps to read (limit)", SL_SCHEMA_MAX_STEPS);
-}
-
 /* text: bytes that are copied */
 static bool may_make(sl_schema *s, size_t text) {
     const size_t memory = SL_SCHEMA_MADE_MEMORY + text;
@@ -64,8 +57,8 @@ void sl_schema_made_add(sl_schema *s, sl_json list, sl_json v) {
 }
 
 void sl_schema_made_property(sl_schema *s, sl_json to, const char *name, sl_json v) {
-    const sl_json own = may_make(s, strlen(name)) ? made(s, sl_json_new_object(s->keep, to)) : to;
-    if (own.value == to.value) return;
+    if (!may_make(s, strlen(name))) return;
+    const sl_json own = made(s, sl_json_new_object(s->keep, to));
     sl_schema_made_put(s, own, name, v);
     sl_schema_made_put(s, to, "properties", own);
 }

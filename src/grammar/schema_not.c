@@ -9,10 +9,22 @@ enum { AS_NOT = 1, AS_NOT_LIST, AS_OBJECT, AS_NAME = 1 << 8 /* and a hash, from 
 #define MAX_PAIRS  64u  /* alternatives of a oneOf that must not hold */
 #define MAX_PLACES 256u /* schemas of places of an array that must not hold */
 
-typedef struct negation {
+typedef struct negation negation;
+
+/* How a keyword's opposite is said. */
+typedef struct opposite {
+    const char *key;
+    sl_status (*alternatives)(negation *n);
+    unsigned types; /* of values that break it, where another word says how: */
+    const char *other;
+    uint64_t limit; /* of its number */
+} opposite;
+
+struct negation {
     sl_schema *s;
     sl_json schema, v; /* v: what the keyword has */
     const char *key;
+    const opposite *row;
     sl_json list; /* of alternatives */
     /* What holds anyway: alternatives that contradict it are left out, and those that say no more
      * than that a property is there, or is not, are the same value each time, so that who has
@@ -20,7 +32,7 @@ typedef struct negation {
     const sl_schema_set *beside;
     sl_json owner; /* of beside */
     unsigned types;
-} negation;
+};
 
 sl_status sl_schema_not(sl_schema *s, sl_json schema, sl_json *out) {
     *out = sl_schema_found(s, schema, AS_NOT);
@@ -54,13 +66,6 @@ static sl_status not_type(negation *n) {
     const sl_status st = sl_schema_types(n->schema, n->s->err, &types);
     if (st == SL_OK && (types = SL_TYPE_ANY & ~types) != 0) add(n, types);
     return st;
-}
-
-static sl_status not_made_types(negation *n) {
-    uint64_t types = 0;
-    if (sl_json_as_u64(n->v, &types) && (types = SL_TYPE_ANY & ~types) != 0)
-        add(n, (unsigned)types);
-    return SL_OK;
 }
 
 /* None of some arrays and objects. */
@@ -115,46 +120,25 @@ static sl_status not_const(negation *n) {
     return not_among(n, list);
 }
 
-static sl_status below(negation *n, unsigned types, const char *most, uint64_t limit) {
+/* By the row's other word. */
+static sl_status not_least(negation *n) {
     uint64_t least = 0;
-    const sl_status st = sl_schema_number_of(n->schema, n->key, limit, &least, n->s->err);
-    if (st == SL_OK && least) sl_schema_made_count(n->s, add(n, types), most, least - 1);
+    const sl_status st = sl_schema_number_of(n->schema, n->key, n->row->limit, &least, n->s->err);
+    if (st == SL_OK && least)
+        sl_schema_made_count(n->s, add(n, n->row->types), n->row->other, least - 1);
     return st;
 }
 
-static sl_status above(negation *n, unsigned types, const char *least, uint64_t limit) {
+static sl_status not_most(negation *n) {
     uint64_t most = 0;
-    const sl_status st = sl_schema_number_of(n->schema, n->key, limit - 1, &most, n->s->err);
-    if (st == SL_OK) sl_schema_made_count(n->s, add(n, types), least, most + 1);
+    const sl_status st =
+        sl_schema_number_of(n->schema, n->key, n->row->limit - 1, &most, n->s->err);
+    if (st == SL_OK) sl_schema_made_count(n->s, add(n, n->row->types), n->row->other, most + 1);
     return st;
 }
 
-static sl_status not_min_length(negation *n) {
-    return below(n, SL_TYPE_STRING, "maxLength", SL_SCHEMA_MAX_LENGTH);
-}
-static sl_status not_max_length(negation *n) {
-    return above(n, SL_TYPE_STRING, "minLength", SL_SCHEMA_MAX_LENGTH);
-}
-static sl_status not_min_items(negation *n) {
-    return below(n, SL_TYPE_ARRAY, "maxItems", SL_SCHEMA_MAX_COUNT);
-}
-static sl_status not_max_items(negation *n) {
-    return above(n, SL_TYPE_ARRAY, "minItems", SL_SCHEMA_MAX_COUNT);
-}
-static sl_status not_min_properties(negation *n) {
-    return below(n, SL_TYPE_OBJECT, "maxProperties", SL_SCHEMA_MAX_COUNT);
-}
-static sl_status not_max_properties(negation *n) {
-    return above(n, SL_TYPE_OBJECT, "minProperties", SL_SCHEMA_MAX_COUNT);
-}
-static sl_status not_pattern(negation *n) {
-    return add_word(n, SL_TYPE_STRING, SL_WORD_NOT_PATTERN);
-}
-static sl_status not_format(negation *n) {
-    return add_word(n, SL_TYPE_STRING, SL_WORD_NOT_FORMAT);
-}
-static sl_status not_multiple(negation *n) {
-    return add_word(n, NUMBER, SL_WORD_NOT_MULTIPLE);
+static sl_status not_word(negation *n) {
+    return add_word(n, n->row->types, n->row->other);
 }
 
 /* Draft 4's exclusiveMinimum is a word about minimum. */
@@ -168,11 +152,8 @@ static sl_status not_minimum(negation *n) {
 static sl_status not_maximum(negation *n) {
     return add_word(n, NUMBER, excludes(n, "exclusiveMaximum") ? "minimum" : "exclusiveMinimum");
 }
-static sl_status not_exclusive_minimum(negation *n) {
-    return sl_json_kind_of(n->v) == SL_JSON_BOOL ? SL_OK : add_word(n, NUMBER, "maximum");
-}
-static sl_status not_exclusive_maximum(negation *n) {
-    return sl_json_kind_of(n->v) == SL_JSON_BOOL ? SL_OK : add_word(n, NUMBER, "minimum");
+static sl_status not_exclusive(negation *n) {
+    return sl_json_kind_of(n->v) == SL_JSON_BOOL ? SL_OK : not_word(n);
 }
 
 /* That a property is there, or is not; of what is beside, one value for each name. */
@@ -382,25 +363,25 @@ static sl_status not_unique(negation *n) {
     return sl_json_as_bool(n->v, &b) && !b ? SL_OK : refuse(n);
 }
 
-static sl_status not_all_of(negation *n) {
+/* `not` of each behind a list. */
+static sl_status add_nots(negation *n, sl_json to) {
     sl_status st = SL_OK;
     for (size_t i = 0; i < sl_json_count(n->v) && st == SL_OK; i++) {
         sl_json no;
         st = sl_schema_not(n->s, sl_json_at(n->v, i), &no);
-        if (st == SL_OK) sl_schema_made_add(n->s, n->list, no);
+        if (st == SL_OK) sl_schema_made_add(n->s, to, no);
     }
     return st;
+}
+
+static sl_status not_all_of(negation *n) {
+    return add_nots(n, n->list);
 }
 
 /* None of them. */
 static sl_status not_any_of(negation *n) {
     const sl_json all = sl_schema_made_list(n->s, n->schema);
-    sl_status st = SL_OK;
-    for (size_t i = 0; i < sl_json_count(n->v) && st == SL_OK; i++) {
-        sl_json no;
-        st = sl_schema_not(n->s, sl_json_at(n->v, i), &no);
-        if (st == SL_OK) sl_schema_made_add(n->s, all, no);
-    }
+    const sl_status st = add_nots(n, all);
     sl_schema_made_put(n->s, add(n, SL_TYPE_ANY), "allOf", all);
     return st;
 }
@@ -462,34 +443,32 @@ static sl_status not_needs(negation *n) {
     return st;
 }
 
-static const struct {
-    const char *key;
-    sl_status (*alternatives)(negation *n);
-} negated[] = {
+static const opposite opposites[] = {
     {"type", not_type},
+    {SL_WORD_TYPES, not_type},
     {"enum", not_enum},
     {"const", not_const},
-    {"minLength", not_min_length},
-    {"maxLength", not_max_length},
-    {"pattern", not_pattern},
-    {"format", not_format},
+    {"minLength", not_least, SL_TYPE_STRING, "maxLength", SL_SCHEMA_MAX_LENGTH},
+    {"maxLength", not_most, SL_TYPE_STRING, "minLength", SL_SCHEMA_MAX_LENGTH},
+    {"pattern", not_word, SL_TYPE_STRING, SL_WORD_NOT_PATTERN},
+    {"format", not_word, SL_TYPE_STRING, SL_WORD_NOT_FORMAT},
     {"minimum", not_minimum},
     {"maximum", not_maximum},
-    {"exclusiveMinimum", not_exclusive_minimum},
-    {"exclusiveMaximum", not_exclusive_maximum},
-    {"multipleOf", not_multiple},
+    {"exclusiveMinimum", not_exclusive, NUMBER, "maximum"},
+    {"exclusiveMaximum", not_exclusive, NUMBER, "minimum"},
+    {"multipleOf", not_word, NUMBER, SL_WORD_NOT_MULTIPLE},
     {"properties", not_properties},
     {"required", not_required},
     {"additionalProperties", not_additional},
     {"patternProperties", not_patterns},
     {"propertyNames", not_names},
-    {"minProperties", not_min_properties},
-    {"maxProperties", not_max_properties},
+    {"minProperties", not_least, SL_TYPE_OBJECT, "maxProperties", SL_SCHEMA_MAX_COUNT},
+    {"maxProperties", not_most, SL_TYPE_OBJECT, "minProperties", SL_SCHEMA_MAX_COUNT},
     {"items", not_items},
     {"prefixItems", not_places},
     {"additionalItems", not_additional_items},
-    {"minItems", not_min_items},
-    {"maxItems", not_max_items},
+    {"minItems", not_least, SL_TYPE_ARRAY, "maxItems", SL_SCHEMA_MAX_COUNT},
+    {"maxItems", not_most, SL_TYPE_ARRAY, "minItems", SL_SCHEMA_MAX_COUNT},
     {"contains", not_contains},
     {"uniqueItems", not_unique},
     {"allOf", not_all_of},
@@ -501,7 +480,6 @@ static const struct {
     {"dependencies", not_needs},
     {"dependentRequired", not_needs},
     {"dependentSchemas", not_needs},
-    {SL_WORD_TYPES, not_made_types},
 };
 
 static sl_status alternatives(negation *n) {
@@ -510,9 +488,10 @@ static sl_status alternatives(negation *n) {
     while (st == SL_OK && sl_json_next(n->schema, &iter, &n->key, &n->v)) {
         size_t i = 0;
         if (n->beside && (!strcmp(n->key, "$ref") || !strcmp(n->key, "allOf"))) continue;
-        while (i < SL_LEN(negated) && strcmp(negated[i].key, n->key) != 0) i++;
-        if (i < SL_LEN(negated))
-            st = negated[i].alternatives(n);
+        while (i < SL_LEN(opposites) && strcmp(opposites[i].key, n->key) != 0) i++;
+        n->row = i < SL_LEN(opposites) ? &opposites[i] : NULL;
+        if (n->row)
+            st = n->row->alternatives(n);
         else if ((uint8_t)n->key[0] == 0xff && strcmp(n->key, SL_WORD_SPELLED) != 0)
             st = refuse(n);
     }

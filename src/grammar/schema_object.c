@@ -312,22 +312,6 @@ static sl_status make_net(object *o, uint32_t from, uint32_t to) {
     return SL_OK;
 }
 
-sl_status sl_schema_counts(sl_schema *s, const sl_schema_set *parts, const char *least,
-                           const char *most, uint64_t *min, uint64_t *max) {
-    sl_status st = SL_OK;
-    *min = 0;
-    *max = UINT64_MAX;
-    for (uint32_t i = 0; i < parts->n && st == SL_OK; i++) {
-        uint64_t low = 0, high = UINT64_MAX;
-        st = sl_schema_number_of(parts->v[i], least, SL_SCHEMA_MAX_COUNT, &low, s->err);
-        if (st == SL_OK)
-            st = sl_schema_number_of(parts->v[i], most, SL_SCHEMA_MAX_COUNT, &high, s->err);
-        *min = SL_MAX(*min, low);
-        *max = SL_MIN(*max, high);
-    }
-    return st;
-}
-
 /* Whether all properties are listed that an object may have: some schema lists them, none says
  * anything of others, none has to be there that is not listed, and there are enough. Said of what
  * is written alone, never of whether schemas can hold: so what is written is what they allow. */

@@ -23,26 +23,27 @@ static sl_status pattern_of(sl_schema *s, sl_json part, const char *word, sl_alp
     return sl_json_says(part, "pattern", st, s->err);
 }
 
-/* A word that no draft has says nothing: *out stays. */
-static sl_status format_of(sl_schema *s, sl_json part, const char *word, sl_alphabet alphabet,
-                           sl_rx *out) {
+/* Texts of a format, or those that are none. Nothing follows from a word that no draft has, nor,
+ * where schemas are compared, from a format of which not every text is known: *out is SL_RX_ALL. */
+static sl_status format_of(sl_schema *s, sl_json part, bool holds, sl_rx *out) {
+    const sl_json word = sl_json_get(part, holds ? "format" : SL_WORD_NOT_FORMAT);
     sl_span text = {0};
-    const char *known = NULL;
-    if (!sl_json_as_span(sl_json_get(part, word), &text))
+    *out = SL_RX_ALL;
+    if (!sl_json_as_span(word, &text))
         return sl_json_fail(part, "format", s->err, SL_ERR_FORMAT, "is no text");
-    if (!sl_schema_format((const char *)text.data, &known))
-        return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED, "\"%.40s\" is not enforced",
-                            (const char *)text.data);
-    if (!known) return SL_OK;
-    if (!sl_schema_format_is_exact((const char *)text.data)) {
-        if (s->depth > 0) return SL_OK; /* what is not written here may be one, too */
-        if ((uint8_t)word[0] == 0xff)
-            return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED,
-                                "\"%.40s\" is not enforced in what must not hold (not, oneOf, if)",
-                                (const char *)text.data);
-    }
-    return sl_regex_parse(s->g->rx, (sl_span){(const uint8_t *)known, strlen(known)}, alphabet,
-                          false, out, s->err);
+    const sl_schema_form *f = sl_schema_format((const char *)text.data);
+    if (!f && !holds) *out = SL_RX_NONE; /* every text is what it asks for */
+    if (!f) return SL_OK;
+    if (f->regex && !f->exact && s->depth > 0) return SL_OK;
+    if (!f->regex || !(f->exact || holds))
+        return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED,
+                            "\"%.40s\" is not enforced%s", f->name,
+                            f->regex ? " in what must not hold (not, oneOf, if)" : "");
+    const sl_status st =
+        sl_regex_parse(s->g->rx, (sl_span){(const uint8_t *)f->regex, strlen(f->regex)},
+                       holds ? SL_ALPHABET_JSON : SL_ALPHABET_KEY, false, out, s->err);
+    if (!holds) *out = sl_rx_not(s->g->rx, *out);
+    return st;
 }
 
 /* What a text must not be. *plain: its characters are written in one form each, or a text that must
@@ -50,25 +51,23 @@ static sl_status format_of(sl_schema *s, sl_json part, const char *word, sl_alph
 static sl_status not_string_part(sl_schema *s, sl_json part, sl_rx *content, bool *plain) {
     sl_rx_store *rx = s->g->rx;
     const sl_json texts = sl_json_get(part, SL_WORD_NOT_TEXTS);
-    sl_rx e = SL_RX_NONE;
-    sl_span text;
+    sl_rx e = SL_RX_ALL;
     sl_status st = SL_OK;
     if (texts.value) {
         sl_rx_list list = {0};
+        sl_span text;
         for (size_t i = 0; i < sl_json_count(texts); i++)
             if (sl_json_as_span(sl_json_at(texts, i), &text))
                 sl_rx_list_add(rx, &list, sl_rx_json_text(rx, text));
-        e = sl_rx_or_list(rx, &list);
+        e = sl_rx_not(rx, sl_rx_or_list(rx, &list));
     } else if (sl_json_get(part, SL_WORD_NOT_PATTERN).value) {
         st = pattern_of(s, part, SL_WORD_NOT_PATTERN, SL_ALPHABET_KEY, &e);
+        e = sl_rx_not(rx, e);
     } else if (sl_json_get(part, SL_WORD_NOT_FORMAT).value) {
-        e = SL_RX_ALL;
-        st = format_of(s, part, SL_WORD_NOT_FORMAT, SL_ALPHABET_KEY, &e);
-    } else {
-        return SL_OK;
+        st = format_of(s, part, false, &e);
     }
-    *plain = true;
-    if (st == SL_OK) *content = sl_rx_and2(rx, *content, sl_rx_not(rx, e));
+    *plain |= e != SL_RX_ALL;
+    *content = sl_rx_and2(rx, *content, e);
     return st;
 }
 
@@ -88,8 +87,7 @@ static sl_status string_part(sl_schema *s, sl_json part, sl_rx *content, uint64_
         *content = sl_rx_and2(s->g->rx, *content, e);
     }
     if (!sl_json_get(part, "format").value) return SL_OK;
-    e = SL_RX_ALL;
-    st = format_of(s, part, "format", SL_ALPHABET_JSON, &e);
+    st = format_of(s, part, true, &e);
     *content = sl_rx_and2(s->g->rx, *content, e);
     return st;
 }
@@ -451,34 +449,20 @@ static bool in_all(const sl_schema_set *parts, sl_json from, sl_json v) {
     return true;
 }
 
-/* Keywords that say something about the inside of arrays and objects: not asked of listed ones. */
-static sl_status check_structured(sl_schema *s, const sl_schema_set *parts) {
-    static const char *const keys[] = {
-        "properties",    "required",        "patternProperties", "additionalProperties",
-        "propertyNames", "minProperties",   "maxProperties",     "items",
-        "prefixItems",   "additionalItems", "minItems",          "maxItems",
-        "contains",      "uniqueItems",     SL_WORD_SOME};
-    for (uint32_t i = 0; i < parts->n; i++)
-        for (size_t k = 0; k < SL_LEN(keys); k++)
-            if (sl_json_get(parts->v[i], keys[k]).value)
-                return sl_json_fail(parts->v[i], (uint8_t)keys[k][0] == 0xff ? NULL : keys[k],
-                                    s->err, SL_ERR_UNSUPPORTED,
-                                    "is not enforced beside more than %u arrays and objects in "
-                                    "enum or const",
-                                    SL_SCHEMA_MAX_SPELLED);
-    return SL_OK;
-}
-
 /* Adds a listed value that satisfies the rest of the way. */
 static sl_status add_listed(sl_schema *s, const sl_schema_way *way, sl_json from, sl_json v,
                             sl_rx string, sl_rx number, sl_rx_list *list) {
     const unsigned type = sl_schema_type_of(v);
     sl_rx_store *rx = s->g->rx;
     if (!(type & way->types) || !in_all(&way->parts, from, v)) return SL_OK;
-    if (type & (SL_TYPE_ARRAY | SL_TYPE_OBJECT)) {
-        const sl_status st = check_structured(s, &way->parts);
-        if (st != SL_OK) return st;
-    }
+    const char *word = NULL;
+    const sl_json part = sl_schema_inside(&way->parts, SL_TYPE_STRUCTURED, &word);
+    if (type & SL_TYPE_STRUCTURED && part.value)
+        return sl_json_fail(part, strcmp(word, SL_WORD_SOME) ? word : NULL, s->err,
+                            SL_ERR_UNSUPPORTED,
+                            "is not enforced beside more than %u arrays and objects in enum or "
+                            "const",
+                            SL_SCHEMA_MAX_SPELLED);
     const sl_rx text = value_text(s, v);
     sl_rx rest = SL_RX_ALL;
     if (type == SL_TYPE_STRING) rest = string;

@@ -68,6 +68,16 @@ static sl_status check_word(sl_json schema, const char *key, sl_err *err) {
     return SL_OK;
 }
 
+static bool is_one(sl_json v) {
+    return sl_json_kind_of(v) == SL_JSON_OBJECT || sl_json_kind_of(v) == SL_JSON_BOOL;
+}
+
+sl_status sl_schema_is_one(sl_schema *s, sl_json v) {
+    if (is_one(v)) return SL_OK;
+    return sl_json_fail(v, NULL, s->err, SL_ERR_FORMAT,
+                        "is no schema: neither an object nor true or false");
+}
+
 static sl_status check_shape(sl_json schema, const char *key, sl_json v, sl_err *err) {
     static const char *const schemas[] = {"additionalProperties",
                                           "propertyNames",
@@ -84,13 +94,11 @@ static sl_status check_shape(sl_json schema, const char *key, sl_json v, sl_err 
     const char *name;
     sl_json child;
     bool ok = true;
-    if (among(key, schemas, SL_LEN(schemas))) ok = kind == SL_JSON_OBJECT || kind == SL_JSON_BOOL;
-    if (!strcmp(key, "items"))
-        ok = kind == SL_JSON_OBJECT || kind == SL_JSON_BOOL || kind == SL_JSON_ARRAY;
+    if (among(key, schemas, SL_LEN(schemas))) ok = is_one(v);
+    if (!strcmp(key, "items")) ok = is_one(v) || kind == SL_JSON_ARRAY;
     if (among(key, maps, SL_LEN(maps))) {
         ok = kind == SL_JSON_OBJECT;
-        while (ok && sl_json_next(v, &iter, &name, &child))
-            ok = sl_json_kind_of(child) == SL_JSON_OBJECT || sl_json_kind_of(child) == SL_JSON_BOOL;
+        while (ok && sl_json_next(v, &iter, &name, &child)) ok = is_one(child);
     }
     if (among(key, lists, SL_LEN(lists))) ok = kind == SL_JSON_ARRAY;
     if (!strcmp(key, "dependencies") || !strcmp(key, "dependentRequired")) {
@@ -98,8 +106,7 @@ static sl_status check_shape(sl_json schema, const char *key, sl_json v, sl_err 
         while (ok && sl_json_next(v, &iter, &name, &child))
             ok = sl_json_kind_of(child) == SL_JSON_ARRAY ||
                  sl_json_kind_of(child) == SL_JSON_STRING ||
-                 (!strcmp(key, "dependencies") && (sl_json_kind_of(child) == SL_JSON_OBJECT ||
-                                                   sl_json_kind_of(child) == SL_JSON_BOOL));
+                 (!strcmp(key, "dependencies") && is_one(child));
     }
     if (!ok)
         return sl_json_fail(schema, key, err, SL_ERR_FORMAT,
@@ -149,11 +156,8 @@ sl_status sl_schema_keywords(sl_schema *s, sl_json schema) {
     void *iter = NULL;
     const char *key;
     sl_json v;
-    sl_status st = SL_OK;
-    if (sl_json_kind_of(schema) != SL_JSON_OBJECT && sl_json_kind_of(schema) != SL_JSON_BOOL)
-        return sl_json_fail(schema, NULL, s->err, SL_ERR_FORMAT,
-                            "is no schema: neither an object nor true or false");
-    st = check_id(s, schema);
+    sl_status st = sl_schema_is_one(s, schema);
+    if (st == SL_OK) st = check_id(s, schema);
     while (st == SL_OK && sl_json_next(schema, &iter, &key, &v)) {
         if (!strcmp(key, "$schema")) {
             st = check_draft(schema, v, s->err);
@@ -177,6 +181,29 @@ sl_status sl_schema_number_of(sl_json schema, const char *key, uint64_t most, ui
                             (unsigned long long)most);
     *out = (uint64_t)d;
     return SL_OK;
+}
+
+sl_status sl_schema_counts(sl_schema *s, const sl_schema_set *parts, const char *least,
+                           const char *most, uint64_t *min, uint64_t *max) {
+    sl_status st = SL_OK;
+    *min = 0;
+    *max = UINT64_MAX;
+    for (uint32_t i = 0; i < parts->n && st == SL_OK; i++) {
+        uint64_t low = 0, high = UINT64_MAX;
+        st = sl_schema_number_of(parts->v[i], least, SL_SCHEMA_MAX_COUNT, &low, s->err);
+        if (st == SL_OK)
+            st = sl_schema_number_of(parts->v[i], most, SL_SCHEMA_MAX_COUNT, &high, s->err);
+        *min = SL_MAX(*min, low);
+        *max = SL_MIN(*max, high);
+    }
+    return st;
+}
+
+sl_status sl_schema_step(sl_schema *s, uint64_t n) {
+    s->steps += n;
+    if (s->steps <= SL_SCHEMA_MAX_STEPS) return SL_OK;
+    return sl_json_fail(s->root, NULL, s->err, SL_ERR_LIMIT,
+                        "takes more than %u steps to read (limit)", SL_SCHEMA_MAX_STEPS);
 }
 
 bool sl_schema_is_false(sl_json schema) {
@@ -275,4 +302,33 @@ sl_status sl_schema_rule(sl_schema *s, sl_schema_set *set, uint32_t *out) {
 out:
     sl_schema_set_free(s, set);
     return st;
+}
+
+sl_json sl_schema_inside(const sl_schema_set *parts, unsigned types, const char **word) {
+    static const struct {
+        const char *word;
+        sl_json_type type;
+    } words[] = {
+        {"items", SL_TYPE_ARRAY},
+        {"prefixItems", SL_TYPE_ARRAY},
+        {"additionalItems", SL_TYPE_ARRAY},
+        {"minItems", SL_TYPE_ARRAY},
+        {"maxItems", SL_TYPE_ARRAY},
+        {"contains", SL_TYPE_ARRAY},
+        {"uniqueItems", SL_TYPE_ARRAY},
+        {"properties", SL_TYPE_OBJECT},
+        {"required", SL_TYPE_OBJECT},
+        {"patternProperties", SL_TYPE_OBJECT},
+        {"additionalProperties", SL_TYPE_OBJECT},
+        {"propertyNames", SL_TYPE_OBJECT},
+        {"minProperties", SL_TYPE_OBJECT},
+        {"maxProperties", SL_TYPE_OBJECT},
+        {SL_WORD_SOME, SL_TYPE_OBJECT},
+    };
+    for (uint32_t i = 0; i < parts->n; i++)
+        for (size_t k = 0; k < SL_LEN(words); k++) {
+            *word = words[k].word;
+            if (types & words[k].type && sl_json_get(parts->v[i], *word).value) return parts->v[i];
+        }
+    return (sl_json){0};
 }

@@ -40,13 +40,12 @@ static bool pointer_step(const char **at, char *step, size_t room) {
 }
 
 static sl_json find_anchor(sl_schema *s, sl_json at, const char *name) {
+    static const char *const ids[] = {"$id", "id"}; /* before $anchor: those that begin with # */
     void *iter = NULL;
     const char *key;
     sl_json child = {0}, found = {0};
-    s->steps++;
-    /* before $anchor, ids that begin with # were it */
-    static const char *const ids[] = {"$id", "id"};
     sl_span id;
+    s->steps++;
     if (sl_json_is_text(sl_json_get(at, "$anchor"), name)) return at;
     for (size_t i = 0; i < SL_LEN(ids); i++)
         if (sl_json_as_span(sl_json_get(at, ids[i]), &id) && id.data[0] == '#' &&
@@ -177,13 +176,6 @@ static sl_status put(sl_schema *s, open_way *w, uint32_t *at, sl_json schema) {
     return SL_OK;
 }
 
-/* A list stands for alternatives only where it was put as one. */
-static sl_status is_schema(sl_schema *s, sl_json schema) {
-    if (sl_json_kind_of(schema) != SL_JSON_ARRAY) return SL_OK;
-    return sl_json_fail(schema, NULL, s->err, SL_ERR_FORMAT,
-                        "is no schema: neither an object nor true or false");
-}
-
 /* A schema that was looked at, behind what stands in it before its properties. */
 static sl_status put_again(sl_schema *s, open_way *w, uint32_t *at, sl_json schema) {
     sl_schema_set *todo = &w->todo;
@@ -210,7 +202,7 @@ static sl_status split(expansion *x, const open_way *w, sl_json list, bool *gone
             return SL_OK;
     *gone = true;
     for (size_t i = sl_json_count(list); i-- > 0 && st == SL_OK;) {
-        st = is_schema(x->s, sl_json_at(list, i));
+        st = sl_schema_is_one(x->s, sl_json_at(list, i));
         if (st == SL_OK) st = branch(x, w, sl_json_at(list, i));
     }
     return st;
@@ -229,13 +221,13 @@ static sl_status put_all(expansion *x, open_way *w, sl_json schema) {
         sl_schema_set lists = {0};
         if (!strcmp(key, "$ref")) {
             st = sl_schema_refer(s, schema, &v);
-            if (st == SL_OK) st = is_schema(s, v);
+            if (st == SL_OK) st = sl_schema_is_one(s, v);
             if (st == SL_OK) st = put(s, w, &at, v);
         } else if (!strcmp(key, "allOf")) {
             if (!sl_json_count(v))
                 st = sl_json_fail(schema, key, s->err, SL_ERR_FORMAT, "is no list of schemas");
             for (size_t i = 0; i < sl_json_count(v) && st == SL_OK; i++) {
-                st = is_schema(s, sl_json_at(v, i));
+                st = sl_schema_is_one(s, sl_json_at(v, i));
                 if (st == SL_OK) st = put(s, w, &at, sl_json_at(v, i));
             }
         } else if (!strcmp(key, "properties")) {

@@ -133,14 +133,6 @@ static sl_resolve_message *message_of(const sl_resolve *r, uint32_t lane, uint32
     return &r->message[((size_t)lane * r->n_chunks + chunk) * r->expert_workers + expert];
 }
 
-/* Nothing of the chunk is on its way any more. */
-static void drop_chunk(sl_resolve *r, uint32_t lane, uint32_t chunk) {
-    for (uint32_t x = 0; x < r->expert_workers; x++) {
-        message_of(r, lane, chunk, x)->entries = 0;
-    }
-    r->flight[(size_t)lane * r->n_chunks + chunk] = (sl_resolve_flight){0};
-}
-
 void sl_resolve_sent(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expert, uint32_t pairs,
                      uint64_t now_us) {
     if (!sl_resolve_is_on(r) || pairs == 0) return;
@@ -177,7 +169,9 @@ void sl_resolve_answered(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t 
 
 void sl_resolve_drop(sl_resolve *r, uint32_t lane) {
     if (!sl_resolve_is_on(r) || !r->arrays) return;
-    for (uint32_t c = 0; c < r->n_chunks; c++) drop_chunk(r, lane, c);
+    const size_t n = (size_t)r->n_chunks * r->expert_workers;
+    memset(&r->flight[(size_t)lane * r->n_chunks], 0, r->n_chunks * sizeof *r->flight);
+    memset(&r->message[lane * n], 0, n * sizeof *r->message);
 }
 
 /* ---- what is solved ---- */

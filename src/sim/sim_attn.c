@@ -192,7 +192,7 @@ static void end_step(sim *s, sim_worker *w, sim_lane *l) {
     flush(s, w);
 }
 
-/* Requests whose lane has closed, or is the fullest, go on in another one. */
+/* Requests whose lane has closed, or has two more than the emptiest open one, go on there. */
 static void move_requests(sim *s, sim_worker *w, uint32_t lane) {
     sl_slots *slots = &w->attn->slots;
     sl_life *to, *from;

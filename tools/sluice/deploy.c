@@ -89,8 +89,6 @@ static sl_status apply_schedule(const sl_options *o, sl_plan *p, sl_err *err) {
     if (st == SL_OK && (o->chunks || o->chunk_by[0] || o->order[0]) && s != SL_SCHED_FINDEP)
         st = sl_fail(err, SL_ERR_ARG, "--chunks, --chunk-by and --order are for findep, not %s",
                      sl_schedule_name(s));
-    if (st == SL_OK && o->resolve != UINT32_MAX && o->resolve && s != SL_SCHED_FINDEP)
-        st = sl_fail(err, SL_ERR_ARG, "--resolve is for findep, not %s", sl_schedule_name(s));
     if (o->resolve != UINT32_MAX) p->resolve = o->resolve;
     if (st == SL_OK && s != SL_SCHED_AEP &&
         (o->policy[0] || o->delta > 0 || o->lookahead != UINT32_MAX))

@@ -65,19 +65,11 @@ SL_INLINE __m512i load_both(const uint8_t *p, const uint8_t *q) {
 /* Columns first .. first + 3 in the lower halves of four vectors and the next four in the upper
  * ones: v[j] lane L word i: word 4 (L % 2) + j of column first + 4 (L / 2) + i. */
 SL_INLINE void turn_8(const place *s, const int first, __m512i *v) {
-    __m512i w[4], a[4];
+    __m512i w[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
         w[i] = load_both(row_of(s, first + i) + 2, row_of(s, first + 4 + i) + 2);
-#pragma GCC unroll 2
-    for (int i = 0; i < 4; i += 2) {
-        a[i] = _mm512_unpacklo_epi32(w[i], w[i + 1]);
-        a[i + 1] = _mm512_unpackhi_epi32(w[i], w[i + 1]);
-    }
-    v[0] = _mm512_unpacklo_epi64(a[0], a[2]);
-    v[1] = _mm512_unpackhi_epi64(a[0], a[2]);
-    v[2] = _mm512_unpacklo_epi64(a[1], a[3]);
-    v[3] = _mm512_unpackhi_epi64(a[1], a[3]);
+    sl_turn_words(w, v);
 }
 
 /* A block's quads of codes, 128 above their value: v[i] word c is of column c. */

@@ -96,18 +96,9 @@ SL_INLINE void sl_turn(__m512i *v) {
     for (int j = 0; j < 4; j++) sl_turn_lanes(b[j], b[4 + j], b[8 + j], b[12 + j], v + j, 4);
 }
 
-/* 16 bytes at `at` of each row as 4 vectors: word i of column c is lane c of v[i]. */
-SL_INLINE void sl_load_words(const sl_rows16 *s, size_t at, __m512i *v) {
-    __m512i p[4], a[4];
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        p[c] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(s->row[c] + at)));
-#pragma GCC unroll 3
-        for (int l = 1; l < 4; l++)
-            p[c] = _mm512_mask_broadcast_i32x4(
-                p[c], (__mmask16)(15 << 4 * l),
-                _mm_loadu_si128((const void *)(s->row[c + 4 * l] + at)));
-    }
+/* In each lane of 16 bytes: word i of v[j] is word j of p[i]. */
+SL_INLINE void sl_turn_words(const __m512i *p, __m512i *v) {
+    __m512i a[4];
 #pragma GCC unroll 2
     for (int i = 0; i < 4; i += 2) {
         a[i] = _mm512_unpacklo_epi32(p[i], p[i + 1]);
@@ -117,6 +108,21 @@ SL_INLINE void sl_load_words(const sl_rows16 *s, size_t at, __m512i *v) {
     v[1] = _mm512_unpackhi_epi64(a[0], a[2]);
     v[2] = _mm512_unpacklo_epi64(a[1], a[3]);
     v[3] = _mm512_unpackhi_epi64(a[1], a[3]);
+}
+
+/* 16 bytes at `at` of each row as 4 vectors: word i of column c is lane c of v[i]. */
+SL_INLINE void sl_load_words(const sl_rows16 *s, size_t at, __m512i *v) {
+    __m512i p[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        p[c] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(s->row[c] + at)));
+#pragma GCC unroll 3
+        for (int l = 1; l < 4; l++)
+            p[c] = _mm512_mask_broadcast_i32x4(
+                p[c], (__mmask16)(15 << 4 * l),
+                _mm_loadu_si128((const void *)(s->row[c + 4 * l] + at)));
+    }
+    sl_turn_words(p, v);
 }
 
 /* 64 bytes at `at` of each row, turned: word i of column c is to[i][c]. */
