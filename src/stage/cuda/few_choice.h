@@ -8,9 +8,8 @@
 #include "stage/stage_int.h"
 
 #define SL_CUDA_FEW_FORMS 8u
-#define SL_CUDA_FEW_BLOCKS                                                                         \
-    8u /* that a trial goes through: more weights than a second cache has                          \
-        */
+/* Blocks that a trial goes through: more weights than a second cache has. */
+#define SL_CUDA_FEW_BLOCKS 8u
 
 /* Form i of all. */
 static inline sl_cuda_few sl_cuda_few_form(uint32_t i) {
