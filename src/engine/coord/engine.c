@@ -273,6 +273,12 @@ const sl_model_spec *sl_engine_spec(const sl_engine *e) {
     return &e->spec;
 }
 
+void sl_engine_chosen(sl_engine *e, sl_auto_report *out, sl_plan *plan) {
+    /* Written before the workers got their plans, and never after the engine was up. */
+    *out = e->survey.report;
+    sl_plan_schedule_as(&e->o.plan, plan);
+}
+
 /* ---- calls ---- */
 
 static sl_status check_ids(const char *what, const uint32_t *id, uint32_t n, uint32_t vocab,

@@ -12,6 +12,7 @@
 
 #define CALL_BUDGET_NS  100000000ull /* of one call, estimated from one row's */
 #define STAGE_BUDGET_NS 150000000ull /* of all calls of one figure */
+#define TICK_US         1000u
 #define MOST_CALLS      5
 #define MOST_ROWS       256u
 #define MOST_KEYS       1024u
@@ -21,6 +22,7 @@
 #define KEY_ROWS        8u
 
 typedef struct lab {
+    const sl_measure_opts *o;
     const sl_model_spec *m;
     sl_model *model;
     sl_exec ex;
@@ -80,6 +82,7 @@ static double time_of(lab *b, stage s, uint32_t n) {
         uint64_t at_ns = sl_now_ns();
         call(b, s, n);
         best_ns = SL_MIN(best_ns, sl_now_ns() - at_ns);
+        if (b->o->tick) b->o->tick(b->o->ctx);
     }
     return (double)best_ns / 1e3;
 }
@@ -97,7 +100,7 @@ static sl_stage_cost line_of(lab *b, stage s, uint32_t most, double per) {
     return (sl_stage_cost){.floor_us = one / per, .row_us = SL_MAX(many, one) / n / per};
 }
 
-static void measure(lab *b, sl_costs *out) {
+static void measure_attention(lab *b, sl_costs *out) {
     sl_stage_cost attention = line_of(b, ATTENTION, b->max_rows, 1);
     uint32_t n = SL_MIN(rows_within(attention.floor_us, KEY_ROWS), b->max_rows);
     double near = time_of(b, ATTENTION, n), far = time_of(b, FAR_ATTENTION, n);
@@ -109,7 +112,12 @@ static void measure(lab *b, sl_costs *out) {
     out->stage[SL_COST_ATTENTION] = attention;
     out->stage[SL_COST_ROUTER] = line_of(b, ROUTER, b->max_rows, 1);
     if (b->m->d_ff_shared) out->stage[SL_COST_SHARED] = line_of(b, SHARED, b->max_rows, 1);
-    out->stage[SL_COST_EXPERT] = line_of(b, EXPERTS, EXPERT_ROWS, b->n_experts);
+}
+
+static void measure(lab *b, sl_costs *out) {
+    if (b->o->roles & SL_ROLE_ATTENTION) measure_attention(b, out);
+    if (b->o->roles & SL_ROLE_EXPERT)
+        out->stage[SL_COST_EXPERT] = line_of(b, EXPERTS, EXPERT_ROWS, b->n_experts);
 }
 
 /* ---- what the calls need ---- */
@@ -162,6 +170,7 @@ static sl_status make_rows(lab *b, sl_err *err) {
 
 static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
     const sl_stages all = {.attention = true, .experts = true, .kv_type = o->m->kv_type};
+    b->o = o;
     b->m = o->m;
     b->layer = o->m->moe_layer[o->m->n_moe / 2];
     b->max_rows = SL_MAX(SL_MIN(o->rows, MOST_ROWS), 1u);
@@ -174,6 +183,7 @@ static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
     if (!b->ex.k) return sl_fail(err, SL_ERR_ARG, "there are no kernels '%s' here", o->isa);
     sl_status st = sl_model_open(o->model_folder, &all, &b->model, err);
     if (st == SL_OK && o->threads > 1) st = sl_pool_create(o->threads, &b->pool, err);
+    if (b->pool && o->tick) sl_pool_set_tick(b->pool, o->tick, o->ctx, TICK_US);
     b->ex.pool = b->pool;
     if (st == SL_OK) st = make_pages(b, err);
     return st == SL_OK ? make_rows(b, err) : st;

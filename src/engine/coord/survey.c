@@ -1,0 +1,246 @@
+/* --schedule auto with workers on other machines: when all have joined and before they get a plan,
+ * what their links and stages cost is asked for. Links come first, one after the other, while
+ * nobody computes: messages that come back as they were. Then all measure their stages at once.
+ * What somebody does not know, or does not say in time, leaves the plan as it is. */
+#include "engine/coord/coord_int.h"
+
+#include "base/log.h"
+#include "engine/measure/survey.h"
+#include "spec/schedules.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WARM_ROUNDS 2u      /* before those that count */
+#define LINK_US     200000u /* of the rounds of one size, from the first on */
+#define POLL_US     2000u
+#define MOST_LINKS  32u /* of many workers so many links stand for all */
+#define SURVEY_US   60000000u
+
+typedef enum size_of { SHORT, LONG, SIZES } size_of;
+
+static size_t bytes_of(const sl_survey *s) {
+    return s->size == SHORT ? SL_MEASURE_SHORT : s->long_bytes;
+}
+
+/* The plan keeps its schedule. */
+static void give_up(sl_engine *e, const char *why) {
+    sl_survey *s = &e->survey;
+    s->phase = SL_SURVEY_DONE;
+    snprintf(s->report.why, sizeof s->report.why, "%s: %s", sl_schedule_name(e->plan.schedule),
+             why);
+    sl_log(SL_LOG_WARN, "auto", "%s", s->report.why);
+}
+
+/* The machine with the fewest cores for a worker, where workers share one. */
+static void find_crowd(const sl_engine *e, sl_surveyed *found) {
+    double least = INFINITY;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_member_worker *w = &e->worker[i];
+        uint32_t n = 0, attention = 0, experts = 0;
+        for (uint32_t j = 0; w->machine && j < e->plan.n_workers; j++) {
+            if (e->worker[j].machine != w->machine) continue;
+            n++;
+            attention += (e->home.worker[j].roles & SL_ROLE_ATTENTION) != 0;
+            experts += (e->home.worker[j].roles & SL_ROLE_EXPERT) != 0;
+        }
+        if (n < 2 || w->cores / (double)n >= least) continue;
+        least = w->cores / (double)n;
+        found->cores = w->cores;
+        found->core_attention = attention;
+        found->core_experts = experts;
+    }
+}
+
+static void choose(sl_engine *e) {
+    sl_survey *s = &e->survey;
+    sl_err err;
+    sl_plan with = e->plan; /* borrows the placement */
+    s->phase = SL_SURVEY_DONE;
+    find_crowd(e, &s->found);
+    s->found.ms = (double)(sl_clock_now_us(&e->clock) - s->began_us) / 1e3;
+    sl_status st =
+        sl_plan_auto_from(&s->found, &e->spec, e->o.auto_requests, &with, &s->report, &err);
+    if (st != SL_OK) {
+        give_up(e, err.msg);
+        return;
+    }
+    sl_plan_schedule_as(&with, &e->plan);
+    sl_plan_schedule_as(&with, &e->home);
+    sl_plan_schedule_as(&with, &e->o.plan);
+    pthread_mutex_lock(&e->lock);
+    e->stats.schedule = with.schedule;
+    e->stats.lanes = with.lanes;
+    e->stats.chunks = with.chunks;
+    e->stats.predicted = sl_auto_predicted(&s->report);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- links ---- */
+
+static void send_echo(sl_engine *e) {
+    sl_survey *s = &e->survey;
+    if (!e->worker[s->at].conn) return; /* it joined and left: the start has failed already */
+    sl_buf *b = sl_net_buf_take(e->net, bytes_of(s));
+    if (!b) {
+        give_up(e, "no memory to measure links with");
+        return;
+    }
+    memset(b->data, 0, b->len);
+    s->sent_us = sl_clock_now_us(&e->clock);
+    s->sent_ns = sl_now_ns();
+    if (s->round == WARM_ROUNDS) s->from_us = s->sent_us;
+    const sl_wire_header h = {.kind = SL_MSG_ECHO, .number = ++s->number};
+    sl_net_send(e->net, e->worker[s->at].conn, h, b);
+}
+
+/* Both sizes came back often enough from worker s->at. */
+static void note_link(sl_survey *s) {
+    const sl_costs of = {.link =
+                             sl_measured_link(s->half_us[SHORT], s->half_us[LONG], s->long_bytes)};
+    sl_survey_dearest(&of, &s->found.costs);
+}
+
+static void ask_stages(sl_engine *e);
+
+static bool is_asked(const sl_engine *e, uint32_t id) {
+    return !e->home.worker[id].spare;
+}
+
+/* The first worker from `id` on whose link is to be measured; else all measure their stages. */
+static void go_on(sl_engine *e, uint32_t id) {
+    sl_survey *s = &e->survey;
+    while (id < e->plan.n_workers && !is_asked(e, id)) id++;
+    if (id == e->plan.n_workers || s->n_links == MOST_LINKS) {
+        ask_stages(e);
+        return;
+    }
+    s->at = id;
+    s->size = SHORT;
+    s->round = 0;
+    send_echo(e);
+}
+
+sl_status sl_survey_on_echo(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_err *err) {
+    sl_survey *s = &e->survey;
+    if (s->phase != SL_SURVEY_LINKS) return SL_OK; /* it was given up */
+    if (id != s->at || h->number != s->number || h->bytes != bytes_of(s))
+        return sl_fail(err, SL_ERR_PROTOCOL, "ECHO %llu of %u bytes, which nobody sent",
+                       (unsigned long long)h->number, h->bytes);
+    const double half_us = (double)(sl_now_ns() - s->sent_ns) / 2e3;
+    const uint32_t n = s->round < WARM_ROUNDS ? 0 : s->round - WARM_ROUNDS + 1;
+    if (n > 0) s->us[n - 1] = half_us;
+    s->round++;
+    const bool late = n > 0 && sl_clock_now_us(&e->clock) - s->from_us > LINK_US;
+    if (n < SL_SURVEY_ROUNDS && !late) {
+        send_echo(e);
+        return SL_OK;
+    }
+    s->half_us[s->size] = sl_measured_median(s->us, n);
+    s->round = 0;
+    if (++s->size < SIZES) {
+        send_echo(e);
+        return SL_OK;
+    }
+    note_link(s);
+    s->n_links++;
+    go_on(e, s->at + 1);
+    return SL_OK;
+}
+
+/* ---- stages ---- */
+
+static bool ask_one(sl_engine *e, uint32_t id) {
+    const sl_plan *p = &e->plan;
+    if (!e->worker[id].conn) return true;                 /* as above */
+    const bool known = sl_device_is_modelled(&p->device); /* only where they are is asked */
+    const sl_survey_question q = {.model = e->model_folder,
+                                  .roles = known ? 0 : e->home.worker[id].roles,
+                                  .rows = e->survey.load.prefill_rows,
+                                  .keys = e->survey.load.keys,
+                                  .threads = SL_MAX(p->threads, 1u),
+                                  .activations = p->activations,
+                                  .kv_type = p->kv_type};
+    char *text = sl_survey_question_print(&q);
+    sl_buf *b = text ? sl_net_buf_take(e->net, strlen(text)) : NULL;
+    if (b) memcpy(b->data, text, b->len);
+    sl_free(text);
+    if (b) sl_net_send(e->net, e->worker[id].conn, (sl_wire_header){.kind = SL_MSG_MEASURE}, b);
+    return b != NULL;
+}
+
+static void ask_stages(sl_engine *e) {
+    sl_survey *s = &e->survey;
+    s->phase = SL_SURVEY_STAGES;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        e->worker[i].measures = is_asked(e, i);
+        s->n_measure += e->worker[i].measures;
+        if (e->worker[i].measures && !ask_one(e, i)) {
+            give_up(e, "no memory for a question");
+            return;
+        }
+    }
+}
+
+sl_status sl_survey_on_costs(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
+    sl_survey *s = &e->survey;
+    sl_survey_answer a;
+    if (s->phase == SL_SURVEY_DONE) return SL_OK;
+    if (!e->worker[id].measures)
+        return sl_fail(err, SL_ERR_PROTOCOL, "COSTS that nobody asked for");
+    sl_err bad;
+    if (sl_survey_answer_read(payload, &a, &bad) != SL_OK)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s", bad.msg);
+    e->worker[id].measures = false;
+    if (a.why[0]) {
+        char why[240];
+        snprintf(why, sizeof why, "worker %u does not know what its stages cost: %s", id, a.why);
+        give_up(e, why);
+        return SL_OK;
+    }
+    a.costs.link = (sl_link_cost){0}; /* as was measured from here */
+    sl_survey_dearest(&a.costs, &s->found.costs);
+    s->found.rails = SL_MIN(s->found.rails, a.rails);
+    s->found.threads = SL_MAX(s->found.threads, a.threads);
+    e->worker[id].machine = a.machine;
+    e->worker[id].cores = a.cores;
+    if (--s->n_measure == 0) choose(e);
+    return SL_OK;
+}
+
+/* ---- the turn ---- */
+
+static void begin(sl_engine *e) {
+    sl_survey *s = &e->survey;
+    if (!e->o.choose || !sl_plan_auto_asks(&e->plan, &s->report)) {
+        s->phase = SL_SURVEY_DONE;
+        return;
+    }
+    const size_t row_bytes = sl_wire_row_bytes((sl_wire_format)e->plan.wire, e->spec.d_model);
+    sl_choose_describe(&e->plan, &e->spec, row_bytes, e->o.auto_requests, &s->load);
+    s->long_bytes = sl_measure_long(s->load.row_bytes, s->load.prefill_rows);
+    s->found.rails = SL_MAX_RANKS;
+    s->began_us = sl_clock_now_us(&e->clock);
+    s->phase = SL_SURVEY_LINKS;
+    sl_net_set_poll(e->net, POLL_US);
+    go_on(e, 0);
+}
+
+bool sl_survey_step(sl_engine *e) {
+    sl_survey *s = &e->survey;
+    if (s->phase == SL_SURVEY_NONE) begin(e);
+    const bool waits = s->phase == SL_SURVEY_LINKS || s->phase == SL_SURVEY_STAGES;
+    if (waits && sl_clock_now_us(&e->clock) - s->began_us > SURVEY_US) {
+        char why[120];
+        uint32_t id = s->at;
+        for (uint32_t i = 0; s->phase == SL_SURVEY_STAGES && i < e->plan.n_workers; i++)
+            if (e->worker[i].measures) id = i;
+        snprintf(why, sizeof why, "worker %u has not said in %u s what it costs", id,
+                 SURVEY_US / 1000000u);
+        give_up(e, why);
+    }
+    if (s->phase != SL_SURVEY_DONE) return false;
+    sl_net_set_poll(e->net, 0);
+    return true;
+}
