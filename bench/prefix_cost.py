@@ -7,6 +7,7 @@ A round is the same requests at either server, the first of the two by turns. Fi
 workers took, and of the time that passed; ratios are with the cache over without, each of one round. Prompts differ from the first token on, in
 all rounds; all ask for as many tokens. With a full cache (--kv-pages) pages are evicted all the time, which is part of the price."""
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -14,7 +15,6 @@ import random
 import statistics
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 
@@ -35,7 +35,7 @@ def processor_s(pid):
 
 class Server:
     def __init__(self, command):
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = ended.start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.url = json.loads(self.process.stdout.readline())["url"]
 
     def ask(self, prompt, tokens):
@@ -47,17 +47,9 @@ class Server:
 
     def work(self, prompts, tokens, streams):
         """(processor seconds, seconds) of all prompts, so many at a time."""
-        left, began, before = list(prompts), time.monotonic(), processor_s(self.process.pid)
-
-        def stream():
-            while left:
-                self.ask(left.pop(), tokens)
-
-        threads = [threading.Thread(target=stream) for _ in range(streams)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        began, before = time.monotonic(), processor_s(self.process.pid)
+        with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+            list(pool.map(lambda prompt: self.ask(prompt, tokens), prompts))
         return processor_s(self.process.pid) - before, time.monotonic() - began
 
 

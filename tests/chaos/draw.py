@@ -298,6 +298,7 @@ def draw(seed, kinds, transports):
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
     copies = ["--kv-replicas", "1"] if attention > 1 and beside("copies", seed, 0.4) else []
     checks = ["--checksums", "on"] if beside("checksums", seed, 0.3) else []
+    hidden = ["--encrypt", "on"] if beside("encrypted", seed, 0.4) else []
     guesses = ["--speculate", "always"] if exact and beside("guesses", seed, 0.3) else []
     if cover := draw_cover(seed, experts or attention):
         placement, popularity = cover, None
@@ -311,6 +312,6 @@ def draw(seed, kinds, transports):
     if "--pp" in gangs and "--resolve" in options:  # of a pipeline no task has a time of its own
         at = options.index("--resolve")
         del options[at:at + 2]
-    options += placement + limit + copies + checks + guesses + place + keeps + gangs + (["--exact"] if exact else [])
+    options += placement + limit + copies + checks + hidden + guesses + place + keeps + gangs + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
                     strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))), machines)

@@ -50,7 +50,7 @@ MORE_S = 12  # so long requests are sent again and again if not all has struck y
 LEAKED = 4  # more files open at the end: connections that have just been closed...
 OF_ONE = 4  # ...and of each worker for which there was a place: its process, its memory, its connection
 WHOLE_S = 40  # so long the server may take to be whole again when nothing strikes it any more
-BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion")
+BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion|ended by signal (?!9\b)")
 
 
 class References:
@@ -77,14 +77,15 @@ class Machines:
     """Processes of sluice rank, so many for each worker, as machines would run them. `log`: what they say."""
 
     def __init__(self, sluice, model, secret, sizes):
-        self.of, self.log = [], []
+        self.of, self.log, self.readers = [], [], []
         for n in sizes:
             self.of.append([])
             for _ in range(n):
                 port = launched.free_port()
                 process = ended.start([sluice, "rank", model, "--fabric-port", str(port), "--secret-file", secret, "--threads", "1"],
                                       stderr=subprocess.PIPE, text=True)
-                threading.Thread(target=lambda p=process: self.log.extend(p.stderr), daemon=True).start()
+                self.readers.append(threading.Thread(target=lambda p=process: self.log.extend(p.stderr), daemon=True))
+                self.readers[-1].start()
                 self.of[-1].append((port, process))
 
     def hosts(self):
@@ -98,6 +99,8 @@ class Machines:
             for _, process in ranks:
                 process.kill()
                 process.wait()
+        for reader in self.readers:
+            reader.join()
 
 
 class Result:

@@ -413,7 +413,8 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.delay_us = o->delay_us;
     d->opts.join_timeout_s = o->join_timeout;
     d->opts.silence_limit_s = o->silence_limit;
-    st = sl_net_sums_parse(o->checksums, &d->opts.sums, err);
+    st = sl_net_when_parse("--checksums", o->checksums, &d->opts.sums, err);
+    if (st == SL_OK) st = sl_net_when_parse("--encrypt", o->encrypt, &d->opts.encrypt, err);
     if (st != SL_OK) return st;
     d->opts.patience_s = o->patience;
     st = prepare_disk(o, d, err);

@@ -439,6 +439,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
                       .silence_limit_us = (uint32_t)(1e6 * e->o.silence_limit_s),
                       .callers = e->plan.n_workers,
                       .sums = e->o.sums,
+                      .encrypt = e->o.encrypt,
                       .on = {sl_crew_on_open, on_message, sl_crew_on_down},
                       .ctx = e};
     memcpy(no.hello.model_hash, e->spec.hash, 32);

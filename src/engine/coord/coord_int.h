@@ -8,6 +8,7 @@
 #include "engine/host/counts.h"
 #include "engine/coord/engine.h"
 #include "engine/measure/auto.h"
+#include "engine/measure/measure.h"
 #include "engine/worker/worker.h"
 #include "net/net.h"
 #include "sched/admit.h"
@@ -92,15 +93,14 @@ typedef struct sl_member_worker {
     bool keeps;        /* its KV outlives it, at this place */
     bool saves;        /* pages of it can go to a disk */
     bool measures;     /* it is asked what its stages cost, and has not said */
-    uint64_t machine;  /* that it runs on, of so many cores, as it said then; 0: not known */
-    uint32_t cores;
+    bool was_asked;
+    uint64_t machine; /* that it runs on, of so many cores, as it said then; 0: not known */
+    uint32_t cores, threads;
     uint32_t n_looks; /* questions of live.c that are not answered */
     sl_worker_stats stats;
     sl_counts counts; /* it, stats and latest: under the engine's lock */
     sl_worker_view latest;
 } sl_member_worker;
-
-#define SL_SURVEY_ROUNDS 15u /* of each size of message, that count */
 
 typedef enum sl_survey_phase {
     SL_SURVEY_NONE,
@@ -113,15 +113,16 @@ typedef enum sl_survey_phase {
 typedef struct sl_survey {
     sl_survey_phase phase;
     sl_choose_load load; /* what is measured for */
-    uint64_t began_us;
+    uint64_t began_us, most_us;
     /* links: of worker `at`; a short message, then one of long_bytes */
     uint32_t at, size, round, n_links;
     size_t long_bytes;
     uint64_t number, sent_us, sent_ns, from_us;
-    double us[SL_SURVEY_ROUNDS], half_us[2];
-    uint32_t n_measure; /* workers that have not said what their stages cost */
+    bool echoes; /* that message has not come back */
+    double us[SL_MEASURE_ROUNDS], half_us[2];
+    uint32_t n_asked, n_measured; /* workers that are to say what their stages cost, and have */
     sl_surveyed found;
-    sl_auto_report report; /* under the engine's lock once there are plans */
+    sl_auto_report report; /* written before the engine is up, read after */
 } sl_survey;
 
 /* Local workers, started and reaped by spawn.c. */
@@ -277,6 +278,10 @@ struct sl_engine {
 sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
                                    sl_err *err) SL_MUST_CHECK;
 bool sl_engine_step(sl_engine *e);
+/* Within which all workers have to be ready. */
+static inline uint32_t sl_engine_join_s(const sl_engine *e) {
+    return e->o.join_timeout_s ? e->o.join_timeout_s : 120;
+}
 
 /* replan.c: on the engine's thread */
 /* *r is done at once if the plan cannot be taken, else some steps later. */
@@ -294,6 +299,8 @@ void sl_replan_stop(sl_engine *e, sl_status status, const char *why);
 /* SL_ERR_UNSUPPORTED: nothing could move. Nothing without o.adapt. */
 sl_status sl_adapting_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 void sl_adapting_close(sl_engine *e);
+/* The plan that nobody has yet got another schedule. */
+void sl_adapting_reschedule(sl_engine *e);
 /* The worker has reported what it counted. */
 void sl_adapting_note(sl_engine *e, uint32_t id);
 void sl_adapting_step(sl_engine *e);

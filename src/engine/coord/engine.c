@@ -15,10 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_US        50000u
-#define MAX_QUEUE      4096u
-#define STOP_GRACE_MS  3000u
-#define JOIN_TIMEOUT_S 120u
+#define WAIT_US       50000u
+#define MAX_QUEUE     4096u
+#define STOP_GRACE_MS 3000u
 
 /* ---- the thread ---- */
 
@@ -147,7 +146,7 @@ static void wait_briefly(sl_engine *e) {
 }
 
 static sl_status await_workers(sl_engine *e, sl_err *err) {
-    uint32_t timeout = e->o.join_timeout_s ? e->o.join_timeout_s : JOIN_TIMEOUT_S;
+    uint32_t timeout = sl_engine_join_s(e);
     uint64_t until_ns = sl_now_ns() + timeout * 1000000000ull;
     bool given_up = false;
     pthread_mutex_lock(&e->lock);

@@ -55,7 +55,7 @@ typedef struct sl_engine_opts {
     uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
     double silence_limit_s;     /* see sl_net_opts; 0: its default */
-    sl_net_sums sums;           /* see sl_net_opts */
+    sl_net_when sums, encrypt;  /* see sl_net_opts */
     uint32_t join_timeout_s;    /* for all workers of the plan to be ready */
     uint32_t max_queue;         /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;     /* how long one may wait to run the first time; 0: for ever */

@@ -1,7 +1,8 @@
 /* --schedule auto with workers on other machines: when all have joined and before they get a plan,
  * what their links and stages cost is asked for. Links come first, one after the other, while
- * nobody computes: messages that come back as they were. Then all measure their stages at once.
- * What somebody does not know, or does not say in time, leaves the plan as it is. */
+ * nobody computes: messages that come back as they were. Then they measure their stages, those at
+ * one address one after the other, so that nobody measures another one's work. What somebody does
+ * not know, or does not say in time, leaves the plan as it is. */
 #include "engine/coord/coord_int.h"
 
 #include "base/log.h"
@@ -12,11 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WARM_ROUNDS 2u      /* before those that count */
-#define LINK_US     200000u /* of the rounds of one size, from the first on */
-#define POLL_US     2000u
-#define MOST_LINKS  32u /* of many workers so many links stand for all */
-#define SURVEY_US   60000000u
+#define LINK_US   200000u   /* of the rounds of one size, from the first that counts on */
+#define LINKS_US  10000000u /* after which the links that were measured stand for the others */
+#define POLL_US   2000u
+#define SURVEY_US 60000000u /* of all, and at most half of what is left of the time to join */
 
 typedef enum size_of { SHORT, LONG, SIZES } size_of;
 
@@ -33,21 +33,24 @@ static void give_up(sl_engine *e, const char *why) {
     sl_log(SL_LOG_WARN, "auto", "%s", s->report.why);
 }
 
-/* The machine with the fewest cores for a worker, where workers share one. */
+/* The machine with the fewest cores for a thread, where workers share one. */
 static void find_crowd(const sl_engine *e, sl_surveyed *found) {
     double least = INFINITY;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_member_worker *w = &e->worker[i];
-        uint32_t n = 0, attention = 0, experts = 0;
+        uint32_t n = 0, attention = 0, experts = 0, threads = 0, most = 1;
         for (uint32_t j = 0; w->machine && j < e->plan.n_workers; j++) {
             if (e->worker[j].machine != w->machine) continue;
             n++;
+            threads += e->worker[j].threads;
+            most = SL_MAX(most, e->worker[j].threads);
             attention += (e->home.worker[j].roles & SL_ROLE_ATTENTION) != 0;
             experts += (e->home.worker[j].roles & SL_ROLE_EXPERT) != 0;
         }
-        if (n < 2 || w->cores / (double)n >= least) continue;
-        least = w->cores / (double)n;
+        if (n < 2 || w->cores / (double)threads >= least) continue;
+        least = w->cores / (double)threads;
         found->cores = w->cores;
+        found->threads = most;
         found->core_attention = attention;
         found->core_experts = experts;
     }
@@ -75,6 +78,7 @@ static void choose(sl_engine *e) {
     e->stats.chunks = with.chunks;
     e->stats.predicted = sl_auto_predicted(&s->report);
     pthread_mutex_unlock(&e->lock);
+    sl_adapting_reschedule(e);
 }
 
 /* ---- links ---- */
@@ -90,9 +94,9 @@ static void send_echo(sl_engine *e) {
     memset(b->data, 0, b->len);
     s->sent_us = sl_clock_now_us(&e->clock);
     s->sent_ns = sl_now_ns();
-    if (s->round == WARM_ROUNDS) s->from_us = s->sent_us;
+    if (s->round == SL_MEASURE_WARM) s->from_us = s->sent_us;
     const sl_wire_header h = {.kind = SL_MSG_ECHO, .number = ++s->number};
-    sl_net_send(e->net, e->worker[s->at].conn, h, b);
+    s->echoes = sl_net_send(e->net, e->worker[s->at].conn, h, b) == SL_OK;
 }
 
 /* Both sizes came back often enough from worker s->at. */
@@ -112,7 +116,8 @@ static bool is_asked(const sl_engine *e, uint32_t id) {
 static void go_on(sl_engine *e, uint32_t id) {
     sl_survey *s = &e->survey;
     while (id < e->plan.n_workers && !is_asked(e, id)) id++;
-    if (id == e->plan.n_workers || s->n_links == MOST_LINKS) {
+    const bool late = s->n_links && sl_clock_now_us(&e->clock) - s->began_us > LINKS_US;
+    if (id == e->plan.n_workers || late) {
         ask_stages(e);
         return;
     }
@@ -124,16 +129,17 @@ static void go_on(sl_engine *e, uint32_t id) {
 
 sl_status sl_survey_on_echo(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_err *err) {
     sl_survey *s = &e->survey;
-    if (s->phase != SL_SURVEY_LINKS) return SL_OK; /* it was given up */
-    if (id != s->at || h->number != s->number || h->bytes != bytes_of(s))
+    const double half_us = (double)(sl_now_ns() - s->sent_ns) / 2e3;
+    if (!s->echoes || id != s->at || h->number != s->number || h->bytes != bytes_of(s))
         return sl_fail(err, SL_ERR_PROTOCOL, "ECHO %llu of %u bytes, which nobody sent",
                        (unsigned long long)h->number, h->bytes);
-    const double half_us = (double)(sl_now_ns() - s->sent_ns) / 2e3;
-    const uint32_t n = s->round < WARM_ROUNDS ? 0 : s->round - WARM_ROUNDS + 1;
+    s->echoes = false;
+    if (s->phase != SL_SURVEY_LINKS) return SL_OK; /* it was given up */
+    const uint32_t n = s->round < SL_MEASURE_WARM ? 0 : s->round - SL_MEASURE_WARM + 1;
     if (n > 0) s->us[n - 1] = half_us;
     s->round++;
     const bool late = n > 0 && sl_clock_now_us(&e->clock) - s->from_us > LINK_US;
-    if (n < SL_SURVEY_ROUNDS && !late) {
+    if (n < SL_MEASURE_ROUNDS && !late) {
         send_echo(e);
         return SL_OK;
     }
@@ -170,29 +176,51 @@ static bool ask_one(sl_engine *e, uint32_t id) {
     return b != NULL;
 }
 
-static void ask_stages(sl_engine *e) {
+/* Whether two workers say that they are called at one host. */
+static bool share_host(const sl_plan *p, uint32_t i, uint32_t j) {
+    const char *a = p->worker[i].address, *b = p->worker[j].address;
+    const char *port = strrchr(a, ':');
+    const size_t n = port ? (size_t)(port - a) : strlen(a);
+    return strncmp(a, b, n) == 0 && (b[n] == ':' || b[n] == 0);
+}
+
+static bool is_measuring_there(const sl_engine *e, uint32_t id) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        if (e->worker[i].measures && share_host(&e->plan, i, id)) return true;
+    return false;
+}
+
+/* Whoever has to measure and is alone at its host. */
+static void ask_more(sl_engine *e) {
     sl_survey *s = &e->survey;
-    s->phase = SL_SURVEY_STAGES;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        e->worker[i].measures = is_asked(e, i);
-        s->n_measure += e->worker[i].measures;
-        if (e->worker[i].measures && !ask_one(e, i)) {
+        if (!is_asked(e, i) || e->worker[i].was_asked || is_measuring_there(e, i)) continue;
+        e->worker[i].measures = e->worker[i].was_asked = true;
+        if (!ask_one(e, i)) {
             give_up(e, "no memory for a question");
             return;
         }
     }
+    if (s->n_measured == s->n_asked) choose(e);
+}
+
+static void ask_stages(sl_engine *e) {
+    sl_survey *s = &e->survey;
+    s->phase = SL_SURVEY_STAGES;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) s->n_asked += is_asked(e, i);
+    ask_more(e);
 }
 
 sl_status sl_survey_on_costs(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
     sl_survey *s = &e->survey;
     sl_survey_answer a;
-    if (s->phase == SL_SURVEY_DONE) return SL_OK;
+    sl_err bad;
     if (!e->worker[id].measures)
         return sl_fail(err, SL_ERR_PROTOCOL, "COSTS that nobody asked for");
-    sl_err bad;
     if (sl_survey_answer_read(payload, &a, &bad) != SL_OK)
         return sl_fail(err, SL_ERR_PROTOCOL, "%s", bad.msg);
     e->worker[id].measures = false;
+    if (s->phase == SL_SURVEY_DONE) return SL_OK; /* it was given up */
     if (a.why[0]) {
         char why[240];
         snprintf(why, sizeof why, "worker %u does not know what its stages cost: %s", id, a.why);
@@ -201,11 +229,13 @@ sl_status sl_survey_on_costs(sl_engine *e, uint32_t id, sl_span payload, sl_err 
     }
     a.costs.link = (sl_link_cost){0}; /* as was measured from here */
     sl_survey_dearest(&a.costs, &s->found.costs);
-    s->found.rails = SL_MIN(s->found.rails, a.rails);
-    s->found.threads = SL_MAX(s->found.threads, a.threads);
+    /* A card for each rank, no more and no fewer: so rails are opened. */
+    if (a.rails != sl_plan_ranks(&e->plan, SL_ROLE_ATTENTION)) s->found.rails = 1;
     e->worker[id].machine = a.machine;
     e->worker[id].cores = a.cores;
-    if (--s->n_measure == 0) choose(e);
+    e->worker[id].threads = a.threads;
+    s->n_measured++;
+    ask_more(e);
     return SL_OK;
 }
 
@@ -220,8 +250,11 @@ static void begin(sl_engine *e) {
     const size_t row_bytes = sl_wire_row_bytes((sl_wire_format)e->plan.wire, e->spec.d_model);
     sl_choose_describe(&e->plan, &e->spec, row_bytes, e->o.auto_requests, &s->load);
     s->long_bytes = sl_measure_long(s->load.row_bytes, s->load.prefill_rows);
-    s->found.rails = SL_MAX_RANKS;
+    s->found.rails = sl_plan_ranks(&e->plan, SL_ROLE_ATTENTION);
     s->began_us = sl_clock_now_us(&e->clock);
+    const uint64_t join_us = 1000000ull * sl_engine_join_s(e),
+                   gone_us = s->began_us - e->spawned_us;
+    s->most_us = SL_MIN(SURVEY_US, join_us > gone_us ? (join_us - gone_us) / 2 : 0);
     s->phase = SL_SURVEY_LINKS;
     sl_net_set_poll(e->net, POLL_US);
     go_on(e, 0);
@@ -231,13 +264,13 @@ bool sl_survey_step(sl_engine *e) {
     sl_survey *s = &e->survey;
     if (s->phase == SL_SURVEY_NONE) begin(e);
     const bool waits = s->phase == SL_SURVEY_LINKS || s->phase == SL_SURVEY_STAGES;
-    if (waits && sl_clock_now_us(&e->clock) - s->began_us > SURVEY_US) {
+    if (waits && sl_clock_now_us(&e->clock) - s->began_us > s->most_us) {
         char why[120];
         uint32_t id = s->at;
         for (uint32_t i = 0; s->phase == SL_SURVEY_STAGES && i < e->plan.n_workers; i++)
             if (e->worker[i].measures) id = i;
         snprintf(why, sizeof why, "worker %u has not said in %u s what it costs", id,
-                 SURVEY_US / 1000000u);
+                 (unsigned)(s->most_us / 1000000u));
         give_up(e, why);
     }
     if (s->phase != SL_SURVEY_DONE) return false;

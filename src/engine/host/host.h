@@ -85,8 +85,8 @@ typedef struct sl_worker {
     sl_plan next;   /* which is this one; no workers: there is none */
     bool planned, stop;
     bool owes_ready;    /* for the plan that came last */
-    bool was_measured;  /* before it: its schedule was chosen by that... */
-    uint64_t echoed_ns; /* ...and by messages like the one that went back then; 0: none did */
+    bool chosen;        /* its schedule, by what workers and links cost */
+    uint64_t echoed_ns; /* when the last ECHO went back; 0: none did */
     sl_host_goal goal;
     bool in_use; /* a request, a peer's word about one, or the end of a change has been here */
     sl_status stop_status;

@@ -236,10 +236,7 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     sl_status st = sl_plan_check_size(p, o->m, err);
     if (st == SL_OK) st = describe(p, o->m, o->requests, &l, err);
     if (st != SL_OK || !sl_plan_auto_asks(p, out)) return st;
-    if (!o->here) {
-        not_measured(out, p, "the workers are elsewhere, their times are not known");
-        return SL_OK;
-    }
+    SL_ASSERT(o->here);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (!sl_device_is_modelled(&p->device) && cores > 0) {
         l.cores = (double)cores;
@@ -270,8 +267,7 @@ sl_status sl_plan_auto_from(const sl_surveyed *s, const sl_model_spec *m, uint32
         l.core_attention = s->core_attention;
         l.core_experts = s->core_experts;
     }
-    const uint32_t ranks = sl_plan_ranks(p, SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
-    if (s->rails >= ranks) l.rails = ranks;
+    if (p->rank_kind != SL_RANKS_MACHINES) l.rails = s->rails; /* else there are none */
     return choose_from(&c, &l, m, p, out, err);
 }
 

@@ -16,7 +16,7 @@ typedef struct sl_auto_opts {
     const sl_model_spec *m;
     const char *transport;
     const char *isa;     /* as of sl_kernels_select; NULL or "": its base */
-    bool here;           /* the workers run on this machine; else nothing can be measured */
+    bool here;           /* the workers run on this machine; sl_plan_auto: they do */
     uint32_t requests;   /* that run at once; 0: as many as the plan has room for */
     uint64_t delay_seed; /* of "loop" */
     uint32_t delay_us;

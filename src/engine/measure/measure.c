@@ -9,6 +9,7 @@
 #include "spec/kv.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #define CALL_BUDGET_NS  100000000ull /* of one call, estimated from one row's */
 #define STAGE_BUDGET_NS 150000000ull /* of all calls of one figure */
@@ -168,8 +169,25 @@ static sl_status make_rows(lab *b, sl_err *err) {
                            err);
 }
 
+/* What is measured, and no more: some weights are copied when they are bound. */
+static sl_status open_model(lab *b, sl_err *err) {
+    const sl_measure_opts *o = b->o;
+    const sl_model_spec *m = b->m;
+    uint8_t *hosted = sl_alloc((size_t)m->n_moe * m->n_experts, 1);
+    if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of experts to measure with");
+    memset(hosted + (size_t)m->moe_index[b->layer] * m->n_experts, 1, b->n_experts);
+    const sl_stages some = {.attention = o->roles & SL_ROLE_ATTENTION,
+                            .experts = o->roles & SL_ROLE_EXPERT,
+                            .hosted = hosted,
+                            .blocks = {.first = b->layer, .n = 1},
+                            .inner = true,
+                            .kv_type = m->kv_type};
+    sl_status st = sl_model_open(o->model_folder, &some, &b->model, err);
+    sl_free(hosted);
+    return st;
+}
+
 static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
-    const sl_stages all = {.attention = true, .experts = true, .kv_type = o->m->kv_type};
     b->o = o;
     b->m = o->m;
     b->layer = o->m->moe_layer[o->m->n_moe / 2];
@@ -181,8 +199,9 @@ static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
     b->ex.k = sl_kernels_select(o->isa);
     b->ex.activations = o->activations;
     if (!b->ex.k) return sl_fail(err, SL_ERR_ARG, "there are no kernels '%s' here", o->isa);
-    sl_status st = sl_model_open(o->model_folder, &all, &b->model, err);
-    if (st == SL_OK && o->threads > 1) st = sl_pool_create(o->threads, &b->pool, err);
+    sl_status st = open_model(b, err);
+    /* Also of one thread: it ticks between the chunks of a call. */
+    if (st == SL_OK) st = sl_pool_create(SL_MAX(o->threads, 1u), &b->pool, err);
     if (b->pool && o->tick) sl_pool_set_tick(b->pool, o->tick, o->ctx, TICK_US);
     b->ex.pool = b->pool;
     if (st == SL_OK) st = make_pages(b, err);

@@ -29,7 +29,10 @@ sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err
 
 /* A link is measured with two messages: one of SL_MEASURE_SHORT bytes, and a longer one, half of a
  * step of `rows` rows of so many bytes. What follows from the time that either is under way. */
-#define SL_MEASURE_SHORT 64u
+#define SL_MEASURE_SHORT  64u
+#define SL_MEASURE_MOST   ((size_t)1 << 20) /* bytes of the longer one */
+#define SL_MEASURE_ROUNDS 15u               /* there and back, that count; before them... */
+#define SL_MEASURE_WARM   2u                /* ...so many that do not */
 size_t sl_measure_long(double row_bytes, uint32_t rows);
 sl_link_cost sl_measured_link(double short_us, double long_us, size_t long_bytes);
 /* The median of us[n], which is sorted. */

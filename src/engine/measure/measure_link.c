@@ -9,14 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS    15
 #define BUDGET_NS 300000000ull
 #define LEAST     ((size_t)4096)
-#define MOST      ((size_t)1 << 20)
 
 size_t sl_measure_long(double row_bytes, uint32_t rows) {
     const double bytes = row_bytes * SL_MAX(rows / 2, 1u);
-    return bytes >= (double)MOST ? MOST : SL_MAX((size_t)bytes, LEAST);
+    return bytes >= (double)SL_MEASURE_MOST ? SL_MEASURE_MOST : SL_MAX((size_t)bytes, LEAST);
 }
 
 sl_link_cost sl_measured_link(double short_us, double long_us, size_t long_bytes) {
@@ -49,10 +47,11 @@ double sl_measured_median(double *us, uint32_t n) {
 
 /* Median half round trip in microseconds. */
 static sl_status half_trip(sl_probe *p, size_t bytes, double *out, sl_err *err) {
-    double us[ROUNDS];
+    double us[SL_MEASURE_ROUNDS];
     uint64_t until_ns = sl_now_ns() + BUDGET_NS;
     uint32_t n = 0;
-    for (int i = -2; i < ROUNDS && (n == 0 || sl_now_ns() < until_ns); i++) {
+    for (int i = -(int)SL_MEASURE_WARM;
+         i < (int)SL_MEASURE_ROUNDS && (n == 0 || sl_now_ns() < until_ns); i++) {
         uint64_t began_ns = sl_now_ns();
         uint32_t want = p->returned + 1;
         sl_status st = sl_probe_send(p, p->conn, bytes, i, err);

@@ -5,6 +5,7 @@
 #include "format/json.h"
 #include "format/plan_json.h"
 #include "format/plan_lab.h"
+#include "net/wire.h"
 #include "spec/limits.h"
 #include "spec/plan.h"
 
@@ -33,7 +34,9 @@ char *sl_survey_question_print(const sl_survey_question *q) {
 }
 
 char *sl_survey_answer_print(const sl_survey_answer *a) {
-    if (a->why[0]) return text_of(json_pack("{s:s}", "why", a->why));
+    char why[sizeof a->why]; /* of plain letters: a path may be of any bytes, and cut anywhere */
+    sl_wire_text((sl_span){(const uint8_t *)a->why, strlen(a->why)}, why, sizeof why);
+    if (why[0]) return text_of(json_pack("{s:s}", "why", why));
     return text_of(json_pack("{s:o, s:I, s:I, s:I, s:I}", "costs", sl_costs_json(&a->costs),
                              "threads", (json_int_t)a->threads, "rails", (json_int_t)a->rails,
                              "machine", (json_int_t)(a->machine & INT64_MAX), "cores",
@@ -88,7 +91,7 @@ sl_status sl_survey_answer_read(sl_span in, sl_survey_answer *out, sl_err *err) 
         st = sl_json_u64(v, "machine", SL_JSON_OPTIONAL, 0, INT64_MAX, &a.machine, err);
     if (st == SL_OK) st = sl_json_u32(v, "cores", SL_JSON_OPTIONAL, 1, UINT32_MAX, &a.cores, err);
     if (st == SL_OK) {
-        snprintf(a.why, sizeof a.why, "%s", why);
+        sl_wire_text((sl_span){(const uint8_t *)why, strlen(why)}, a.why, sizeof a.why);
         *out = a;
     }
     sl_json_doc_free(doc);

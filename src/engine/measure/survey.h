@@ -10,7 +10,7 @@
 #include "spec/kv_type.h"
 
 /* A message of ECHO goes there and comes back as it was, with at most so many bytes. */
-#define SL_ECHO_MAX ((size_t)1 << 20)
+#define SL_ECHO_MAX SL_MEASURE_MOST
 
 /* MEASURE: the stages of a worker with these roles; no roles: only where it runs. */
 typedef struct sl_survey_question {

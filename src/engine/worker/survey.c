@@ -30,11 +30,13 @@ bool sl_worker_is_surveyed(const sl_worker *w) {
     return !w->planned && w->echoed_ns && sl_now_ns() - w->echoed_ns < SURVEYED_NS;
 }
 
-/* How many cards --rails names, with that of the first rank. */
-static uint32_t count_rails(const char *hosts) {
-    uint32_t n = hosts && hosts[0] ? 2 : 1;
-    for (const char *at = hosts; n > 1 && *at; at++) n += *at == ',';
-    return SL_MIN(n, SL_MAX_RANKS);
+/* How many cards --rails names, with that of the first rank; 1: rails cannot be had here. */
+static uint32_t count_rails(const sl_worker_opts *o) {
+    uint32_t n = 1;
+    size_t len;
+    if (!o->rails || (o->advertise && o->advertise[0])) return 1;
+    while (n < SL_MAX_RANKS && sl_rank_address(o->rails, n - 1, &len)) n++;
+    return n;
 }
 
 static void measure(sl_worker *w, const sl_survey_question *q, sl_survey_answer *a) {
@@ -68,7 +70,7 @@ static char *answer_to(sl_worker *w, const char *question, const sl_survey_quest
     if (known) return sl_strdup(known);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     sl_survey_answer a = {.threads = w->opts->threads ? w->opts->threads : q->threads,
-                          .rails = count_rails(w->opts->rails),
+                          .rails = count_rails(w->opts),
                           .machine = sl_clock_id() & INT64_MAX,
                           .cores = cores > 0 ? (uint32_t)cores : 1};
     if (q->roles) measure(w, q, &a);
@@ -86,9 +88,8 @@ sl_status sl_worker_on_measure(sl_worker *w, sl_span payload, sl_err *err) {
     char *answer = question ? answer_to(w, question, &q) : NULL;
     const size_t len = answer ? strlen(answer) : 0;
     sl_buf *b = answer ? sl_net_buf_take(w->net, len) : NULL;
-    if (b) memcpy(b->data, answer, len);
     if (b) {
-        w->was_measured = true;
+        memcpy(b->data, answer, len);
         sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_COSTS}, b);
     }
     if (st == SL_OK && !b) st = sl_fail(err, SL_ERR_NOMEM, "answer to MEASURE");

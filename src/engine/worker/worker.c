@@ -199,6 +199,7 @@ static sl_net_opts net_opts(sl_worker *w) {
                          .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
                          .parent = o->parent,
                          .sums = o->sums,
+                         .encrypt = o->encrypt,
                          .on = {on_open, on_message, on_down},
                          .ctx = w};
 }
@@ -207,7 +208,7 @@ static sl_net_opts net_opts(sl_worker *w) {
 static sl_status open_rails(sl_worker *w, sl_err *err) {
     const sl_plan *p = &w->plan;
     const bool asked = w->opts->rails && w->opts->rails[0];
-    if (sl_plan_rails(p) == 1 && asked && w->was_measured)
+    if (sl_plan_rails(p) == 1 && asked && w->chosen)
         sl_log(SL_LOG_INFO, "worker", "--rails is not used: schedule %s was chosen",
                sl_schedule_name(p->schedule));
     else if (sl_plan_rails(p) == 1 && asked)
@@ -256,8 +257,8 @@ static sl_status adopt_plan(sl_worker *w, sl_err *err) {
 }
 
 /* {"you": id, "model": folder, "trace_events": most of them, "joins": whether the others run
- * already, "spare": and serve without it, "plan": {...}}. *spec is read first, unless this worker
- * has the model. */
+ * already, "spare": and serve without it, "chosen": nobody said its schedule, "plan": {...}}. *spec
+ * is read first, unless this worker has the model. */
 static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint64_t *trace_events,
                            sl_model_spec *spec, sl_plan *out, sl_err *err) {
     uint64_t you = 0;
@@ -271,6 +272,8 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
         st = sl_json_bool(root, "joins", SL_JSON_OPTIONAL, &w->taker.joins, err);
     if (st == SL_OK && !w->planned)
         st = sl_json_bool(root, "spare", SL_JSON_OPTIONAL, &w->spare, err);
+    if (st == SL_OK && !w->planned)
+        st = sl_json_bool(root, "chosen", SL_JSON_OPTIONAL, &w->chosen, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
     if (st == SL_OK && w->planned) *spec = *w->device->spec;
