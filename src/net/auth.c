@@ -24,7 +24,8 @@ void sl_hello_encode(const sl_hello *h, uint8_t out[SL_HELLO_BYTES]) {
     sl_wr w = sl_wr_of(out, SL_HELLO_BYTES);
     sl_wr_u32(&w, h->worker);
     sl_wr_u32(&w, h->incarnation);
-    sl_wr_u32(&w, h->is_coordinator | h->wants_sums << 1 | h->wants_crypt << 2 | h->has_aes << 3);
+    sl_wr_u32(&w, h->is_coordinator | h->wants_sums << 1 | h->wants_crypt << 2 | h->has_aes << 3 |
+                      h->insists << 4);
     sl_wr_u32(&w, h->wire);
     sl_wr_u32(&w, h->roles);
     sl_wr_bytes(&w, h->model_hash, sizeof h->model_hash);
@@ -57,10 +58,11 @@ sl_status sl_hello_decode(const uint8_t in[SL_HELLO_BYTES], sl_hello *out, sl_er
     h.wants_sums = flags >> 1 & 1;
     h.wants_crypt = flags >> 2 & 1;
     h.has_aes = flags >> 3 & 1;
+    h.insists = flags >> 4 & 1;
     h.wire = sl_cur_u32(&c);
     h.roles = sl_cur_u32(&c);
     memcpy(h.model_hash, sl_cur_take(&c, sizeof h.model_hash), sizeof h.model_hash);
-    if (flags > 15) return sl_fail(err, SL_ERR_PROTOCOL, "hello: unknown flags 0x%x", flags);
+    if (flags > 31) return sl_fail(err, SL_ERR_PROTOCOL, "hello: unknown flags 0x%x", flags);
     if (h.wire >= SL_WIRE_FORMAT_COUNT)
         return sl_fail(err, SL_ERR_PROTOCOL, "hello: wire format %u, %u known", h.wire,
                        SL_WIRE_FORMAT_COUNT);

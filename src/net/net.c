@@ -87,12 +87,6 @@ static sl_status advertise(sl_net *n, const sl_net_opts *o, const sl_transport_k
     return st;
 }
 
-static void forget(sl_conn *c) {
-    sl_crypt_free(c->crypt);
-    sodium_memzero(c->own_half, sizeof c->own_half);
-    sl_free(c);
-}
-
 const char *sl_net_when_name(sl_net_when when) {
     static const char *const names[] = {
         [SL_NET_WHEN_OFF] = "off", [SL_NET_WHEN_ON] = "on", [SL_NET_WHEN_AUTO] = "auto"};
@@ -184,6 +178,12 @@ void sl_net_free(sl_net *n) {
     sl_net_abandon(n);
 }
 
+static void forget(sl_conn *c) {
+    sl_crypt_free(c->crypt);
+    sodium_memzero(c->own_half, sizeof c->own_half);
+    sl_free(c);
+}
+
 void sl_net_abandon(sl_net *n) {
     if (!n) return;
     sl_pump_stop(n);
@@ -193,7 +193,7 @@ void sl_net_abandon(sl_net *n) {
     if (n->self) n->self->ops->destroy(n->self);
     for (size_t i = 0; i < n->n_conns; i++) {
         sl_block_give_all(&n->pool, &n->conns[i]->held);
-        sl_free(n->conns[i]);
+        forget(n->conns[i]);
     }
     sl_free(n->conns);
     sl_block_pool_drain(&n->pool);

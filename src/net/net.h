@@ -35,8 +35,9 @@ typedef struct sl_hello {
     uint32_t is_coordinator; /* 0 or 1 */
     /* 0 or 1, filled in by the net: messages with checksums, encrypted ones; AES in hardware */
     uint32_t wants_sums, wants_crypt, has_aes;
-    uint32_t wire;          /* sl_wire_format */
-    uint32_t roles;         /* SL_ROLE_* this worker is able to take */
+    uint32_t insists; /* 0 or 1, too: on encryption; a peer that would do without goes along */
+    uint32_t wire;    /* sl_wire_format */
+    uint32_t roles;   /* SL_ROLE_* this worker is able to take */
     uint8_t model_hash[32]; /* sl_model_spec.hash; zero: none */
     char address[96];       /* where this net listens, "" when nowhere */
     char name[64];          /* for logs */
@@ -108,6 +109,9 @@ const char *sl_net_when_name(sl_net_when when); /* "off", "on" or "auto" */
 /* The reverse; SL_ERR_ARG names the option. */
 sl_status sl_net_when_parse(const char *option, const char *text, sl_net_when *out,
                             sl_err *err) SL_MUST_CHECK;
+
+/* Most bytes of a message's payload: an encrypted one has a tag behind it. */
+#define SL_NET_MAX_PAYLOAD (SL_WIRE_MAX_BYTES - 16u)
 
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp", "ucx" */

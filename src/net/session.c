@@ -87,7 +87,7 @@ sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload) {
     sl_status st = SL_OK;
     if (c->state == SL_CONN_DOWN)
         st = SL_ERR_PEER_DOWN;
-    else if (payload && payload->len > SL_WIRE_MAX_BYTES - SL_CRYPT_TAG_BYTES)
+    else if (payload && payload->len > SL_NET_MAX_PAYLOAD)
         st = SL_ERR_LIMIT;
     else if (h.rows > SL_WIRE_MAX_ROWS || h.flags & ~SL_WIRE_FLAGS)
         st = SL_ERR_ARG;
@@ -184,8 +184,11 @@ static bool wants(const sl_conn *c, sl_net_when when) {
     return when == SL_NET_WHEN_ON || (when == SL_NET_WHEN_AUTO && far);
 }
 
+/* A callee knows what its caller insists on. */
 static bool wants_crypt(const sl_conn *c) {
-    return !c->transport->inside && wants(c, c->net->encrypt);
+    const sl_net_when when = c->net->encrypt;
+    const bool goes_along = c->accepted && c->peer.insists && when == SL_NET_WHEN_AUTO;
+    return !c->transport->inside && (wants(c, when) || goes_along);
 }
 
 static void make_own_side(sl_conn *c) {
@@ -193,6 +196,7 @@ static void make_own_side(sl_conn *c) {
     h.wants_sums = wants(c, c->net->sums);
     h.wants_crypt = wants_crypt(c);
     h.has_aes = h.wants_crypt && sl_crypt_has_aes();
+    h.insists = h.wants_crypt && c->net->encrypt == SL_NET_WHEN_ON;
     sl_hello_encode(&h, c->own_hello);
     c->incarnation = c->net->hello.incarnation;
     if (h.wants_crypt)
@@ -220,6 +224,11 @@ static sl_status begin_crypt(sl_conn *c, sl_err *err) {
     uint8_t shared[SL_HALF_BYTES];
     sl_mac of_caller, of_callee;
     const bool aes = c->peer.has_aes && sl_crypt_has_aes();
+    if (!c->accepted && c->place == SL_PEER_ELSEWHERE && wants_crypt(c) && !c->peer.wants_crypt)
+        sl_log(SL_LOG_WARN, "net",
+               "what %s is sent is not encrypted: it takes this for its own machine, or does not "
+               "want it",
+               peer_name(c));
     if (!c->peer.wants_crypt || !wants_crypt(c)) return SL_OK;
     if (crypto_scalarmult(shared, c->own_half, c->peer_nonce) != 0)
         return sl_fail(err, SL_ERR_AUTH, "the key of %s is none of X25519", peer_name(c));
@@ -440,10 +449,11 @@ static bool refuses(const sl_conn *c, const sl_wire_header *h) {
     return c->state == SL_CONN_OPEN && c->untold && h->kind == SL_MSG_REFUSE;
 }
 
+/* Damage is the link's: who loses a peer by it goes on as after any other loss. */
 static sl_status check_sum(const sl_block *b, const sl_wire_header *h, bool has, sl_err *err) {
     uint32_t sum = has ? sl_wire_sum(b->header, (sl_span){b->buf.data, b->buf.len}) : 0;
     if (h->sum == sum) return SL_OK;
-    return sl_fail(err, SL_ERR_PROTOCOL,
+    return sl_fail(err, SL_ERR_PEER_DOWN,
                    "a message of %u bytes is damaged: its checksum is 0x%08x, it says 0x%08x",
                    h->bytes, sum, h->sum);
 }
@@ -453,7 +463,7 @@ static sl_status decrypt(sl_conn *c, sl_block *b, sl_wire_header *h, sl_err *err
     const size_t len = SL_MAX(b->buf.len, (size_t)SL_CRYPT_TAG_BYTES) - SL_CRYPT_TAG_BYTES;
     if (b->buf.len < SL_CRYPT_TAG_BYTES ||
         !sl_crypt_open(c->crypt, h->seq, b->header, sizeof b->header, b->buf.data, len))
-        return sl_fail(err, SL_ERR_PROTOCOL, "a message of %u bytes is not as %s has encrypted it",
+        return sl_fail(err, SL_ERR_PEER_DOWN, "a message of %u bytes is not as %s has encrypted it",
                        h->bytes, peer_name(c));
     b->buf.len = len;
     h->bytes = (uint32_t)len;
@@ -487,6 +497,7 @@ static sl_status check_message(sl_conn *c, sl_block *b, sl_wire_header *h, sl_er
 void sl_session_receive(sl_conn *c, sl_block *b) {
     sl_wire_header h;
     sl_err err = {0};
+    const size_t came = b->buf.len;
     sl_status st = check_message(c, b, &h, &err);
     if (SL_MUTATION(LOST_DAMAGED) && st != SL_OK && c->state == SL_CONN_OPEN) {
         c->recv_seq++;
@@ -496,7 +507,7 @@ void sl_session_receive(sl_conn *c, sl_block *b) {
     if (st == SL_OK) {
         c->recv_seq = h.seq;
         c->stats.received_messages++;
-        c->stats.received_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
+        c->stats.received_bytes += SL_WIRE_HEADER_BYTES + came;
         if (refuses(c, &h)) {
             peer_leaves(c, "refused", true, (sl_span){b->buf.data, b->buf.len});
             sl_block_give(&c->net->pool, b);

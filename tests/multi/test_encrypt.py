@@ -20,10 +20,10 @@ PROMPT = [3, 17, 41, 9, 30, 2]
 
 
 class Listener:
-    """Between a worker and the coordinator: keeps all bytes, and changes one of the worker's when it is told to."""
+    """Between a worker and the coordinator: keeps all bytes, and changes one that either of them sends when it is told to."""
 
     def __init__(self, port):
-        self.target, self.seen, self.damage = port, bytearray(), False
+        self.target, self.seen, self.damage = port, bytearray(), None
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -43,8 +43,8 @@ class Listener:
         try:
             while some := source.recv(65536):
                 self.seen += some
-                if is_worker and self.damage:
-                    self.damage, some = False, some[:-1] + bytes([some[-1] ^ 1])
+                if self.damage and self.damage == ("worker" if is_worker else "coordinator"):
+                    self.damage, some = None, some[:-1] + bytes([some[-1] ^ 1])
                 sink.sendall(some)
         except OSError:
             pass
@@ -91,15 +91,17 @@ def test_what_a_listener_sees(tmp_path, how):
         assert (known in seen) == (how == "off"), known
 
 
-def test_who_changes_a_byte(tmp_path):
+@pytest.mark.parametrize("whose", ["worker", "coordinator"])
+def test_who_changes_a_byte(tmp_path, whose):
     """The worker's link ends; the next one serves."""
     deployment = Deployment(tmp_path, ["--encrypt", "on"], ["--encrypt", "on", "--rejoin", "20"])
     first = deployment.ask()
-    deployment.listener.damage = True
+    deployment.listener.damage = whose
     second = deployment.ask()
     assert b'"token_ids":[' in second and first.split(b'"token_ids"')[1] == second.split(b'"token_ids"')[1]
     deployment.server.stop_well()
-    assert any("is not as worker" in line and "has encrypted it" in line for line in deployment.server.log), deployment.server.log
+    said = deployment.server.log if whose == "worker" else deployment.worker.communicate(timeout=20)[1].splitlines()
+    assert any("is not as" in line and "has encrypted it" in line for line in said), said
 
 
 @pytest.mark.parametrize("serve, work, says", [("on", "off", "coordinator"), ("off", "on", "worker")])

@@ -86,6 +86,7 @@ static void who_encrypts(void **state) {
                  {SL_NET_WHEN_AUTO, SL_NET_WHEN_ON, "127.0.0.1", true, true},
                  {SL_NET_WHEN_AUTO, SL_NET_WHEN_OFF, "127.0.0.2", true, false},
                  {SL_NET_WHEN_OFF, SL_NET_WHEN_AUTO, "127.0.0.2", true, false},
+                 {SL_NET_WHEN_ON, SL_NET_WHEN_AUTO, "127.0.0.1", true, true},
                  {SL_NET_WHEN_ON, SL_NET_WHEN_AUTO, "127.0.0.2", true, true},
                  {SL_NET_WHEN_ON, SL_NET_WHEN_OFF, "127.0.0.2", false, false},
                  {SL_NET_WHEN_OFF, SL_NET_WHEN_ON, "127.0.0.2", false, false}};

@@ -296,7 +296,7 @@ static void hello_fields_are_checked(void **state) {
         uint8_t value;
         const char *text;
     } bad[] = {
-        {4, 0, "incarnation"},       {8, 16, "unknown flags 0x10"}, {12, 3, "wire format 3"},
+        {4, 0, "incarnation"},       {8, 32, "unknown flags 0x20"}, {12, 3, "wire format 3"},
         {16, 4, "roles 0x4"},        {52, 7, "address: byte 0"},    {56, 'x', "address: byte 4"},
         {148, 0xC3, "name: byte 0"},
     };

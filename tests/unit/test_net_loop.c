@@ -241,7 +241,7 @@ static void a_damaged_message_ends_its_connection(void **state) {
         assert_int_equal(p.b.messages, 0);
         assert_int_equal(p.b.downs, 1);
         assert_int_equal(p.a.downs, 1);
-        assert_int_equal(p.b.why, SL_ERR_PROTOCOL);
+        assert_int_equal(p.b.why, SL_ERR_PEER_DOWN);
         p.c = call(&p.a, b);
         assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 8), SL_OK);
         pass_us(&p.clock, p.both, 2, 1000, 100);

@@ -16,7 +16,8 @@
 #define LINK_US   200000u   /* of the rounds of one size, from the first that counts on */
 #define LINKS_US  10000000u /* after which the links that were measured stand for the others */
 #define POLL_US   2000u
-#define SURVEY_US 60000000u /* of all, and at most half of what is left of the time to join */
+#define SURVEY_US 60000000u /* of all, longer where many measure one after the other... */
+#define EACH_US   3000000u  /* ...by so much for each; at most half of what is left to join */
 
 typedef enum size_of { SHORT, LONG, SIZES } size_of;
 
@@ -207,6 +208,7 @@ static void ask_more(sl_engine *e) {
 static void ask_stages(sl_engine *e) {
     sl_survey *s = &e->survey;
     s->phase = SL_SURVEY_STAGES;
+    sl_net_set_poll(e->net, 0); /* workers measure, and some of them may do so here */
     for (uint32_t i = 0; i < e->plan.n_workers; i++) s->n_asked += is_asked(e, i);
     ask_more(e);
 }
@@ -241,6 +243,18 @@ sl_status sl_survey_on_costs(sl_engine *e, uint32_t id, sl_span payload, sl_err 
 
 /* ---- the turn ---- */
 
+/* Workers at the address that has most of them. */
+static uint32_t most_at_one(const sl_engine *e) {
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        uint32_t n = 0;
+        for (uint32_t j = 0; j < e->plan.n_workers; j++)
+            n += is_asked(e, j) && share_host(&e->plan, i, j);
+        most = SL_MAX(most, n);
+    }
+    return most;
+}
+
 static void begin(sl_engine *e) {
     sl_survey *s = &e->survey;
     if (!e->o.choose || !sl_plan_auto_asks(&e->plan, &s->report)) {
@@ -254,7 +268,8 @@ static void begin(sl_engine *e) {
     s->began_us = sl_clock_now_us(&e->clock);
     const uint64_t join_us = 1000000ull * sl_engine_join_s(e),
                    gone_us = s->began_us - e->spawned_us;
-    s->most_us = SL_MIN(SURVEY_US, join_us > gone_us ? (join_us - gone_us) / 2 : 0);
+    const uint64_t most_us = SURVEY_US + (most_at_one(e) - 1) * (uint64_t)EACH_US;
+    s->most_us = SL_MIN(most_us, join_us > gone_us ? (join_us - gone_us) / 2 : 0);
     s->phase = SL_SURVEY_LINKS;
     sl_net_set_poll(e->net, POLL_US);
     go_on(e, 0);
