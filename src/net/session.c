@@ -449,11 +449,10 @@ static bool refuses(const sl_conn *c, const sl_wire_header *h) {
     return c->state == SL_CONN_OPEN && c->untold && h->kind == SL_MSG_REFUSE;
 }
 
-/* Damage is the link's: who loses a peer by it goes on as after any other loss. */
 static sl_status check_sum(const sl_block *b, const sl_wire_header *h, bool has, sl_err *err) {
     uint32_t sum = has ? sl_wire_sum(b->header, (sl_span){b->buf.data, b->buf.len}) : 0;
     if (h->sum == sum) return SL_OK;
-    return sl_fail(err, SL_ERR_PEER_DOWN,
+    return sl_fail(err, SL_ERR_PROTOCOL,
                    "a message of %u bytes is damaged: its checksum is 0x%08x, it says 0x%08x",
                    h->bytes, sum, h->sum);
 }
@@ -463,7 +462,7 @@ static sl_status decrypt(sl_conn *c, sl_block *b, sl_wire_header *h, sl_err *err
     const size_t len = SL_MAX(b->buf.len, (size_t)SL_CRYPT_TAG_BYTES) - SL_CRYPT_TAG_BYTES;
     if (b->buf.len < SL_CRYPT_TAG_BYTES ||
         !sl_crypt_open(c->crypt, h->seq, b->header, sizeof b->header, b->buf.data, len))
-        return sl_fail(err, SL_ERR_PEER_DOWN, "a message of %u bytes is not as %s has encrypted it",
+        return sl_fail(err, SL_ERR_PROTOCOL, "a message of %u bytes is not as %s has encrypted it",
                        h->bytes, peer_name(c));
     b->buf.len = len;
     h->bytes = (uint32_t)len;
@@ -499,6 +498,9 @@ void sl_session_receive(sl_conn *c, sl_block *b) {
     sl_err err = {0};
     const size_t came = b->buf.len;
     sl_status st = check_message(c, b, &h, &err);
+    /* Where a peer's own mistakes cannot look so, the link's do: a loss as any other, which who has
+     * it recovers from. */
+    if (st != SL_OK && c->state == SL_CONN_OPEN && (c->crypt || c->sums)) st = SL_ERR_PEER_DOWN;
     if (SL_MUTATION(LOST_DAMAGED) && st != SL_OK && c->state == SL_CONN_OPEN) {
         c->recv_seq++;
         sl_block_give(&c->net->pool, b);
