@@ -1,7 +1,7 @@
 /* Half round trips between two processes over a transport of the fabric.
- * usage: bench_net TRANSPORT [ROUNDS [sums]]; sums: with a checksum over each message
- * One CSV line a size: transport, payload bytes, rounds, p10, p50, p90 in microseconds. The process
- * starts itself again as the peer that answers ("echo"). */
+ * usage: bench_net TRANSPORT [ROUNDS [sums|encrypt]]: with a checksum over each message, or
+ * encrypted One CSV line a size: transport, payload bytes, rounds, p10, p50, p90 in microseconds.
+ * The process starts itself again as the peer that answers ("echo"). */
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -19,8 +19,13 @@
 
 extern char **environ;
 
-static int run_echo(const char *transport, sl_net_sums sums) {
-    sl_probe n = {.echo = true, .sums = sums};
+/* What messages have beside their bytes, by its name. */
+static sl_net_when has(const char *extra, const char *name) {
+    return extra && strcmp(extra, name) == 0 ? SL_NET_WHEN_ON : SL_NET_WHEN_OFF;
+}
+
+static int run_echo(const char *transport, const char *extra) {
+    sl_probe n = {.echo = true, .sums = has(extra, "sums"), .encrypt = has(extra, "encrypt")};
     sl_err err = {0};
     if (sl_probe_start(&n, transport, NULL, SECRET, (uint32_t)getpid(), &err) != SL_OK)
         return fprintf(stderr, "%s\n", err.msg), 1;
@@ -56,8 +61,8 @@ static int measure(sl_probe *n, sl_conn *c, const char *transport, size_t bytes,
     return n->downs != 0;
 }
 
-static pid_t spawn_echo(const char *program, const char *transport, bool sums, char *address,
-                        size_t cap) {
+static pid_t spawn_echo(const char *program, const char *transport, const char *extra,
+                        char *address, size_t cap) {
     int out[2];
     pid_t pid = 0;
     posix_spawn_file_actions_t fa;
@@ -65,7 +70,7 @@ static pid_t spawn_echo(const char *program, const char *transport, bool sums, c
     posix_spawn_file_actions_init(&fa);
     posix_spawn_file_actions_adddup2(&fa, out[1], 1);
     char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)transport, "echo",
-                    sums ? "sums" : NULL, NULL};
+                    (char *)(uintptr_t)extra, NULL};
     int rc = posix_spawn(&pid, program, &fa, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     close(out[1]);
@@ -78,17 +83,16 @@ static pid_t spawn_echo(const char *program, const char *transport, bool sums, c
 
 int main(int argc, char **argv) {
     static const size_t sizes[] = {8, 4096, 65536, 262144, 1048576, 4194304};
-    if (argc < 2) return fprintf(stderr, "usage: bench_net shm|tcp [ROUNDS [sums]]\n"), 2;
+    if (argc < 2) return fprintf(stderr, "usage: bench_net shm|tcp [ROUNDS [sums|encrypt]]\n"), 2;
     sl_net_setup_process(argv[1]);
-    sl_net_sums sums = argc > 3 && strcmp(argv[3], "sums") == 0 ? SL_NET_SUMS_ON : SL_NET_SUMS_OFF;
-    if (argc > 2 && strcmp(argv[2], "echo") == 0) return run_echo(argv[1], sums);
+    const char *extra = argc > 3 ? argv[3] : NULL;
+    if (argc > 2 && strcmp(argv[2], "echo") == 0) return run_echo(argv[1], extra);
     uint32_t rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 1000;
-    sl_probe n = {.sums = sums};
+    sl_probe n = {.sums = has(extra, "sums"), .encrypt = has(extra, "encrypt")};
     sl_err err = {0};
     sl_conn *c = NULL;
     char address[96];
-    pid_t pid =
-        spawn_echo("/proc/self/exe", argv[1], sums == SL_NET_SUMS_ON, address, sizeof address);
+    pid_t pid = spawn_echo("/proc/self/exe", argv[1], extra, address, sizeof address);
     if (!pid) return fprintf(stderr, "bench_net: the peer did not start\n"), 1;
     sl_status st = sl_probe_start(&n, argv[1], NULL, SECRET, (uint32_t)getpid(), &err);
     if (st == SL_OK) st = sl_net_connect(n.net, address, NULL, &c, &err);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Nodes with a network card a rank: schedule hybrid beside ep over the same gangs, measured in turns.
 
-  bench/rails.py [--nodes 2] [--ranks 2 4] [--rate 200mbit] [--rows 128] [--batch 16] [--pairs 3] [--model FOLDER] [--wire f32]
+  bench/rails.py [--auto] [--nodes 2] [--ranks 2 4] [--rate 200mbit] [--rows 128] [--batch 16] [--pairs 3] [--model FOLDER] [--wire f32]
   bench/rails.py --predict [--shapes 2x2 2x4 4x2] [--schedules hybrid ep] [--draws 2] [--seed 1] [--json FILE]
 
 A node is a namespace with one card for each rank, each on a network of its own, shaped to the rate in both directions. Stages are emulated and take next to nothing,
 so what is measured is rows on their way: `ep` sends them by the first rank's card, `hybrid` in stripes by all. `prompt` is the time to the first token of one request of
 so many rows, the median of three, `decode` the median time of a step of so many requests at once at each node. Prints medians in ms and the medians of the quotients of each turn. Needs root.
+With --auto a third deployment says no schedule: what `--schedule auto` chooses over these links, and how fast that is.
 
 With --predict stages take times that a seed draws, as are rates and numbers of requests, and `sluice simulate` says before each run what will be measured, from the same options."""
 import argparse
@@ -15,6 +16,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import statistics
 import subprocess
 import tempfile
@@ -84,7 +86,7 @@ def deployment(schedule, nodes, ranks, a, folder):
     quiet = {"stdout": log, "stderr": log}
     started = [inside(0, SLUICE, *serve, **quiet)]
     for i in range(nodes):
-        rails = ["--rails", ",".join(at(i, t) for t in range(1, ranks))] if schedule == "hybrid" else []
+        rails = ["--rails", ",".join(at(i, t) for t in range(1, ranks))] if schedule != "ep" else []
         started.append(inside(i, SLUICE, "worker", "--join", f"{at(0, 0)}:7000", "--secret-file", secret, "--fabric-host", at(i, 0), "--worker-id", i, "--model", a.model, *rails, **quiet))
     try:
         yield
@@ -130,7 +132,9 @@ def client(rows, batch, tokens, differ):
         t.join()
     first, last = max(m[0] for m in marks), min(m[-1] for m in marks)
     steps = [y - x for m in marks for x, y in zip(m, m[1:], strict=False) if first <= x and y <= last]
-    print(json.dumps({"prompt": 1e3 * statistics.median(prompts), "decode": 1e3 * statistics.median(steps)}))
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
+        schedule = re.search(r'schedule="(\w+)"', answer.read().decode())[1]
+    print(json.dumps({"prompt": 1e3 * statistics.median(prompts), "decode": 1e3 * statistics.median(steps), "schedule": schedule}))
 
 
 def measure(schedule, nodes, ranks, a, folder):
@@ -138,6 +142,12 @@ def measure(schedule, nodes, ranks, a, folder):
         done = inside(0, "python3", __file__, "--client", "--rows", a.rows, "--batch", a.batch * nodes, "--tokens", a.tokens, *(["--differ"] if a.predict else []), stdout=subprocess.PIPE)
         out, _ = done.communicate(timeout=400)
         return json.loads(out)
+
+
+def compare(turns, ours, what):
+    """Medians of both, and how much faster ours is than ep in the same turn."""
+    ep, other = (statistics.median(t[s][what] for t in turns) for s in ("ep", ours))
+    return f"{ours} {other:.1f} ms, {statistics.median(t['ep'][what] / t[ours][what] for t in turns):.2f} times as fast as ep ({ep:.1f})"
 
 
 # ---- predictions ----
@@ -194,6 +204,7 @@ def main():
     p.add_argument("--client", action="store_true")
     p.add_argument("--differ", action="store_true")
     p.add_argument("--predict", action="store_true")
+    p.add_argument("--auto", action="store_true")
     p.add_argument("--shapes", nargs="+", default=["2x2", "2x4", "4x2"])
     p.add_argument("--schedules", nargs="+", default=["hybrid", "ep"])
     p.add_argument("--draws", type=int, default=2)
@@ -225,11 +236,12 @@ def main():
             turns = []
             with network(a.nodes, ranks, a.rate):
                 for _ in range(a.pairs):
-                    turns.append({s: measure(s, a.nodes, ranks, a, folder) for s in ("ep", "hybrid")})
+                    turns.append({s: measure(s, a.nodes, ranks, a, folder) for s in ("ep", "hybrid", *(["auto"] if a.auto else []))})
             for what in ("prompt", "decode"):
-                ep, hybrid = (statistics.median(t[s][what] for t in turns) for s in ("ep", "hybrid"))
-                times = statistics.median(t["ep"][what] / t["hybrid"][what] for t in turns)
-                print(f"{a.nodes} nodes of {ranks} ranks, {a.rate}, {what}: ep {ep:.1f} ms, hybrid {hybrid:.1f} ms, {times:.2f} times as fast", flush=True)
+                print(f"{a.nodes} nodes of {ranks} ranks, {a.rate}, {what}: {compare(turns, 'hybrid', what)}", flush=True)
+                if a.auto:
+                    chosen = ", ".join(sorted({t["auto"]["schedule"] for t in turns}))
+                    print(f"    auto chose {chosen}: {compare(turns, 'auto', what)}", flush=True)
 
 
 if __name__ == "__main__":

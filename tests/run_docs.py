@@ -78,6 +78,7 @@ NOT_RUN = {
 BEFORE = {
     "$ sluice serve models/demo --attention 1 --experts 2 --max-experts 4 --admin-key-file admin.key &": ["sluice secret -o admin.key"],
     "from openai import OpenAI": ["sluice serve models/demo"],
+    'curl -s http://127.0.0.1:8000/infill -d \'{"input_prefix": "def area(r):\\n    ", "input_suffix": "\\n    return x\\n", "n_predict": 32}\'': ["sluice serve models/demo"],
     "curl -sN http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\": ["sluice serve models/demo"],
     "sluice fetch allenai/OLMoE-1B-7B-0924-Instruct      # bring it, and print where it is":
         ["sluice secret -o secret", "sluice serve MODEL --remote --secret-file secret --attention 1 --transport tcp --fabric-port 7000"],

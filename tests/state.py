@@ -15,7 +15,7 @@ NO_OPTIONS = [":!src/base/config.def", ":!src/base/*_options.def", ":!src/base/v
 SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
 LAW = ["tests/multi/*.c", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
 WHOLE = [*LAW, "tests/*.h", "tests/*.py", "tests/unit", "tests/cuda", "tests/multi", "tests/api", "tests/oracle/test_demo.py"]
-CHAOS = ["tests/chaos/*.py", "tests/soak/crowd.py", "tests/relay.py", "tests/workers.py", "tests/golden"]
+CHAOS = ["tests/chaos/*.py", "tests/launched.py", "tests/ended.py", "tests/soak/crowd.py", "tests/relay.py", "tests/workers.py", "tests/golden"]
 ALL = [".", ":!docs/lab"]
 
 # part -> the rooms of src/ that it runs, with all that these may include (src/layers.txt), and what else it reads.

@@ -38,5 +38,9 @@ as_root=""
 echo "installing:$missing"
 export DEBIAN_FRONTEND=noninteractive
 [ -z "$foreign" ] || $as_root dpkg --add-architecture "$foreign"
-$as_root apt-get update -qq
-$as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
+# One at a time: apt-get does not wait for another one's update.
+(
+    flock 9
+    $as_root apt-get update -qq
+    $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
+) 9>"${TMPDIR:-/tmp}/sluice-install-deps.lock"

@@ -20,8 +20,8 @@ static sl_status check_opts(const sl_fused_opts *o, sl_err *err) {
         return sl_fail(err, SL_ERR_ARG, "fused: rows of %u values in %u parts", o->d_model,
                        o->n_tp);
     uint64_t bytes = (uint64_t)o->max_rows * o->d_model * sizeof(float);
-    if (o->max_rows == 0 || o->max_rows > SL_WIRE_MAX_ROWS || bytes > SL_WIRE_MAX_BYTES ||
-        o->max_control > SL_WIRE_MAX_BYTES)
+    if (o->max_rows == 0 || o->max_rows > SL_WIRE_MAX_ROWS || bytes > SL_NET_MAX_PAYLOAD ||
+        o->max_control > SL_NET_MAX_PAYLOAD)
         return sl_fail(err, SL_ERR_ARG, "fused: %u rows of %u values and %u bytes of control",
                        o->max_rows, o->d_model, o->max_control);
     return SL_OK;

@@ -87,19 +87,19 @@ static sl_status advertise(sl_net *n, const sl_net_opts *o, const sl_transport_k
     return st;
 }
 
-const char *sl_net_sums_name(sl_net_sums sums) {
+const char *sl_net_when_name(sl_net_when when) {
     static const char *const names[] = {
-        [SL_NET_SUMS_OFF] = "off", [SL_NET_SUMS_ON] = "on", [SL_NET_SUMS_AUTO] = "auto"};
-    return names[sums];
+        [SL_NET_WHEN_OFF] = "off", [SL_NET_WHEN_ON] = "on", [SL_NET_WHEN_AUTO] = "auto"};
+    return names[when];
 }
 
-sl_status sl_net_sums_parse(const char *text, sl_net_sums *out, sl_err *err) {
-    for (int i = SL_NET_SUMS_OFF; i <= SL_NET_SUMS_AUTO; i++) {
-        if (strcmp(text, sl_net_sums_name((sl_net_sums)i)) != 0) continue;
-        *out = (sl_net_sums)i;
+sl_status sl_net_when_parse(const char *option, const char *text, sl_net_when *out, sl_err *err) {
+    for (int i = SL_NET_WHEN_OFF; i <= SL_NET_WHEN_AUTO; i++) {
+        if (strcmp(text, sl_net_when_name((sl_net_when)i)) != 0) continue;
+        *out = (sl_net_when)i;
         return SL_OK;
     }
-    return sl_fail(err, SL_ERR_ARG, "checksums '%.20s': off, on or auto expected", text);
+    return sl_fail(err, SL_ERR_ARG, "%s '%.20s': off, on or auto expected", option, text);
 }
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
@@ -117,6 +117,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     n->silence_limit_us = o->silence_limit_us ? o->silence_limit_us : SL_NET_SILENCE_LIMIT_US;
     n->parent = o->parent;
     n->sums = o->sums;
+    n->encrypt = o->encrypt;
     sl_net_set_callers(n, o->callers);
     n->on = o->on;
     n->ctx = o->ctx;
@@ -177,6 +178,12 @@ void sl_net_free(sl_net *n) {
     sl_net_abandon(n);
 }
 
+static void forget(sl_conn *c) {
+    sl_crypt_free(c->crypt);
+    sodium_memzero(c->own_half, sizeof c->own_half);
+    sl_free(c);
+}
+
 void sl_net_abandon(sl_net *n) {
     if (!n) return;
     sl_pump_stop(n);
@@ -186,7 +193,7 @@ void sl_net_abandon(sl_net *n) {
     if (n->self) n->self->ops->destroy(n->self);
     for (size_t i = 0; i < n->n_conns; i++) {
         sl_block_give_all(&n->pool, &n->conns[i]->held);
-        sl_free(n->conns[i]);
+        forget(n->conns[i]);
     }
     sl_free(n->conns);
     sl_block_pool_drain(&n->pool);
@@ -251,7 +258,7 @@ static sl_status connect_to(sl_net *n, const char *address, void *user, sl_conn 
     if (st != SL_OK) {
         for (size_t i = 0; i < n->n_conns; i++)
             if (n->conns[i] == c) n->conns[i] = n->conns[--n->n_conns];
-        sl_free(c);
+        forget(c);
         return st;
     }
     *out = c;
@@ -329,6 +336,10 @@ void *sl_conn_user(const sl_conn *c) {
 void sl_conn_set_user(sl_conn *c, void *user) {
     c->user = user;
 }
+bool sl_conn_is_encrypted(const sl_conn *c) {
+    return c->crypt != NULL;
+}
+
 sl_conn_stats sl_conn_stats_of(const sl_conn *c) {
     sl_pump_lock(c->net);
     sl_conn_stats stats = c->stats;
@@ -454,7 +465,7 @@ static void reap(sl_net *n) {
             if (c->state != SL_CONN_DOWN) continue;
             n->conns[i] = n->conns[--n->n_conns];
             n->on.on_down(n->ctx, c, c->why, c->text);
-            sl_free(c);
+            forget(c);
             n->any_down = true;
             break;
         }

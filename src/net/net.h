@@ -33,12 +33,14 @@ typedef struct sl_hello {
     uint32_t worker;         /* id, SL_NO_WORKER when the coordinator has not given one yet */
     uint32_t incarnation;    /* random per process start */
     uint32_t is_coordinator; /* 0 or 1 */
-    uint32_t wants_sums;     /* 0 or 1, filled in by the net: messages with checksums */
-    uint32_t wire;           /* sl_wire_format */
-    uint32_t roles;          /* SL_ROLE_* this worker is able to take */
-    uint8_t model_hash[32];  /* sl_model_spec.hash; zero: none */
-    char address[96];        /* where this net listens, "" when nowhere */
-    char name[64];           /* for logs */
+    /* 0 or 1, filled in by the net: messages with checksums, encrypted ones; AES in hardware */
+    uint32_t wants_sums, wants_crypt, has_aes;
+    uint32_t insists; /* 0 or 1, too: on encryption; a peer that would do without goes along */
+    uint32_t wire;    /* sl_wire_format */
+    uint32_t roles;   /* SL_ROLE_* this worker is able to take */
+    uint8_t model_hash[32]; /* sl_model_spec.hash; zero: none */
+    char address[96];       /* where this net listens, "" when nowhere */
+    char name[64];          /* for logs */
 } sl_hello;
 
 typedef struct sl_net_events {
@@ -96,17 +98,20 @@ void sl_loop_hub_set_carrier(sl_loop_hub *h, void (*carry)(void *ctx, const sl_l
                              void *ctx);
 void sl_loop_hub_deliver(sl_loop_hub *h, const sl_loop_parcel *p);
 
-/* Which connections have a CRC-32C over every message: those that both ends want it for. A damaged
- * message ends its connection. */
-typedef enum sl_net_sums {
-    SL_NET_SUMS_OFF,
-    SL_NET_SUMS_ON,
-    SL_NET_SUMS_AUTO, /* with peers that are not on this machine */
-} sl_net_sums;
+/* Which connections have something: those that both ends want it for. */
+typedef enum sl_net_when {
+    SL_NET_WHEN_OFF,
+    SL_NET_WHEN_ON,
+    SL_NET_WHEN_AUTO, /* with peers that are not on this machine */
+} sl_net_when;
 
-const char *sl_net_sums_name(sl_net_sums sums); /* "off", "on" or "auto" */
-/* The reverse; SL_ERR_ARG. */
-sl_status sl_net_sums_parse(const char *text, sl_net_sums *out, sl_err *err) SL_MUST_CHECK;
+const char *sl_net_when_name(sl_net_when when); /* "off", "on" or "auto" */
+/* The reverse; SL_ERR_ARG names the option. */
+sl_status sl_net_when_parse(const char *option, const char *text, sl_net_when *out,
+                            sl_err *err) SL_MUST_CHECK;
+
+/* Most bytes of a message's payload: an encrypted one has a tag behind it. */
+#define SL_NET_MAX_PAYLOAD (SL_WIRE_MAX_BYTES - 16u)
 
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp", "ucx" */
@@ -126,7 +131,11 @@ typedef struct sl_net_opts {
      * process started this one: for ever, as long as it is this one's parent. 0: it did not. */
     int32_t parent;
     uint32_t callers; /* see sl_net_set_callers; 0: 64, as at first */
-    sl_net_sums sums;
+    /* A CRC-32C over every message; a damaged one ends its connection. Encrypted ones need none. */
+    sl_net_when sums;
+    /* Messages are encrypted (net/crypt.h), but over transports that stay in a machine's memory.
+     * ON: a peer that does not want it is refused. */
+    sl_net_when encrypt;
     sl_net_events on;
     void *ctx;
 } sl_net_opts;
@@ -197,6 +206,8 @@ typedef struct sl_conn_stats {
     uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
 } sl_conn_stats;
 const sl_hello *sl_conn_hello(const sl_conn *c);
+/* What is sent and comes from here on is encrypted. In on_open and later. */
+bool sl_conn_is_encrypted(const sl_conn *c);
 void *sl_conn_user(const sl_conn *c);
 void sl_conn_set_user(sl_conn *c, void *user);
 sl_conn_stats sl_conn_stats_of(const sl_conn *c);

@@ -7,6 +7,7 @@
 #define SL_NET_NET_INT_H
 
 #include "base/poll.h"
+#include "net/crypt.h"
 #include "net/net.h"
 
 #define SL_NET_HANDSHAKE_US     2000000u
@@ -20,6 +21,7 @@
 #define SL_NET_COORDINATOR_US   60000000u /* the least that a silent coordinator is borne */
 #define SL_HELLO_BYTES          212u
 #define SL_NONCE_BYTES          32u
+#define SL_HALF_BYTES           32u
 #define SL_MAC_BYTES            32u
 
 typedef struct sl_transport sl_transport;
@@ -105,11 +107,14 @@ struct sl_conn {
     bool accepted;
     bool untold; /* WELCOME is out, the caller has not spoken since: what the owner sends is held */
     bool sums;   /* both want checksums: what is sent when it is open has them */
-    bool ending; /* the pump found the link gone, the owner is to hear of it */
+    sl_crypt *crypt;  /* that is encrypted by this; NULL: it is not */
+    bool ending;      /* the pump found the link gone, the owner is to hear of it */
     uint32_t n_early; /* messages that wait for the owner */
     sl_hello peer;
     sl_origin origin; /* of an accepted one */
+    /* Where encryption is wanted a nonce is a key of X25519, new for this connection. */
     uint8_t own_nonce[SL_NONCE_BYTES], peer_nonce[SL_NONCE_BYTES];
+    uint8_t own_half[SL_HALF_BYTES]; /* the secret one to own_nonce */
     uint8_t own_hello[SL_HELLO_BYTES], peer_hello[SL_HELLO_BYTES];
     uint64_t session;
     uint32_t incarnation;        /* own, as told in the handshake */
@@ -144,6 +149,7 @@ typedef struct sl_transport_ops {
 struct sl_transport {
     const sl_transport_ops *ops;
     sl_net *net;
+    bool inside; /* its bytes are in this machine's memory alone: nothing is encrypted */
 };
 
 struct sl_net {
@@ -155,7 +161,7 @@ struct sl_net {
     size_t secret_len;
     sl_clock clock;
     uint32_t heartbeat_us, dead_after_us, silence_limit_us;
-    sl_net_sums sums;
+    sl_net_when sums, encrypt;
     int32_t parent;       /* see sl_net_opts */
     uint32_t max_callers; /* with a HELLO that fits, which may be a recording, and no more */
     uint64_t late_us;     /* how late its timers were looked at, lately at worst */
@@ -255,12 +261,22 @@ typedef struct sl_transcript {
 } sl_transcript;
 
 /* SL_MAC_HELLO covers the caller's nonce and hello alone: all there is when HELLO leaves. */
-typedef enum sl_mac_role { SL_MAC_HELLO, SL_MAC_CALLER, SL_MAC_CALLEE, SL_MAC_SESSION } sl_mac_role;
+typedef enum sl_mac_role {
+    SL_MAC_HELLO,
+    SL_MAC_CALLER,
+    SL_MAC_CALLEE,
+    SL_MAC_SESSION,
+    SL_MAC_KEY_OF_CALLER, /* of what the caller sends; the shared half goes in, too */
+    SL_MAC_KEY_OF_CALLEE,
+} sl_mac_role;
 typedef struct sl_mac {
     uint8_t bytes[SL_MAC_BYTES];
 } sl_mac;
 void sl_auth_mac(const uint8_t *secret, size_t secret_len, sl_mac_role role, const sl_transcript *t,
                  uint8_t out[SL_MAC_BYTES]);
+/* The same with what both ends alone know of this connection. */
+void sl_auth_key(const uint8_t *secret, size_t secret_len, sl_mac_role role, const sl_transcript *t,
+                 const uint8_t shared[SL_HALF_BYTES], uint8_t out[SL_MAC_BYTES]);
 /* Both sides compute the same non-zero id; it never travels before both have proved the secret. */
 uint64_t sl_auth_session(const uint8_t *secret, size_t secret_len, const sl_transcript *t);
 bool sl_auth_equal(const uint8_t a[SL_MAC_BYTES], const uint8_t b[SL_MAC_BYTES]);

@@ -19,7 +19,7 @@ sl_block *sl_block_take(sl_block_pool *p, size_t len) {
         p->free[c] = b->next;
         p->free_bytes -= SMALLEST << c;
     } else {
-        b = sl_alloc(1, DATA_AT + (SMALLEST << c));
+        b = sl_alloc(1, DATA_AT + (SMALLEST << c) + SL_CRYPT_TAG_BYTES); /* when it is encrypted */
         if (!b) return NULL;
         b->buf.data = (uint8_t *)b + DATA_AT;
         b->buf.cap = SMALLEST << c;

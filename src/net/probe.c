@@ -54,6 +54,7 @@ sl_status sl_probe_start_at(sl_probe *p, const char *transport, sl_loop_hub *hub
                            .hello = {.worker = SL_NO_WORKER, .incarnation = id},
                            .clock = sl_clock_real(),
                            .sums = p->sums,
+                           .encrypt = p->encrypt,
                            .on = {on_open, on_message, on_down},
                            .ctx = p};
     sl_status st = sl_net_create(&o, &p->net, err);

@@ -10,9 +10,9 @@ typedef struct sl_probe {
     sl_conn *conn; /* the one that opened last, while it lasts */
     bool echo;
     uint64_t
-        think_ns;     /* of an echo: so long it thinks about what begins with another byte than 0 */
-    sl_net_sums sums; /* the caller's, before the start */
-    bool alone;       /* a second connection is refused while there is one */
+        think_ns; /* of an echo: so long it thinks about what begins with another byte than 0 */
+    sl_net_when sums, encrypt; /* the caller's, before the start */
+    bool alone;                /* a second connection is refused while there is one */
     uint32_t opened, returned, downs;
     uint32_t closed; /* of those that had opened: of `conn` */
 } sl_probe;

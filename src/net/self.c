@@ -119,7 +119,7 @@ bool sl_self_is_ready(const sl_transport *t) {
 sl_status sl_self_transport_create(sl_net *n, sl_transport **out, sl_err *err) {
     self_transport *t = sl_alloc(1, sizeof *t);
     if (!t) return sl_fail(err, SL_ERR_NOMEM, "fabric");
-    t->base = (sl_transport){.ops = &self_ops, .net = n};
+    t->base = (sl_transport){.ops = &self_ops, .net = n, .inside = true};
     *out = &t->base;
     return SL_OK;
 }

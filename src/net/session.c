@@ -29,10 +29,15 @@ static sl_status transmit(sl_conn *c, sl_wire_header h, sl_block *b) {
     h.src = n->hello.worker;
     h.incarnation = c->incarnation;
     h.seq = ++c->send_seq;
+    const bool open = c->state == SL_CONN_OPEN && h.kind != SL_MSG_WELCOME;
+    const size_t len = b->buf.len;
+    if (open && c->crypt) b->buf.len += SL_CRYPT_TAG_BYTES;
     h.bytes = (uint32_t)b->buf.len;
     h.sum = 0;
     sl_wire_header_encode(&h, b->header);
-    if (c->sums && c->state == SL_CONN_OPEN && h.kind != SL_MSG_WELCOME)
+    if (open && c->crypt)
+        sl_crypt_seal(c->crypt, h.seq, b->header, sizeof b->header, b->buf.data, len);
+    if (open && c->sums)
         sl_wire_set_sum(b->header, sl_wire_sum(b->header, (sl_span){b->buf.data, b->buf.len}));
     c->stats.sent_messages++;
     c->stats.sent_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
@@ -82,7 +87,7 @@ sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload) {
     sl_status st = SL_OK;
     if (c->state == SL_CONN_DOWN)
         st = SL_ERR_PEER_DOWN;
-    else if (payload && payload->len > SL_WIRE_MAX_BYTES)
+    else if (payload && payload->len > SL_NET_MAX_PAYLOAD)
         st = SL_ERR_LIMIT;
     else if (h.rows > SL_WIRE_MAX_ROWS || h.flags & ~SL_WIRE_FLAGS)
         st = SL_ERR_ARG;
@@ -174,17 +179,30 @@ static void peer_leaves(sl_conn *c, const char *verb, bool refused, sl_span payl
 /* ---- handshake ---- */
 
 /* A caller does not know yet where its peer is, and leaves it to that one. */
-static bool wants_sums(const sl_conn *c) {
+static bool wants(const sl_conn *c, sl_net_when when) {
     bool far = !c->accepted || c->place == SL_PEER_ELSEWHERE;
-    return c->net->sums == SL_NET_SUMS_ON || (c->net->sums == SL_NET_SUMS_AUTO && far);
+    return when == SL_NET_WHEN_ON || (when == SL_NET_WHEN_AUTO && far);
+}
+
+/* A callee knows what its caller insists on. */
+static bool wants_crypt(const sl_conn *c) {
+    const sl_net_when when = c->net->encrypt;
+    const bool goes_along = c->accepted && c->peer.insists && when == SL_NET_WHEN_AUTO;
+    return !c->transport->inside && (wants(c, when) || goes_along);
 }
 
 static void make_own_side(sl_conn *c) {
     sl_hello h = c->net->hello;
-    h.wants_sums = wants_sums(c);
+    h.wants_sums = wants(c, c->net->sums);
+    h.wants_crypt = wants_crypt(c);
+    h.has_aes = h.wants_crypt && sl_crypt_has_aes();
+    h.insists = h.wants_crypt && c->net->encrypt == SL_NET_WHEN_ON;
     sl_hello_encode(&h, c->own_hello);
     c->incarnation = c->net->hello.incarnation;
-    randombytes_buf(c->own_nonce, sizeof c->own_nonce);
+    if (h.wants_crypt)
+        crypto_kx_keypair(c->own_nonce, c->own_half);
+    else
+        randombytes_buf(c->own_nonce, sizeof c->own_nonce);
 }
 
 static sl_mac mac_of(const sl_conn *c, sl_mac_role role) {
@@ -197,6 +215,33 @@ static sl_mac mac_of(const sl_conn *c, sl_mac_role role) {
 static uint64_t session_of(const sl_conn *c) {
     sl_transcript t = transcript(c);
     return sl_auth_session(c->net->secret, c->net->secret_len, &t);
+}
+
+/* What both have proved to want is encrypted from here on. */
+static sl_status begin_crypt(sl_conn *c, sl_err *err) {
+    const sl_transcript t = transcript(c);
+    const sl_net *n = c->net;
+    uint8_t shared[SL_HALF_BYTES];
+    sl_mac of_caller, of_callee;
+    const bool aes = c->peer.has_aes && sl_crypt_has_aes();
+    if (!c->accepted && c->place == SL_PEER_ELSEWHERE && wants_crypt(c) && !c->peer.wants_crypt)
+        sl_log(SL_LOG_WARN, "net",
+               "what %s is sent is not encrypted: it takes this for its own machine, or does not "
+               "want it",
+               peer_name(c));
+    if (!c->peer.wants_crypt || !wants_crypt(c)) return SL_OK;
+    if (crypto_scalarmult(shared, c->own_half, c->peer_nonce) != 0)
+        return sl_fail(err, SL_ERR_AUTH, "the key of %s is none of X25519", peer_name(c));
+    sl_auth_key(n->secret, n->secret_len, SL_MAC_KEY_OF_CALLER, &t, shared, of_caller.bytes);
+    sl_auth_key(n->secret, n->secret_len, SL_MAC_KEY_OF_CALLEE, &t, shared, of_callee.bytes);
+    c->crypt = c->accepted ? sl_crypt_create(aes, of_callee.bytes, of_caller.bytes)
+                           : sl_crypt_create(aes, of_caller.bytes, of_callee.bytes);
+    c->sums = false; /* a tag is more */
+    sodium_memzero(shared, sizeof shared);
+    sodium_memzero(&of_caller, sizeof of_caller);
+    sodium_memzero(&of_callee, sizeof of_callee);
+    sodium_memzero(c->own_half, sizeof c->own_half);
+    return c->crypt ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "ciphers of a connection");
 }
 
 static sl_status check_mac(sl_conn *c, sl_mac_role role, const uint8_t *mac, sl_err *err) {
@@ -240,7 +285,10 @@ static sl_status take_peer_side(sl_conn *c, const sl_wire_header *h, const uint8
     memcpy(c->peer_hello, p, SL_HELLO_BYTES);
     memcpy(c->peer_nonce, p + NONCE_AT, SL_NONCE_BYTES);
     sl_status st = sl_hello_decode(c->peer_hello, &c->peer, err);
-    c->sums = c->peer.wants_sums && wants_sums(c);
+    c->sums = c->peer.wants_sums && wants(c, c->net->sums);
+    const bool must = c->net->encrypt == SL_NET_WHEN_ON && !c->transport->inside;
+    if (st == SL_OK && must && !c->peer.wants_crypt)
+        st = sl_fail(err, SL_ERR_AUTH, "%s does not encrypt, here --encrypt is on", peer_name(c));
     if (st == SL_OK && c->peer.incarnation != h->incarnation)
         st = sl_fail(err, SL_ERR_PROTOCOL, "hello: incarnation %u, header says %u",
                      c->peer.incarnation, h->incarnation);
@@ -285,6 +333,7 @@ static sl_status admit(sl_conn *c, sl_err *err) {
 static sl_status on_auth(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
     sl_status st = expect(h, SL_MSG_AUTH, SL_MAC_BYTES, err);
     if (st == SL_OK) st = check_mac(c, SL_MAC_CALLER, p, err);
+    if (st == SL_OK) st = begin_crypt(c, err);
     if (st != SL_OK) return st;
     sl_mac mac = mac_of(c, SL_MAC_CALLEE);
     c->session = session_of(c);
@@ -299,6 +348,7 @@ static sl_status on_auth(sl_conn *c, const sl_wire_header *h, const uint8_t *p, 
 static sl_status on_welcome(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
     sl_status st = expect(h, SL_MSG_WELCOME, SL_MAC_BYTES, err);
     if (st == SL_OK) st = check_mac(c, SL_MAC_CALLEE, p, err);
+    if (st == SL_OK) st = begin_crypt(c, err);
     if (st != SL_OK) return st;
     if (h->session != c->session)
         return sl_fail(err, SL_ERR_PROTOCOL, "handshake: WELCOME for another session");
@@ -407,7 +457,19 @@ static sl_status check_sum(const sl_block *b, const sl_wire_header *h, bool has,
                    h->bytes, sum, h->sum);
 }
 
-static sl_status check_message(sl_conn *c, const sl_block *b, sl_wire_header *h, sl_err *err) {
+/* In place; what is left is the message as it was sent. */
+static sl_status decrypt(sl_conn *c, sl_block *b, sl_wire_header *h, sl_err *err) {
+    const size_t len = SL_MAX(b->buf.len, (size_t)SL_CRYPT_TAG_BYTES) - SL_CRYPT_TAG_BYTES;
+    if (b->buf.len < SL_CRYPT_TAG_BYTES ||
+        !sl_crypt_open(c->crypt, h->seq, b->header, sizeof b->header, b->buf.data, len))
+        return sl_fail(err, SL_ERR_PROTOCOL, "a message of %u bytes is not as %s has encrypted it",
+                       h->bytes, peer_name(c));
+    b->buf.len = len;
+    h->bytes = (uint32_t)len;
+    return SL_OK;
+}
+
+static sl_status check_message(sl_conn *c, sl_block *b, sl_wire_header *h, sl_err *err) {
     sl_status st = sl_wire_header_decode((sl_span){b->header, sizeof b->header}, h, err);
     if (st != SL_OK) return st;
     bool open = c->state == SL_CONN_OPEN && !refuses(c, h);
@@ -428,13 +490,17 @@ static sl_status check_message(sl_conn *c, const sl_block *b, sl_wire_header *h,
     if (h->incarnation != c->peer.incarnation)
         return sl_fail(err, SL_ERR_PROTOCOL, "message of incarnation %u, the peer is %u",
                        h->incarnation, c->peer.incarnation);
-    return SL_OK;
+    return c->crypt ? decrypt(c, b, h, err) : SL_OK;
 }
 
 void sl_session_receive(sl_conn *c, sl_block *b) {
     sl_wire_header h;
     sl_err err = {0};
+    const size_t came = b->buf.len;
     sl_status st = check_message(c, b, &h, &err);
+    /* Where a peer's own mistakes cannot look so, the link's do: a loss as any other, which who has
+     * it recovers from. */
+    if (st != SL_OK && c->state == SL_CONN_OPEN && (c->crypt || c->sums)) st = SL_ERR_PEER_DOWN;
     if (SL_MUTATION(LOST_DAMAGED) && st != SL_OK && c->state == SL_CONN_OPEN) {
         c->recv_seq++;
         sl_block_give(&c->net->pool, b);
@@ -443,7 +509,7 @@ void sl_session_receive(sl_conn *c, sl_block *b) {
     if (st == SL_OK) {
         c->recv_seq = h.seq;
         c->stats.received_messages++;
-        c->stats.received_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
+        c->stats.received_bytes += SL_WIRE_HEADER_BYTES + came;
         if (refuses(c, &h)) {
             peer_leaves(c, "refused", true, (sl_span){b->buf.data, b->buf.len});
             sl_block_give(&c->net->pool, b);

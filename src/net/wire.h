@@ -81,6 +81,10 @@ typedef enum sl_msg_kind {
     SL_MSG_STRIPED,    /* the header of a message and its first stripe */
     SL_MSG_RAIL_IS,    /* over rail `chunk`: it is of the connection with key `number` */
     SL_MSG_STRIPE,     /* over rail `chunk`: its stripe of message `number` */
+    /* before the plan: coordinator and workers on other machines (engine/measure/survey.h) */
+    SL_MSG_MEASURE = 68, /* what do your stages cost? */
+    SL_MSG_COSTS,        /* worker: that, or why it does not know */
+    SL_MSG_ECHO,         /* the worker sends it back as it is, with `number` */
 } sl_msg_kind;
 
 /* flags of a header */
@@ -112,7 +116,7 @@ typedef struct sl_wire_header {
         uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
         uint64_t pass;    /* FUSED, COLLECTIVE: which one, from 1 */
         uint64_t number;  /* RANK_JOB, RANK_DONE: of the job; CLOCK: of the question; TRACE_GET,
-                             TRACE: of the first event; BUSY; RAIL_IS, STRIPE */
+                             TRACE: of the first event; BUSY; RAIL_IS, STRIPE; ECHO: which one */
     };
     uint64_t seq; /* per connection and direction, from 1, no gaps */
     uint32_t lane, layer, chunk;

@@ -32,6 +32,8 @@ void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_byt
                         .regroup = sl_plan_regroups(p),
                         .skew = 1,
                         .skew_total = 1,
+                        .rails = 1,
+                        .rail_bytes = SL_PLAN_RAIL_BYTES,
                         .threads = p->threads};
     count_roles(p, &l);
     uint32_t each = (requests + l.attention_workers - 1) / l.attention_workers;
@@ -68,25 +70,27 @@ static double expert_us(const sl_costs *c, const sl_choose_load *l, double token
            (here - 1) * sl_expert_cost_us(cost, c->grouped, rows * skew, false);
 }
 
-/* A lane's rows to all expert workers, or back: the busier of the two ends' ports. */
-static double link_us(const sl_costs *c, const sl_choose_load *l, double rows, uint32_t parts,
+/* A lane's rows to all expert workers, or back: the busier of the two ends' ports. Under hybrid all
+ * ranks' ports carry a message that is long enough. */
+static double link_us(const sl_costs *c, const sl_choose_load *l, const sl_choice *x, double rows,
                       double skew) {
     double messages = fmax(l->expert_workers, l->attention_workers) - l->colocated;
-    double bytes = rows * l->row_bytes / parts * skew;
+    double bytes = rows * l->row_bytes / x->chunks * skew;
+    if (x->schedule == SL_SCHED_HYBRID && bytes >= l->rail_bytes) bytes /= l->rails;
     return messages * sl_link_cost_us(&c->link, bytes);
 }
 
-/* One task of each kind for lanes of `rows` rows in `parts` chunks. */
-static sl_findep_times times_of(const sl_costs *c, const sl_choose_load *l, double rows,
-                                double keys, uint32_t parts, sl_chunking by, double skew) {
+/* One task of each kind for lanes of `rows` rows in the chunks of x. */
+static sl_findep_times times_of(const sl_costs *c, const sl_choose_load *l, const sl_choice *x,
+                                double rows, double keys, double skew) {
     double w = l->expert_workers, sent = rows * (1 - pow(1 - 1 / w, l->top_k));
     double back = l->exact ? rows * l->top_k / w : sent;
-    return (sl_findep_times){.a = stage(c, SL_COST_ATTENTION, rows, rows * keys) +
-                                  stage(c, SL_COST_ROUTER, rows, 0),
-                             .s = l->shared ? stage(c, SL_COST_SHARED, rows, 0) : 0,
-                             .c = link_us(c, l, sent, parts, skew),
-                             .e = expert_us(c, l, rows * l->attention_workers, parts, by, skew),
-                             .d = link_us(c, l, back, parts, skew)};
+    return (sl_findep_times){
+        .a = stage(c, SL_COST_ATTENTION, rows, rows * keys) + stage(c, SL_COST_ROUTER, rows, 0),
+        .s = l->shared ? stage(c, SL_COST_SHARED, rows, 0) : 0,
+        .c = link_us(c, l, x, sent, skew),
+        .e = expert_us(c, l, rows * l->attention_workers, x->chunks, x->chunking, skew),
+        .d = link_us(c, l, x, back, skew)};
 }
 
 /* Growth of the makespan by a layer, over so many that cycles of two do not matter. */
@@ -121,22 +125,23 @@ static double predict(const sl_costs *c, const sl_choose_load *l, const sl_choic
     bool async = x->schedule == SL_SCHED_AEP;
     double lanes = async ? 2 : x->lanes, rows = all_rows / lanes;
     double skew = async ? l->skew_total : l->skew, p;
-    sl_findep_times t = times_of(c, l, rows, keys, x->chunks, x->chunking, skew);
+    sl_findep_times t = times_of(c, l, x, rows, keys, skew);
     if (async)
         p = async_period(&t, l->colocated);
     else
         p = l->colocated ? colocated_period(&t, x) : period(c, &t, x);
     if (l->cores <= 0) return p;
     /* Workers that share cores: all work of a block at least. */
-    sl_findep_times mean = times_of(c, l, rows, keys, x->chunks, x->chunking, 1);
-    double work = l->attention_workers * (mean.a + mean.s) + l->expert_workers * x->chunks * mean.e;
+    sl_findep_times mean = times_of(c, l, x, rows, keys, 1);
+    double work = l->core_attention * (mean.a + mean.s) + l->core_experts * x->chunks * mean.e;
     return fmax(p, lanes * work * l->threads / l->cores);
 }
 
 sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill) {
     double rows = prefill ? l->prefill_rows : l->decode_rows;
     double keys = prefill ? rows / 2 : l->keys;
-    sl_findep_times t = times_of(c, l, rows, keys, 1, SL_CHUNK_TOKENS, l->skew);
+    const sl_choice base = {.lanes = 1, .chunks = 1, .chunking = SL_CHUNK_TOKENS};
+    sl_findep_times t = times_of(c, l, &base, rows, keys, l->skew);
     return (sl_choose_times){t.a, t.s, t.c, t.e, t.d};
 }
 
@@ -148,7 +153,7 @@ uint32_t sl_choose_chunks(const sl_costs *c, const sl_choose_load *l, const sl_c
     const bool groups = x->chunking == SL_CHUNK_EXPERTS;
     for (at.chunks = 1; at.chunks <= x->chunks; at.chunks++) {
         if (groups ? x->chunks % at.chunks != 0 : at.chunks > 1 && at.chunks > rows) continue;
-        sl_findep_times t = times_of(c, l, rows, keys, at.chunks, x->chunking, l->skew);
+        sl_findep_times t = times_of(c, l, &at, rows, keys, l->skew);
         double p = l->colocated ? colocated_period(&t, &at) : period(c, &t, &at);
         if (p >= least * (1 - 1e-9)) continue;
         least = p;
@@ -184,6 +189,8 @@ static void list(const sl_choose_load *l, sl_choice *out, uint32_t *n) {
     uint32_t each = l->n_experts / l->expert_workers;
     put(out, n, base);
     if (l->colocated && l->expert_workers == 1) return; /* nothing travels */
+    if (l->colocated && l->rails > 1)
+        put(out, n, (sl_choice){.schedule = SL_SCHED_HYBRID, .lanes = 1, .chunks = 1});
     for (uint32_t m = 2; m <= SL_MIN(l->max_lanes, 4u); m++)
         put(out, n, (sl_choice){.schedule = SL_SCHED_PINGPONG, .lanes = m, .chunks = 1});
     if (l->colocated) {

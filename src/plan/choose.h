@@ -26,8 +26,15 @@ typedef struct sl_choose_load {
     bool regroup;     /* schedules that sum a row's experts in other groups may be chosen */
     double skew;      /* rows of a block's busiest worker over the mean, mean of all blocks; >= 1 */
     double skew_total; /* the same of all blocks together: what is left without a barrier */
-    double cores;      /* that all workers share; 0: each has its own device */
-    uint32_t threads;  /* of one worker */
+    /* Cores that some workers share, so many with attention and with experts; 0: each has its own
+     * device. */
+    double cores;
+    uint32_t core_attention, core_experts;
+    uint32_t threads; /* of one worker */
+    /* Ports of a worker over which its ranks send stripes of messages of so many bytes: 1 but under
+     * hybrid, which is a candidate where there are more. */
+    uint32_t rails;
+    double rail_bytes;
 } sl_choose_load;
 
 typedef struct sl_choice {
@@ -46,7 +53,8 @@ typedef struct sl_choose_times {
 sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill);
 
 /* Who works on how many rows in a plan whose lanes are full, on `requests` requests at once (0: as
- * many as it has room for), with row_bytes a row on the wire; skew is 1. */
+ * many as it has room for), with row_bytes a row on the wire; skew is 1, and a worker has one port.
+ */
 void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_bytes,
                         uint32_t requests, sl_choose_load *out);
 

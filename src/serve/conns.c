@@ -49,7 +49,7 @@ static sl_peer *find_peer(sl_conns *c, const struct sockaddr *a) {
     sl_peer key = {.v6 = a->sa_family == AF_INET6};
     if (key.v6)
         memcpy(key.address, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, 8);
-    else
+    else if (a->sa_family == AF_INET) /* all callers of a file are one */
         memcpy(key.address, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
     sl_peer *p = c->peers;
     while (p && (p->v6 != key.v6 || memcmp(p->address, key.address, sizeof key.address) != 0))

@@ -77,7 +77,7 @@ void sl_server_unref(sl_server *s) {
     forget_planner(&s->planner);
     sl_conns_free(&s->conns);
     sl_metrics_free(&s->metrics);
-    if (s->listen_fd >= 0) close(s->listen_fd);
+    sl_server_unlisten(s);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     if (s->event_fd >= 0) close(s->event_fd);
     sl_keys_free(&s->keys);

@@ -6,9 +6,7 @@
 #include "base/mem.h"
 #include "format/plan_gpu.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -20,12 +18,9 @@
 #define DEFAULT_HELD_BYTES   ((size_t)64 << 20)
 #define DEFAULT_ANSWER_BYTES ((size_t)16 << 20)
 #define CONNECTION_BYTES     ((size_t)32 << 10) /* headers and buffers of one connection */
-#define UNSENT_BYTES                                                                               \
-    (128 << 10)            /* a connection inherits it: what the kernel holds for a slow client */
-#define BACKLOG       4096 /* connections that wait to be accepted, if the system allows */
-#define SPARE_FILES   128u /* workers, model, log, ... besides the connections */
-#define DRAIN_S       2
-#define LAST_EVENTS_S 10
+#define SPARE_FILES          128u /* workers, model, log, ... besides the connections */
+#define DRAIN_S              2
+#define LAST_EVENTS_S        10
 
 /* Whether the client closed before the end of its body. libmicrohttpd takes a read shorter than its
  * buffer as the last one until epoll reports again, which it does not when the close came with
@@ -101,73 +96,6 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
     *con_cls = NULL;
     if (call) sl_call_close(call);
     if (conn) sl_conn_enter(&s->conns, conn, SL_CONN_IDLE);
-}
-
-static bool is_loopback(const struct sockaddr *a) {
-    if (a->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-static sl_status resolve_host(const char *host, uint16_t port, bool has_key, struct addrinfo **out,
-                              sl_err *err) {
-    char service[8];
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
-    snprintf(service, sizeof service, "%u", port);
-    int rc = getaddrinfo(host, service, &hints, out);
-    if (rc != 0)
-        return sl_fail(err, SL_ERR_ARG, "host: \"%s\" is not an address (%s)", host,
-                       gai_strerror(rc));
-    if (has_key || is_loopback((*out)->ai_addr)) return SL_OK;
-    freeaddrinfo(*out);
-    *out = NULL;
-    return sl_fail(err, SL_ERR_ARG,
-                   "host: %s can be reached from other machines; give an API key, or listen on "
-                   "127.0.0.1",
-                   host);
-}
-
-static sl_status read_port(sl_server *s, bool v6, const char *host, sl_err *err) {
-    struct sockaddr_storage a;
-    socklen_t n = sizeof a;
-    char url[128];
-    if (getsockname(s->listen_fd, (struct sockaddr *)&a, &n) != 0)
-        return sl_fail(err, SL_ERR_IO, "getsockname: %s", strerror(errno));
-    s->port =
-        ntohs(v6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
-    snprintf(url, sizeof url, v6 ? "http://[%s]:%u" : "http://%s:%u", host, s->port);
-    s->url = sl_strdup(url);
-    return s->url ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
-}
-
-static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
-    char bare[INET6_ADDRSTRLEN + 32]; /* a link-local address names its interface, too */
-    const char *address = !strcmp(host, "localhost") ? "127.0.0.1" : host;
-    size_t len = strlen(host);
-    bool bracket = len > 2 && len < sizeof bare && host[0] == '[' && host[len - 1] == ']';
-    if (bracket) { /* as in a URL */
-        snprintf(bare, sizeof bare, "%.*s", (int)len - 2, host + 1);
-        host = address = bare;
-    }
-    struct addrinfo *a = NULL;
-    int one = 1, unsent = UNSENT_BYTES;
-    sl_status st = resolve_host(address, s->o.port, s->keyed, &a, err);
-    if (st != SL_OK) return st;
-    bool v6 = a->ai_family == AF_INET6;
-    s->listen_fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s->listen_fd < 0 ||
-        setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
-        setsockopt(s->listen_fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof unsent) != 0 ||
-        (v6 && setsockopt(s->listen_fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one) != 0) ||
-        bind(s->listen_fd, a->ai_addr, a->ai_addrlen) != 0 || listen(s->listen_fd, BACKLOG) != 0)
-        st = sl_fail(err, SL_ERR_IO, "cannot listen on %s port %u: %s", host, s->o.port,
-                     strerror(errno));
-    else
-        st = read_port(s, v6, host, err);
-    freeaddrinfo(a);
-    return st;
 }
 
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
@@ -359,7 +287,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     s->conns.o = (sl_conns_opts){.limit = open_connections(s->o.max_connections),
                                  .idle_ms = s->o.idle_timeout_s * 1000,
                                  .stall_ms = s->o.stall_timeout_s * 1000};
-    if (st == SL_OK) st = bind_socket(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
+    if (st == SL_OK) st = sl_server_listen(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
     if (st == SL_OK) st = sl_watch_start(s, err);
     if (st == SL_OK) st = sl_resume(s, err);
     if (st == SL_OK) st = sl_keeper_start(s, err);

@@ -272,6 +272,7 @@ struct sl_server {
     sl_metrics metrics;
     struct MHD_Daemon *daemon;
     int listen_fd;
+    char *socket_path; /* where that is a file; NULL: an address */
     uint16_t port;
     uint64_t created;                       /* seconds since 1970 */
     char fingerprint[SL_FINGERPRINT_BYTES]; /* "": of no plan */
@@ -605,6 +606,11 @@ bool sl_cors_asks(const sl_call *call, const char *method);
 sl_status sl_watch_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
 /* It accepts connections from now on, until the server is stopping. */
 sl_status sl_watch_listen(sl_server *s, sl_err *err) SL_MUST_CHECK;
+
+/* listen.c */
+/* Binds listen_fd, and sets port and url. host: an address, or unix:PATH. */
+sl_status sl_server_listen(sl_server *s, const char *host, sl_err *err) SL_MUST_CHECK;
+void sl_server_unlisten(sl_server *s);
 void sl_watch_stop(sl_server *s);
 void sl_watch_add(sl_call *call); /* again: nothing happens */
 void sl_watch_remove(sl_call *call);

@@ -84,6 +84,7 @@ class Schedule:
     requests: list
     kinds: list
     strikes: list
+    machines: list  # ranks of each worker that wait at addresses of their own (RANKS in options); empty: none do
 
     @property
     def covered(self):
@@ -161,11 +162,19 @@ def draw_rails(seed, options, relayed):
     return True
 
 
+def draw_machines(seed, gangs, attention, experts):
+    """Half of the gangs of processes, and of the pipelines, have ranks on machines instead: options, and how many ranks of each worker wait there."""
+    if not ("processes" in gangs or "--pp" in gangs) or not beside("machines", seed, 0.5):
+        return gangs, []
+    whose = {"--attention-tp": (1, 0), "--expert-tp": (0, 1)}.get(gangs[0], (1, 1))
+    return [*gangs[:2], "--rank-hosts", "RANKS"], [whose[0]] * attention + [whose[1]] * experts
+
+
 def strike_ranks(seed, options, strikes):
     """Where ranks are processes, every other kill is of a rank of that worker, if it has any."""
     rng = random.Random(f"ranks of {seed}")
     for strike in strikes:
-        if strike.action == "kill" and "processes" in options and rng.random() < 0.5:
+        if strike.action == "kill" and ("processes" in options or "RANKS" in options) and rng.random() < 0.5:
             strike.action = "rank"
     return strikes
 
@@ -289,6 +298,7 @@ def draw(seed, kinds, transports):
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
     copies = ["--kv-replicas", "1"] if attention > 1 and beside("copies", seed, 0.4) else []
     checks = ["--checksums", "on"] if beside("checksums", seed, 0.3) else []
+    hidden = ["--encrypt", "on"] if beside("encrypted", seed, 0.4) else []
     guesses = ["--speculate", "always"] if exact and beside("guesses", seed, 0.3) else []
     if cover := draw_cover(seed, experts or attention):
         placement, popularity = cover, None
@@ -298,9 +308,10 @@ def draw(seed, kinds, transports):
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
     gangs = [] if draw_rails(seed, options, RELAYED & set(drawn)) else draw_gangs(seed, experts)
+    gangs, machines = draw_machines(seed, gangs, attention, experts) if not place else (gangs, [])
     if "--pp" in gangs and "--resolve" in options:  # of a pipeline no task has a time of its own
         at = options.index("--resolve")
         del options[at:at + 2]
-    options += placement + limit + copies + checks + guesses + place + keeps + gangs + (["--exact"] if exact else [])
+    options += placement + limit + copies + checks + hidden + guesses + place + keeps + gangs + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
-                    strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))))
+                    strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))), machines)

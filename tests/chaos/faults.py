@@ -106,9 +106,10 @@ class Striker(threading.Thread):
     """Carries out strikes while streams run. Processes are held by descriptors: another one that gets the same number
     is not struck."""
 
-    def __init__(self, server_pid, strikes, progress, relay=None, admin=None):
+    def __init__(self, server_pid, strikes, progress, relay=None, admin=None, machines=None):
         super().__init__(daemon=True)
         self.server_pid, self.strikes, self.progress, self.relay, self.admin = server_pid, strikes, progress, relay, admin
+        self.machines = machines
         self.struck, self.missed, self.killed, self.ending, self.error = [], [], set(), [], None
 
     def run(self):
@@ -198,6 +199,8 @@ class Striker(threading.Thread):
     def rank(self, strike, pid, fd):
         """Of a gang of processes, which ends with it; a worker that is none is struck itself."""
         ranks = children(pid)
+        if self.machines:  # each is a process that starts the one that computes
+            ranks = [p for waiting in self.machines.pids(strike.worker) for p in children(waiting)]
         if not ranks:
             self.kill(strike, pid, fd)
             return

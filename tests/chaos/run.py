@@ -36,7 +36,9 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent / "soak"), str(HERE.parent)]
 import crowd  # noqa: E402
 import draw  # noqa: E402
+import ended  # noqa: E402
 import faults  # noqa: E402
+import launched  # noqa: E402
 import state  # noqa: E402
 import streams  # noqa: E402
 from relay import Relay  # noqa: E402
@@ -48,7 +50,7 @@ MORE_S = 12  # so long requests are sent again and again if not all has struck y
 LEAKED = 4  # more files open at the end: connections that have just been closed...
 OF_ONE = 4  # ...and of each worker for which there was a place: its process, its memory, its connection
 WHOLE_S = 40  # so long the server may take to be whole again when nothing strikes it any more
-BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion")
+BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion|ended by signal (?!9\b)")
 
 
 class References:
@@ -69,6 +71,36 @@ class References:
         for process, *_ in self.running.values():
             process.kill()
             process.wait()
+
+
+class Machines:
+    """Processes of sluice rank, so many for each worker, as machines would run them. `log`: what they say."""
+
+    def __init__(self, sluice, model, secret, sizes):
+        self.of, self.log, self.readers = [], [], []
+        for n in sizes:
+            self.of.append([])
+            for _ in range(n):
+                port = launched.free_port()
+                process = ended.start([sluice, "rank", model, "--fabric-port", str(port), "--secret-file", secret, "--threads", "1"],
+                                      stderr=subprocess.PIPE, text=True)
+                self.readers.append(threading.Thread(target=lambda p=process: self.log.extend(p.stderr), daemon=True))
+                self.readers[-1].start()
+                self.of[-1].append((port, process))
+
+    def hosts(self):
+        return ";".join(",".join(f"127.0.0.1:{port}" for port, _ in ranks) for ranks in self.of)
+
+    def pids(self, worker):
+        return [process.pid for _, process in self.of[worker]] if worker < len(self.of) else []
+
+    def kill(self):
+        for ranks in self.of:
+            for _, process in ranks:
+                process.kill()
+                process.wait()
+        for reader in self.readers:
+            reader.join()
 
 
 class Result:
@@ -147,12 +179,12 @@ def ask_twice(result, port, answers):
         result.asked_twice += 1
 
 
-def strike_and_compare(result, process, port, wants, relay, admin):
+def strike_and_compare(result, process, port, wants, relay, admin, machines):
     s = result.schedule
     expected = sum(r.cancel_after or w.tokens for r, w in zip(s.requests, wants, strict=True))
     progress = faults.Progress(expected)
     idle = [x for x in s.strikes if x.at is not None and x.at >= 1]
-    striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress, relay, admin)
+    striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress, relay, admin, machines)
     striker.start()
     end = time.monotonic() + MORE_S
     answers = streams.ask_all(port, s.requests, "m", s.at_once, progress.came,
@@ -190,15 +222,15 @@ def leave(result, process):
         time.sleep(0.02)
 
 
-def make_key(sluice, folder):
-    key = pathlib.Path(folder) / "admin.key"
+def make_key(sluice, folder, name="admin.key"):
+    key = pathlib.Path(folder) / name
     subprocess.run([sluice, "secret", "-o", key], check=True, stdout=subprocess.DEVNULL)
     return key
 
 
 def run(schedule, sluice, references):
     """The result of one schedule. Raises nothing: what goes wrong stands in it."""
-    result, began, process = Result(schedule), time.monotonic(), None
+    result, began, process, machines = Result(schedule), time.monotonic(), None, None
     relay = Relay(mark=f"chaos-{schedule.seed}") if draw.RELAYED & {s.action for s in schedule.strikes} else None
     asks = any(s.action in faults.WISHES for s in schedule.strikes)
     with tempfile.TemporaryDirectory() as folder, relay or contextlib.nullcontext():
@@ -208,12 +240,16 @@ def run(schedule, sluice, references):
             options = [o.replace("POPULARITY", str(popularity)) for o in schedule.options]
             if asks:
                 options += ["--admin-key-file", str(make_key(sluice, folder))]
+            if schedule.machines:
+                secret = make_key(sluice, folder, "fabric.key")
+                machines = Machines(sluice, GOLDEN / schedule.fixture, secret, schedule.machines)
+                options = [o.replace("RANKS", machines.hosts()) for o in options] + ["--secret-file", str(secret)]
             wants = references.answers(schedule)
             process, port, result.log = crowd.start(sluice, GOLDEN / schedule.fixture, options,
                                                     relay and relay.environment)
             files, workers = open_files(process), len(faults.workers_of(process.pid))
             admin = faults.Admin(port, (pathlib.Path(folder) / "admin.key").read_text().strip()) if asks else None
-            strike_and_compare(result, process, port, wants, relay, admin)
+            strike_and_compare(result, process, port, wants, relay, admin, machines)
             if asks:
                 admin.want_all()
             quiet = time.monotonic()
@@ -233,7 +269,9 @@ def run(schedule, sluice, references):
             if process:
                 process.kill()
                 process.wait()
-    result.wrong += [line.strip() for line in result.log if BAD_LOG.search(line)]
+            if machines:
+                machines.kill()
+    result.wrong += [line.strip() for line in result.log + (machines.log if machines else []) if BAD_LOG.search(line)]
     result.seconds = time.monotonic() - began
     return result
 

@@ -85,6 +85,8 @@ def test_what_is_to_be_struck_is_drawn():
     assert sum("--speculate" in s.options for s in drawn) > 50
     rails = [s for s in drawn if "hybrid" in s.options]
     assert len(rails) > 10 and not any(draw.RELAYED & set(s.kinds) for s in rails)
+    machines = [s for s in drawn if s.machines]
+    assert len(machines) > 15 and sum(x.action == "rank" for s in machines for x in s.strikes) > 3
     assert sum("--max-experts" in s.options or "--max-attention" in s.options for s in drawn) > 10
 
 

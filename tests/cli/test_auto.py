@@ -8,10 +8,16 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import ended  # noqa: E402
+import launched  # noqa: E402
+from served import Server  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
@@ -113,3 +119,66 @@ def test_it_is_quick():
     began = time.monotonic()
     generate(*SPLIT, "--transport", "shm")
     assert time.monotonic() - began < 10
+
+
+class Elsewhere:
+    """A server and workers that somebody else has started."""
+
+    def __init__(self, folder, n, options, worker=()):
+        port = str(launched.free_port())
+        secret = folder / f"secret{port}"
+        run("secret", "-o", secret)
+        self.workers = [ended.start([SLUICE, "worker", "--join", f"127.0.0.1:{port}", "--secret-file", secret, "--threads", "1", "--log", "info", *worker],
+                                    stderr=subprocess.PIPE, text=True) for _ in range(n)]
+        self.server = Server(FIXTURE, "--remote", "--fabric-port", port, "--secret-file", secret, "--log", "debug", *options)
+        self.said = [line for line in self.server.log if " auto: " in line]
+
+    def stop(self):
+        self.server.stop_well()
+        return [worker.communicate(timeout=20)[1] for worker in self.workers]
+
+
+def tokens(server):
+    asked = {"model": "m", "prompt": [3, 17, 41, 9, 30, 2], "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+    return json.loads(server.request("POST", "/v1/completions", asked).read())["choices"][0]["token_ids"]
+
+
+def test_workers_elsewhere_say_what_they_cost(tmp_path):
+    """They are asked before they have a plan; the tokens are those of one process."""
+    deployment = Elsewhere(tmp_path, 3, [*SPLIT, "--exact"])
+    assert re.search(r"measured in \d+ ms: us a block, decode of \d+ rows / prompt of \d+: attention [1-9]", deployment.said[-2]), deployment.said
+    chosen = re.search(r"auto: (\w+).*: decode \d+, prompt \d+ us a block; simplest schedule \d+, \d+", deployment.said[-1])
+    assert any("chunks by experts" in line for line in deployment.said)
+    assert tokens(deployment.server) == generate("--exact")[0]
+    assert f'schedule="{chosen[1]}"' in deployment.server.request("GET", "/metrics").read().decode()
+    deployment.stop()
+
+
+def test_ranks_with_network_cards_elsewhere(tmp_path):
+    """hybrid is a candidate where each worker has a card a rank, and runs where messages are long; nothing is measured of a device that is emulated."""
+    ranks = ["--attention", "2", "--tp", "2"]
+    emulated = ["--device", "emulated:H100", "--rank-link", "5:400", "--max-num-batched-tokens", "4096"]
+    deployment = Elsewhere(tmp_path, 2, [*ranks, *emulated], ["--rails", "127.0.0.1"])
+    assert any("auto: hybrid: decode" in line for line in deployment.said), deployment.said  # which one is chosen depends on how busy the machine is
+    assert len(tokens(deployment.server)) == 12
+    deployment.stop()
+    deployment = Elsewhere(tmp_path, 2, [*ranks, *emulated])
+    assert not any("hybrid" in line for line in deployment.said)
+    deployment.stop()
+
+
+def test_a_worker_that_cannot_measure(tmp_path):
+    """Its model is another one's: whatever it says then, nobody waits for it."""
+    (tmp_path / "empty").mkdir()
+    secret, port = tmp_path / "secret", str(launched.free_port())
+    run("secret", "-o", secret)
+    worker = ended.start([SLUICE, "worker", "--join", f"127.0.0.1:{port}", "--secret-file", secret, "--model", tmp_path / "empty"],
+                         stderr=subprocess.PIPE, text=True)
+    server = ended.start([SLUICE, "serve", FIXTURE, "--port", "0", "--remote", "--attention", "1", "--experts", "1", "--fabric-port", port,
+                          "--secret-file", secret], stderr=subprocess.PIPE, text=True)
+    other = ended.start([SLUICE, "worker", "--join", f"127.0.0.1:{port}", "--secret-file", secret], stderr=subprocess.PIPE, text=True)
+    said = server.communicate(timeout=60)[1]
+    assert re.search(r"auto: dep: worker \d does not know what its stages cost: ", said), said
+    assert server.returncode != 0  # without a model it is no worker either
+    for process in (worker, other):
+        process.communicate(timeout=20)

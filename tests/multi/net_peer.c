@@ -54,6 +54,7 @@ int main(int argc, char **argv) {
     sl_net_opts o = {.transport = argv[1], .clock = sl_clock_real(), .ctx = &s};
     /* Two addresses are two machines. */
     o.host = strcmp(argv[1], "tcp") == 0 ? "127.0.0.2" : "127.0.0.1";
+    o.encrypt = SL_NET_WHEN_AUTO;
     o.secret = (sl_span){(const uint8_t *)argv[2], strlen(argv[2])};
     o.hello = (sl_hello){.worker = 1, .incarnation = (uint32_t)getpid(), .name = "echo"};
     o.on = (sl_net_events){on_open, on_message, on_down};

@@ -71,6 +71,7 @@ static inline void start(peer *p, const char *transport, const char *secret) {
     sl_net_opts o = peer_opts(p, NULL, sl_clock_real(), secret);
     o.transport = transport;
     o.host = "127.0.0.1";
+    o.encrypt = SL_NET_WHEN_AUTO; /* and so is what goes to another machine */
     /* A hung process of this machine is borne for so long; net_peer's tcp plays another machine. */
     if (strcmp(transport, "tcp") != 0) o.silence_limit_us = SL_NET_DEAD_AFTER_US;
     if (sl_net_create(&o, &p->net, &err) != SL_OK) fail_msg("%s", err.msg);

@@ -75,8 +75,9 @@ static const struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint32_t n_open;
-static uint64_t n_found; /* tokens that were cached, of all deployments, */
-static uint32_t n_ran;   /* and how many these were */
+static uint64_t encrypts = 1; /* what is drawn beside everything else: which are encrypted */
+static uint64_t n_found;      /* tokens that were cached, of all deployments, */
+static uint32_t n_ran;        /* and how many these were */
 static const char *program, *transport;
 static uint64_t seed = 1;
 static uint32_t one_in = 1;    /* slow builds run a draw of the schedules: one in so many */
@@ -369,6 +370,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
                         .program = program,
                         .secret = {(const uint8_t *)RANK_SECRET, strlen(RANK_SECRET)},
                         .join_timeout_s = DEADLINE_S};
+    if (state && sl_rng_below(&encrypts, 2)) o.encrypt = SL_NET_WHEN_ON; /* over tcp and ucx */
     sl_status st = sl_plan_local(m, attention, experts, &o.plan, err);
     if (st != SL_OK) return st;
     o.plan.exact = true;

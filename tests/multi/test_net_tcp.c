@@ -62,6 +62,57 @@ static void places(void **state) {
     }
 }
 
+/* Progress of both until it is decided whether they are connected. */
+static void meet(peer *a, peer *b) {
+    const uint64_t end_ns = sl_now_ns() + 20000000000ull;
+    while (!(a->opened && b->opened) && !a->downs && sl_now_ns() < end_ns) {
+        sl_net_progress(a->net);
+        sl_net_progress(b->net);
+    }
+}
+
+/* What is encrypted is what both want, between machines or everywhere; who insists meets nobody who
+ * does not. */
+static void who_encrypts(void **state) {
+    (void)state;
+    static const struct {
+        sl_net_when caller, callee;
+        const char *host; /* of the callee; the caller has 127.0.0.1 */
+        bool opens, encrypted;
+    } cases[] = {{SL_NET_WHEN_ON, SL_NET_WHEN_ON, "127.0.0.1", true, true},
+                 {SL_NET_WHEN_OFF, SL_NET_WHEN_OFF, "127.0.0.2", true, false},
+                 {SL_NET_WHEN_AUTO, SL_NET_WHEN_AUTO, "127.0.0.1", true, false},
+                 {SL_NET_WHEN_AUTO, SL_NET_WHEN_AUTO, "127.0.0.2", true, true},
+                 {SL_NET_WHEN_AUTO, SL_NET_WHEN_ON, "127.0.0.1", true, true},
+                 {SL_NET_WHEN_AUTO, SL_NET_WHEN_OFF, "127.0.0.2", true, false},
+                 {SL_NET_WHEN_OFF, SL_NET_WHEN_AUTO, "127.0.0.2", true, false},
+                 {SL_NET_WHEN_ON, SL_NET_WHEN_AUTO, "127.0.0.1", true, true},
+                 {SL_NET_WHEN_ON, SL_NET_WHEN_AUTO, "127.0.0.2", true, true},
+                 {SL_NET_WHEN_ON, SL_NET_WHEN_OFF, "127.0.0.2", false, false},
+                 {SL_NET_WHEN_OFF, SL_NET_WHEN_ON, "127.0.0.2", false, false}};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        peer a = {0}, b = {0};
+        sl_err err = {0};
+        sl_net_opts o = peer_opts(&a, NULL, sl_clock_real(), KEY);
+        sl_net_opts p = peer_opts(&b, NULL, sl_clock_real(), KEY);
+        o.transport = p.transport = "tcp";
+        o.host = "127.0.0.1";
+        p.host = cases[i].host;
+        o.encrypt = cases[i].caller;
+        p.encrypt = cases[i].callee;
+        if (sl_net_create(&o, &a.net, &err) != SL_OK) fail_msg("%s", err.msg);
+        if (sl_net_create(&p, &b.net, &err) != SL_OK) fail_msg("%s", err.msg);
+        call(&a, sl_net_address(b.net));
+        meet(&a, &b);
+        if (a.opened != cases[i].opens) fail_msg("case %zu: %s", i, a.text);
+        if (!cases[i].opens && !strstr(a.text, "does not encrypt")) fail_msg("%s", a.text);
+        if (a.opened) assert_int_equal(sl_conn_is_encrypted(a.last), cases[i].encrypted);
+        if (a.opened) assert_int_equal(sl_conn_is_encrypted(b.last), cases[i].encrypted);
+        sl_net_free(a.net);
+        sl_net_free(b.net);
+    }
+}
+
 /* ---- a peer that writes what it likes ---- */
 
 static int dial(const char *address) {
@@ -282,6 +333,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(self_and_bye),
         cmocka_unit_test(refusals),
         cmocka_unit_test(places),
+        cmocka_unit_test(who_encrypts),
         cmocka_unit_test(rogue_peer),
         cmocka_unit_test(origins),
         cmocka_unit_test(flood_from_elsewhere),

@@ -19,11 +19,15 @@ from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 takes_long = pytest.mark.skipif("SLUICE_WAITS" not in os.environ, reason="takes a minute: SLUICE_WAITS, tests/long.py stalls")
 
 
+DAMAGES = {"checksums": (["--checksums", "auto", "--encrypt", "off"], "is damaged"), "encryption": ([], "has encrypted it")}  # options, and what the log says
+
+
 @pytest.fixture
-def served(monkeypatch):
+def served(monkeypatch, request):
     monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
     with Relay() as relay:
-        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--log", "info", "--checksums", "auto")
+        options, relay.noticed = DAMAGES[getattr(request, "param", "encryption")]
+        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--log", "info", *options)
         yield server, relay
         assert server.stop() == 0
 
@@ -214,6 +218,7 @@ def test_a_worker_whose_links_stay_silent_is_left_out(served):
     assert texts(server) == want
 
 
+@pytest.mark.parametrize("served", DAMAGES, indirect=True)
 @pytest.mark.parametrize("seed", [0])
 def test_damaged_headers_end_no_stream_silently(served, seed):
     """Each ends, with all its tokens or with an error."""
@@ -227,6 +232,7 @@ def test_damaged_headers_end_no_stream_silently(served, seed):
         assert text.startswith(s.text) if s.error else text == s.text
 
 
+@pytest.mark.parametrize("served", DAMAGES, indirect=True)
 def test_damaged_payloads_change_no_token(served):
     """Each ends a connection, which is made anew."""
     server, relay = served
@@ -239,4 +245,4 @@ def test_damaged_payloads_change_no_token(served):
             assert s.done and not s.error, (s.error, "".join(server.log))
         assert [s.text for s in streams] == want, (seed, pair)
         assert relay.damaged == seed + 1
-        assert sum("is damaged" in line for line in server.log) > seed, "".join(server.log)
+        assert sum(relay.noticed in line for line in server.log) > seed, "".join(server.log)

@@ -4,14 +4,14 @@
     tests/scores/check.py [NUMERIC ...] [--planted] [--sluice build/sluice] [--model models/smollm2-moe]
 
 For each numeric of golden.json (tools/py/make_scores_golden.py) the demo model is served as users serve it, nothing but
-the port and the context said: the folder, or the file that `sluice convert` makes of it. lm-eval's local-completions
+the port and the context said (and, in one, that KV stays in f32): the folder, or the file that `sluice convert` makes of it. lm-eval's local-completions
 scores every ending with `echo` and `logprobs`. One line a numeric; it fails unless
 
   accuracy  ours and the oracle's on the same items differ by no more than chance would have it between two equals: the
             exact test of McNemar on the items that only one gets right, p >= LEAST_P, for acc and acc_norm
-  noise     the endings' log-probabilities lie from the oracle's no further than the numeric explains. Where no product
+  noise     the endings' log-probabilities lie from the oracle's no further than the numeric explains. Where nothing
             rounds: LARGEST_EXACT. Else the mean distance is that by which transformers itself moves when it rounds
-            activations as docs/numbers.md says, within SIGMAS standard errors, or less; and the largest is no more than
+            activations and KV as docs/numbers.md says, within SIGMAS standard errors, or less; and the largest is no more than
             the largest of so many is but one time in a thousand, where distances fall off exponentially from that mean
 
 --planted does the same to the model with two experts of every block exchanged, on the first items, and passes when
@@ -76,11 +76,12 @@ def stored(folder, name, entry, sluice, work):
 
 
 @contextlib.contextmanager
-def served(path, sluice, work):
-    """The URL of a server of that model."""
+def served(path, kv, sluice, work):
+    """The URL of a server of that model; kv: the type of KV, if not the default."""
     log = work / "serve.log"
+    said = ["--kv-type", kv] if kv else []
     with log.open("w") as out:
-        server = subprocess.Popen([sluice, "serve", path, "--port", "0", "--ctx", "256", "--served-model-name", "scored"],
+        server = subprocess.Popen([sluice, "serve", path, "--port", "0", "--ctx", "256", "--served-model-name", "scored", *said],
                                   stdout=out, stderr=subprocess.STDOUT)
     try:
         end = time.monotonic() + START_S
@@ -196,7 +197,7 @@ def digest(path):
 
 def check(name, folder, golden, items, args, work):
     entry = golden["numerics"][name]
-    with stored(folder, name, entry, args.sluice, work) as path, served(path, args.sluice, work) as url:
+    with stored(folder, name, entry, args.sluice, work) as path, served(path, entry["kv"], args.sluice, work) as url:
         other = path.is_file() and digest(path) != entry["sha256"]
         verdict = judge(items, ask(url, folder, PLANTED_ITEMS if args.planted else 0, work), entry)
     print(f"{name}: {'; '.join(verdict.said)}", flush=True)

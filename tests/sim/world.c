@@ -52,7 +52,7 @@ bool sim_start_worker(sim *s, uint32_t i) {
                                   .hub = s->engine->hub,
                                   .secret = s->engine->o.secret,
                                   .wanted = i,
-                                  .sums = SL_NET_SUMS_AUTO,
+                                  .sums = SL_NET_WHEN_AUTO,
                                   .kv_fd = s->engine->spawned[i].kv_fd,
                                   .clock = clock};
     if (s->devices.seed) s->opts[i].device = (sl_device_maker){deferred_open, &s->devices};
@@ -120,7 +120,7 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
                               .spawner = {spawn, expel, is_there, s},
                               .plan = s->plan,
                               .patience_s = SIM_PATIENCE_S,
-                              .sums = SL_NET_SUMS_AUTO,
+                              .sums = SL_NET_WHEN_AUTO,
                               .adapt = adapting(s),
                               .expert_cost = {.row_us = 1},
                               .expert_bytes = 4096,

@@ -51,7 +51,7 @@ static void measures_quickly(void **state) {
     sl_costs c = {0};
     sl_err err;
     const sl_measure_opts o = {
-        .model_folder = folder, .m = &spec, .threads = 2, .rows = 512, .keys = 128};
+        .model_folder = folder, .m = &spec, .threads = 2, .roles = 3, .rows = 512, .keys = 128};
     uint64_t began_ns = sl_now_ns();
     assert_int_equal(sl_measure_stages(&o, &c, &err), SL_OK);
     assert_int_equal(sl_measure_link("loop", 65536, 0, 0, &c.link, &err), SL_OK);
@@ -115,11 +115,6 @@ static void nothing_to_measure(void **state) {
     sl_plan p = local_plan(0, 0);
     sl_auto_report r = choose(&p, 0, true);
     assert_true(!r.measured && p.schedule == SL_SCHED_EP);
-    sl_plan_free(&p);
-    p = local_plan(1, 2);
-    r = choose(&p, 0, false);
-    assert_true(!r.measured && p.schedule == SL_SCHED_DEP);
-    assert_non_null(strstr(r.why, "elsewhere"));
     sl_plan_free(&p);
 }
 

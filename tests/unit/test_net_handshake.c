@@ -296,8 +296,8 @@ static void hello_fields_are_checked(void **state) {
         uint8_t value;
         const char *text;
     } bad[] = {
-        {4, 0, "incarnation"},       {8, 4, "unknown flags 0x4"}, {12, 3, "wire format 3"},
-        {16, 4, "roles 0x4"},        {52, 7, "address: byte 0"},  {56, 'x', "address: byte 4"},
+        {4, 0, "incarnation"},       {8, 32, "unknown flags 0x20"}, {12, 3, "wire format 3"},
+        {16, 4, "roles 0x4"},        {52, 7, "address: byte 0"},    {56, 'x', "address: byte 4"},
         {148, 0xC3, "name: byte 0"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {

@@ -156,7 +156,7 @@ typedef struct pair {
     sl_conn *c; /* of a */
 } pair;
 
-static void pair_start(pair *p, sl_net_sums sums) {
+static void pair_start(pair *p, sl_net_when sums) {
     *p = (pair){.clock = {1000}, .hub = make_hub(0, 0)};
     sl_loop_hub_set_apart(p->hub);
     for (int i = 0; i < 2; i++) {
@@ -204,7 +204,7 @@ static void who_is_gone_before_it_answers_is_missed(void **state) {
 static void a_cut_ends_both_ends_and_what_is_on_its_way(void **state) {
     (void)state;
     pair p;
-    pair_start(&p, SL_NET_SUMS_OFF);
+    pair_start(&p, SL_NET_WHEN_OFF);
     const char *a = sl_net_address(p.a.net), *b = sl_net_address(p.b.net);
     sl_loop_hub_hold(p.hub, a, b, p.clock.now_us + 500);
     assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 7), SL_OK);
@@ -230,7 +230,7 @@ static void a_damaged_message_ends_its_connection(void **state) {
     (void)state;
     for (uint64_t bit = 0; bit < 8 * (SL_WIRE_HEADER_BYTES + 8); bit++) {
         pair p;
-        pair_start(&p, SL_NET_SUMS_AUTO);
+        pair_start(&p, SL_NET_WHEN_AUTO);
         const char *a = sl_net_address(p.a.net), *b = sl_net_address(p.b.net);
         sl_loop_hub_damage(p.hub, a, b, bit);
         assert_int_equal(peer_send_u64(&p.b, p.b.last, SL_MSG_TOKENS, 1), SL_OK);
@@ -241,7 +241,7 @@ static void a_damaged_message_ends_its_connection(void **state) {
         assert_int_equal(p.b.messages, 0);
         assert_int_equal(p.b.downs, 1);
         assert_int_equal(p.a.downs, 1);
-        assert_int_equal(p.b.why, SL_ERR_PROTOCOL);
+        assert_int_equal(p.b.why, SL_ERR_PEER_DOWN);
         p.c = call(&p.a, b);
         assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 8), SL_OK);
         pass_us(&p.clock, p.both, 2, 1000, 100);
@@ -255,7 +255,7 @@ static void a_thin_link_takes_its_time_by_bytes(void **state) {
     (void)state;
     enum { N = 10000, RATE = 2500 };
     pair p;
-    pair_start(&p, SL_NET_SUMS_OFF);
+    pair_start(&p, SL_NET_WHEN_OFF);
     const char *a = sl_net_address(p.a.net), *b = sl_net_address(p.b.net);
     sl_loop_hub_thin(p.hub, a, b, RATE, p.clock.now_us + 10000000);
     sl_buf *big = sl_net_buf_take(p.a.net, N);

@@ -98,11 +98,34 @@ static void weight_bound_experts_stay_whole(void **state) {
     assert_int_equal(x->schedule, SL_SCHED_DEP);
 }
 
+/* Two nodes whose long messages take as long as everything else: a port a rank halves them. */
+static void ports_of_ranks_want_hybrid(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    l.colocated = true;
+    l.attention_workers = l.expert_workers = 2;
+    l.max_lanes = 1;
+    l.regroup = false;
+    sl_costs c = balanced(1, 0.01);
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_EP);
+    assert_null(find(SL_SCHED_HYBRID, 1, 1));
+    l.rails = 2;
+    l.rail_bytes = 1000;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_HYBRID);
+    const sl_choice *whole = find(SL_SCHED_EP, 1, 1), *cut = find(SL_SCHED_HYBRID, 1, 1);
+    const double link_us = whole->decode_us - cut->decode_us; /* half of the way there and back */
+    assert_true(link_us > 0.4 * cut->decode_us);
+    l.rail_bytes = 1e9; /* nothing is so long */
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_EP);
+    assert_true(find(SL_SCHED_HYBRID, 1, 1)->decode_us == find(SL_SCHED_EP, 1, 1)->decode_us);
+}
+
 static void shared_cores_gain_nothing(void **state) {
     (void)state;
     sl_choose_load l = split_load();
     sl_costs c = balanced(10, 1e-5);
     l.cores = 1;
+    l.core_attention = l.core_experts = 1;
     assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_DEP);
     l.cores = 2;
     assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_PINGPONG);
@@ -184,6 +207,7 @@ int main(void) {
         cmocka_unit_test(transfers_want_chunks_or_lanes),
         cmocka_unit_test(weight_bound_experts_stay_whole),
         cmocka_unit_test(shared_cores_gain_nothing),
+        cmocka_unit_test(ports_of_ranks_want_hybrid),
         cmocka_unit_test(colocated_overlaps_transfers_by_groups),
         cmocka_unit_test(skew_wants_no_barrier),
         cmocka_unit_test(chunks_follow_the_rows),

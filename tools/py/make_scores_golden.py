@@ -8,11 +8,12 @@ default: the folder itself, or the file that `sluice convert` makes of it, whose
 numeric the golden has, for each item and ending, the sum of the log-probabilities of the ending's tokens:
 
     plain     those weights, activations in float32: what the numeric is held to
-    rounded   the same, and the input of every product with weights in blocks rounded to 8 bits as docs/numbers.md says:
-              how far the numeric is expected to lie from plain (null where no product rounds)
+    rounded   the same, keys and values rounded to f16 as KV is by default, and the input of every product with weights in blocks
+              rounded to 8 bits as docs/numbers.md says: how far the numeric is expected to lie from plain (null where nothing rounds)
 
-Needs torch, transformers and gguf (tools/py/requirements-oracle.txt): five passes, minutes on two calm cores."""
+Needs torch, transformers and gguf (tools/py/requirements-oracle.txt): seven passes, minutes on two calm cores."""
 import argparse
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -29,13 +30,14 @@ import numpy as np
 import torch
 import transformers
 from transformers import AutoTokenizer, MixtralForCausalLM
+from transformers.models.mixtral import modeling_mixtral
 
 import make_demo_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCORES = ROOT / "tests" / "scores"
-# Name of a numeric -> the type that `sluice convert` is asked for; None: the folder as it is.
-NUMERICS = {"bf16": None, "q8_0": "q8_0", "q4_k": "q4_k"}
+# Name of a numeric -> the type that `sluice convert` is asked for (None: the folder as it is), and that of KV (None: the default, f16).
+NUMERICS = {"bf16": (None, None), "q8_0": ("q8_0", None), "q4_k": ("q4_k", None), "bf16-kv-f32": (None, "f32")}
 ITEMS_AT_ONCE = 16
 # Values that share a scale of activations, by the type of the weights they meet (docs/numbers.md, products of integers).
 ROUNDED_IN = {"Q8_0": 32, "Q4_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
@@ -169,12 +171,36 @@ def round_inputs(model, types):
     return handles, counts
 
 
+@contextlib.contextmanager
+def kv_in_f16(model):
+    """Keys behind their rotation, and values, are rounded as they are kept."""
+    rotate = modeling_mixtral.apply_rotary_pos_emb
+
+    def rotated(*args, **more):
+        q, k = rotate(*args, **more)
+        return q, k.half().float()
+
+    values = [layer.self_attn.v_proj.register_forward_hook(lambda _, args, out: out.half().float()) for layer in model.model.layers]
+    modeling_mixtral.apply_rotary_pos_emb = rotated
+    try:
+        yield
+    finally:
+        modeling_mixtral.apply_rotary_pos_emb = rotate
+        for hook in values:
+            hook.remove()
+
+
 # ------------------------------------------------------------------ golden
 
-def run_numeric(model, items, convert, folder, sluice):
+def run_numeric(model, items, numeric, folder, sluice):
     """The golden's entry of one numeric; the model has the folder's weights and is changed."""
+    convert, kv = numeric
     if convert is None:
-        return {"convert": None, "plain": score(model, items), "rounded": None}
+        plain = score(model, items)
+        if kv:
+            return {"convert": None, "kv": kv, "plain": plain, "rounded": None}
+        with kv_in_f16(model):
+            return {"convert": None, "kv": None, "plain": plain, "rounded": score(model, items)}
     with tempfile.TemporaryDirectory() as work:
         path = pathlib.Path(work) / "model.gguf"
         subprocess.run([sluice, "convert", folder, path, "--type", convert], check=True, stdout=subprocess.DEVNULL)
@@ -183,7 +209,8 @@ def run_numeric(model, items, convert, folder, sluice):
         types = take_weights(model, path)
     plain = score(model, items)
     handles, counts = round_inputs(model, types)
-    entry = {"convert": convert, "sha256": digest, "rounded_products": counts, "plain": plain, "rounded": score(model, items)}
+    with kv_in_f16(model):
+        entry = {"convert": convert, "kv": kv, "sha256": digest, "rounded_products": counts, "plain": plain, "rounded": score(model, items)}
     for handle in handles:
         handle.remove()
     return entry

@@ -98,6 +98,9 @@ typedef struct sl_deployment {
 sl_status sl_deploy_start(const sl_options *o, const sl_deployment *d, sl_engine **out,
                           sl_err *err) SL_MUST_CHECK;
 
+/* Workers on other machines are there: what --schedule auto chose for them is in *d, too. */
+void sl_deploy_started(sl_engine *e, sl_deployment *d);
+
 /* Turns options into a plan and engine options. `processes`: prefer worker processes over threads.
  * `requests` will run at once (0: as many as there is room for): --schedule auto, which measures,
  * chooses for them. */

@@ -207,7 +207,7 @@ static sl_status open_journal(const sl_options *o, const sl_deployment *d, const
     return st == SL_OK ? sl_journal_open(o->journal, &about, out, err) : st;
 }
 
-static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
+static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer *tok,
                        const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_err *err) {
     sl_engine *e = NULL;
     sl_server *server = NULL;
@@ -223,6 +223,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
     uint64_t start_ns = sl_now_ns();
     if (st == SL_OK) say_weights(name, d->weights, 0);
     if (st == SL_OK) st = sl_deploy_start(o, d, &e, err);
+    if (st == SL_OK) sl_deploy_started(e, d);
     if (st == SL_OK) say_weights(name, d->weights, start_ns);
     const sl_server_opts so = {.engine = e,
                                .tokenizer = tok,

@@ -49,9 +49,10 @@ int cmd_worker(const sl_options *o) {
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (o->parent) sl_kernels_trust(); /* who started it has tried what it says */
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
-    sl_net_sums sums = SL_NET_SUMS_OFF;
+    sl_net_when sums = SL_NET_WHEN_OFF, encrypt = SL_NET_WHEN_AUTO;
     uint64_t disk = 0;
-    if (st == SL_OK) st = sl_net_sums_parse(o->checksums, &sums, &err);
+    if (st == SL_OK) st = sl_net_when_parse("--checksums", o->checksums, &sums, &err);
+    if (st == SL_OK) st = sl_net_when_parse("--encrypt", o->encrypt, &encrypt, &err);
     if (st == SL_OK) st = sl_deploy_disk_size(o, &disk, &err);
     if (st != SL_OK) return sl_cmd_fail("worker", &err);
     int32_t cpu = 0;
@@ -89,6 +90,7 @@ int cmd_worker(const sl_options *o) {
                               .rejoin_s = o->rejoin,
                               .silence_limit_s = o->silence_limit,
                               .sums = sums,
+                              .encrypt = encrypt,
                               .supervised = true,
                               .progress = show_reading,
                               .progress_ctx = &weights,

@@ -334,12 +334,19 @@ static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_depl
                                  sl_err *err) {
     const sl_auto_opts a = auto_opts(o, requests, d);
     if (!schedule_is_open(o) || sl_plan_pipeline(&d->opts.plan) > 1) return SL_OK;
+    d->opts.choose = o->remote;
+    d->opts.auto_requests = requests;
+    if (o->remote) return SL_OK; /* when the workers are there: sl_deploy_started */
     sl_status st = sl_plan_auto(&a, &d->opts.plan, &d->chosen, err);
-    d->opts.predicted = (sl_predicted){
-        .block_s = {d->chosen.choice.decode_us * 1e-6, d->chosen.choice.prefill_us * 1e-6},
-        .rows = {d->chosen.rows[0], d->chosen.rows[1]}};
+    d->opts.predicted = sl_auto_predicted(&d->chosen);
     if (st == SL_OK) predict_dense(requests, d);
     return st;
+}
+
+void sl_deploy_started(sl_engine *e, sl_deployment *d) {
+    if (!d->opts.choose) return;
+    sl_engine_chosen(e, &d->chosen, &d->opts.plan);
+    predict_dense(d->opts.auto_requests, d);
 }
 
 sl_status sl_deploy_disk_size(const sl_options *o, uint64_t *out, sl_err *err) {
@@ -406,7 +413,8 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.delay_us = o->delay_us;
     d->opts.join_timeout_s = o->join_timeout;
     d->opts.silence_limit_s = o->silence_limit;
-    st = sl_net_sums_parse(o->checksums, &d->opts.sums, err);
+    st = sl_net_when_parse("--checksums", o->checksums, &d->opts.sums, err);
+    if (st == SL_OK) st = sl_net_when_parse("--encrypt", o->encrypt, &d->opts.encrypt, err);
     if (st != SL_OK) return st;
     d->opts.patience_s = o->patience;
     st = prepare_disk(o, d, err);

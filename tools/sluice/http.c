@@ -13,6 +13,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define MAX_ANSWER ((size_t)16 << 20)
@@ -20,11 +21,25 @@
 
 typedef struct place {
     char host[256], port[8], authority[300];
+    struct sockaddr_un file; /* sun_path not empty: there */
 } place;
+
+/* unix:PATH */
+static sl_status parse_file(const char *path, place *out, sl_err *err) {
+    if (path[0] != '/' || strlen(path) >= sizeof out->file.sun_path)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--url: 'unix:%.100s' is not unix:/PATH of at most %zu bytes", path,
+                       sizeof out->file.sun_path - 1);
+    *out = (place){.authority = "localhost", .file.sun_family = AF_UNIX};
+    memcpy(out->file.sun_path, path, strlen(path));
+    return SL_OK;
+}
 
 static sl_status parse_url(const char *url, place *out, sl_err *err) {
     static const char scheme[] = "http://";
     const char *at = url + strlen(scheme);
+    if (strncmp(url, "unix:", 5) == 0) return parse_file(url + 5, out, err);
+    *out = (place){0};
     if (strncasecmp(url, "https://", 8) == 0)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--url: %.100s: https is not spoken here; ask on the server's machine, or "
@@ -86,6 +101,10 @@ static sl_status try_connect(const struct addrinfo *a, uint64_t until_ns, const 
 static sl_status open_socket(const place *p, uint64_t until_ns, const char *url, int *fd,
                              sl_err *err) {
     struct addrinfo *all = NULL;
+    const struct addrinfo there = {.ai_family = AF_UNIX,
+                                   .ai_addr = (struct sockaddr *)(uintptr_t)&p->file,
+                                   .ai_addrlen = sizeof p->file};
+    if (p->file.sun_path[0]) return try_connect(&there, until_ns, url, fd, err);
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     int rc = getaddrinfo(p->host, p->port, &hints, &all);
     if (rc != 0) return sl_fail(err, SL_ERR_ARG, "--url: %s: %s", url, gai_strerror(rc));

@@ -38,7 +38,10 @@ sl_status sl_profile_listen(const sl_options *o, sl_err *err) {
     char secret[SL_SECRET_MAX + 1], host[64];
     uint16_t port = 0;
     const sl_transport_kind *kind;
-    sl_probe n = {.echo = true, .alone = true, .think_ns = SL_PROFILE_THINK_NS};
+    sl_probe n = {.echo = true,
+                  .alone = true,
+                  .think_ns = SL_PROFILE_THINK_NS,
+                  .encrypt = SL_NET_WHEN_AUTO}; /* as workers do */
     sl_status st = find_transport(o, &kind, err);
     if (st == SL_OK) st = split_address(o->listen, host, &port, err);
     if (st == SL_OK) st = sl_deploy_secret(o, secret, err);
@@ -89,7 +92,7 @@ sl_status sl_profile_links_to(const sl_options *o, sl_profile_progress *progress
     const sl_transport_kind *kind;
     double single_us[SL_PROFILE_LINK_SIZES] = {0};
     sl_conn *conn[MAX_PEERS] = {NULL};
-    sl_probe n = {0};
+    sl_probe n = {.encrypt = SL_NET_WHEN_AUTO};
     uint32_t count = 0;
     sl_status st = find_transport(o, &kind, err);
     if (st == SL_OK) st = sl_deploy_secret(o, secret, err);

@@ -23,6 +23,7 @@ struct sl_keep {
     uint32_t n_pages;
     content *in; /* [n_pages] */
     uint32_t n;  /* pages that are kept */
+    char *question, *answer;
 };
 
 /* ---- the file ---- */
@@ -40,8 +41,31 @@ static void drop(sl_keep *k) {
 }
 
 void sl_keep_free(sl_keep *k) {
-    if (k) drop(k);
+    if (!k) return;
+    drop(k);
+    sl_free(k->question);
+    sl_free(k->answer);
     sl_free(k);
+}
+
+/* ---- what was measured ---- */
+
+const char *sl_keep_answer(const sl_keep *k, const char *question) {
+    return k->answer && strcmp(k->question, question) == 0 ? k->answer : NULL;
+}
+
+void sl_keep_note_answer(sl_keep *k, const char *question, const char *answer) {
+    char *asked = sl_strdup(question), *said = sl_strdup(answer);
+    sl_free(k->question);
+    sl_free(k->answer);
+    k->question = k->answer = NULL;
+    if (asked && said) {
+        k->question = asked;
+        k->answer = said;
+        return;
+    }
+    sl_free(asked);
+    sl_free(said);
 }
 
 int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec *m,

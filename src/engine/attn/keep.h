@@ -1,7 +1,7 @@
-/* What an attention worker keeps of its KV while it has no coordinator: the file that the pages lie
- * in, and what is in which of them. It outlives the worker's sides and devices, is its
- * process's, and is of use only where the next plan would compute the same rows. Thread: owner of
- * the worker. */
+/* What a worker keeps while it has no coordinator: of its KV the file that the pages lie in, and
+ * what is in which of them; and what it has measured. It outlives the worker's sides and devices,
+ * is its process's, and is of use only where the next plan would compute the same rows. Thread:
+ * owner of the worker. */
 #ifndef SL_ENGINE_KEEP_H
 #define SL_ENGINE_KEEP_H
 
@@ -22,4 +22,9 @@ void sl_keep_free(sl_keep *k); /* NULL-safe; what is kept goes */
  * lies in its memory and ends with the worker. */
 int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec *m,
                  const char *folder);
+
+/* What the worker has measured for a coordinator (engine/measure/survey.h): the answer to the same
+ * question, for the next one; NULL: it has not been asked. Texts are copied. */
+const char *sl_keep_answer(const sl_keep *k, const char *question);
+void sl_keep_note_answer(sl_keep *k, const char *question, const char *answer);
 #endif

@@ -203,6 +203,11 @@ sl_status sl_adapting_open(sl_engine *e, sl_err *err) {
     return a->on ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "load of %zu workers", n);
 }
 
+void sl_adapting_reschedule(sl_engine *e) {
+    const sl_schedule_traits *t = sl_schedule_traits_of(e->plan.schedule);
+    if (e->adapting.on) e->adapting.rule.balance.shape.barrier = t->barriers;
+}
+
 void sl_adapting_close(sl_engine *e) {
     sl_adapting *a = &e->adapting;
     sl_adapt_free(&a->rule);

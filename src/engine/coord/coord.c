@@ -270,6 +270,12 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         st = sl_sign_is(h) ? sl_sign_on_answer(e, id, h, err)
                            : sl_collect_on_clock(e, id, h, span, err);
         break;
+    case SL_MSG_ECHO:
+        st = sl_survey_on_echo(e, id, h, err);
+        break;
+    case SL_MSG_COSTS:
+        st = sl_survey_on_costs(e, id, span, err);
+        break;
     case SL_MSG_TRACE:
         st = e->worker[id].n_looks ? sl_live_on_trace(e, id, h, span, err)
                                    : sl_collect_on_trace(e, id, h, span, err);
@@ -351,7 +357,8 @@ static void publish_stats(sl_engine *e) {
 bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
     sl_hedge_step(e); /* before work that takes its time: what was said meanwhile is not read */
-    if (!e->planned && e->roster.n_came == sl_plan_n_first(&e->home)) sl_crew_send_plans(e);
+    const bool all_came = e->roster.n_came == sl_plan_n_first(&e->home);
+    if (!e->planned && all_came && sl_survey_step(e)) sl_crew_send_plans(e);
     sl_coord_admit(e);
     sl_replan_step(e);
     sl_recover_step(e);
@@ -432,6 +439,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
                       .silence_limit_us = (uint32_t)(1e6 * e->o.silence_limit_s),
                       .callers = e->plan.n_workers,
                       .sums = e->o.sums,
+                      .encrypt = e->o.encrypt,
                       .on = {sl_crew_on_open, on_message, sl_crew_on_down},
                       .ctx = e};
     memcpy(no.hello.model_hash, e->spec.hash, 32);

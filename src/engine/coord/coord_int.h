@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "engine/host/counts.h"
 #include "engine/coord/engine.h"
+#include "engine/measure/auto.h"
+#include "engine/measure/measure.h"
 #include "engine/worker/worker.h"
 #include "net/net.h"
 #include "sched/admit.h"
@@ -90,11 +92,38 @@ typedef struct sl_member_worker {
     uint64_t sign;     /* number of the question that it has not answered; 0: none */
     bool keeps;        /* its KV outlives it, at this place */
     bool saves;        /* pages of it can go to a disk */
-    uint32_t n_looks;  /* questions of live.c that are not answered */
+    bool measures;     /* it is asked what its stages cost, and has not said */
+    bool was_asked;
+    uint64_t machine; /* that it runs on, of so many cores, as it said then; 0: not known */
+    uint32_t cores, threads;
+    uint32_t n_looks; /* questions of live.c that are not answered */
     sl_worker_stats stats;
     sl_counts counts; /* it, stats and latest: under the engine's lock */
     sl_worker_view latest;
 } sl_member_worker;
+
+typedef enum sl_survey_phase {
+    SL_SURVEY_NONE,
+    SL_SURVEY_LINKS,
+    SL_SURVEY_STAGES,
+    SL_SURVEY_DONE, /* also where nobody is asked */
+} sl_survey_phase;
+
+/* What workers on other machines cost, asked before the plan: survey.c. */
+typedef struct sl_survey {
+    sl_survey_phase phase;
+    sl_choose_load load; /* what is measured for */
+    uint64_t began_us, most_us;
+    /* links: of worker `at`; a short message, then one of long_bytes */
+    uint32_t at, size, round, n_links;
+    size_t long_bytes;
+    uint64_t number, sent_us, sent_ns, from_us;
+    bool echoes; /* that message has not come back */
+    double us[SL_MEASURE_ROUNDS], half_us[2];
+    uint32_t n_asked, n_measured; /* workers that are to say what their stages cost, and have */
+    sl_surveyed found;
+    sl_auto_report report; /* written before the engine is up, read after */
+} sl_survey;
 
 /* Local workers, started and reaped by spawn.c. */
 typedef struct sl_spawned {
@@ -218,6 +247,7 @@ struct sl_engine {
     } rows;       /* from starts of requests to their first tokens: what a row costs */
     sl_plan home; /* of everybody: by which it started, or that was asked for since */
     uint64_t waits_since_us;
+    sl_survey survey;
     bool planned;
     bool serving, stopping;
     char lost[400]; /* why it does not serve */
@@ -248,6 +278,10 @@ struct sl_engine {
 sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
                                    sl_err *err) SL_MUST_CHECK;
 bool sl_engine_step(sl_engine *e);
+/* Within which all workers have to be ready. */
+static inline uint32_t sl_engine_join_s(const sl_engine *e) {
+    return e->o.join_timeout_s ? e->o.join_timeout_s : 120;
+}
 
 /* replan.c: on the engine's thread */
 /* *r is done at once if the plan cannot be taken, else some steps later. */
@@ -265,6 +299,8 @@ void sl_replan_stop(sl_engine *e, sl_status status, const char *why);
 /* SL_ERR_UNSUPPORTED: nothing could move. Nothing without o.adapt. */
 sl_status sl_adapting_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 void sl_adapting_close(sl_engine *e);
+/* The plan that nobody has yet got another schedule. */
+void sl_adapting_reschedule(sl_engine *e);
 /* The worker has reported what it counted. */
 void sl_adapting_note(sl_engine *e, uint32_t id);
 void sl_adapting_step(sl_engine *e);
@@ -312,6 +348,14 @@ void sl_crew_serve(sl_engine *e, uint32_t id);
 void sl_crew_drop(sl_engine *e, uint32_t id);
 /* Of local workers. */
 void sl_crew_notice_ends(sl_engine *e);
+
+/* survey.c: on the engine's thread, once all have joined and before they are told the plan */
+/* Whether nothing is left to ask; the plan has the schedule that was chosen then. */
+bool sl_survey_step(sl_engine *e);
+/* ECHO and COSTS of worker `id`. */
+sl_status sl_survey_on_echo(sl_engine *e, uint32_t id, const sl_wire_header *h,
+                            sl_err *err) SL_MUST_CHECK;
+sl_status sl_survey_on_costs(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) SL_MUST_CHECK;
 
 /* blame.c: requests that kill workers (sched/suspect.h) */
 /* Worker `id` is lost: which requests were in flight there, if it served. */

@@ -19,13 +19,15 @@ static bool is_spare(const sl_engine *e, uint32_t id) {
     return e->recover.service == SL_RECOVER_SERVES && !waited;
 }
 
-/* {"you": .., "model": .., "trace_events": .., "joins": .., "spare": .., "plan": ..} */
+/* {"you": .., "model": .., "trace_events": .., "joins": .., "spare": .., "chosen": .., "plan": ..}
+ */
 sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you, bool joins) {
     uint64_t events = e->collect ? e->o.trace_events : 0;
-    json_t *doc = plan ? json_pack("{s:i, s:s, s:I, s:b, s:b}", "you", (int)you, "model",
-                                   e->model_folder, "trace_events", (json_int_t)events, "joins",
-                                   (int)joins, "spare", (int)(joins && is_spare(e, you)))
-                       : NULL;
+    json_t *doc =
+        plan ? json_pack("{s:i, s:s, s:I, s:b, s:b, s:b}", "you", (int)you, "model",
+                         e->model_folder, "trace_events", (json_int_t)events, "joins", (int)joins,
+                         "spare", (int)(joins && is_spare(e, you)), "chosen", (int)e->o.choose)
+             : NULL;
     char *own = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     size_t n = own ? strlen(own) - 1 : 0, len = own ? n + strlen(",\"plan\":}") + strlen(plan) : 0;
     sl_buf *b = own ? sl_net_buf_take(e->net, len + 1) : NULL;
@@ -112,8 +114,8 @@ sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *e
     sl_links_forget(&e->links, id);
     w->doubt_us = 0;
     sl_conn_set_user(c, w);
-    sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
-           peer->address);
+    sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s%s", id, e->plan.n_workers,
+           peer->address, sl_conn_is_encrypted(c) ? ", encrypted" : "");
     note_who(&e->plan.worker[id], peer);
     note_who(&e->home.worker[id], peer);
     return e->recover.begun ? welcome(e, id, err) : SL_OK;

@@ -15,10 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_US        50000u
-#define MAX_QUEUE      4096u
-#define STOP_GRACE_MS  3000u
-#define JOIN_TIMEOUT_S 120u
+#define WAIT_US       50000u
+#define MAX_QUEUE     4096u
+#define STOP_GRACE_MS 3000u
 
 /* ---- the thread ---- */
 
@@ -147,7 +146,7 @@ static void wait_briefly(sl_engine *e) {
 }
 
 static sl_status await_workers(sl_engine *e, sl_err *err) {
-    uint32_t timeout = e->o.join_timeout_s ? e->o.join_timeout_s : JOIN_TIMEOUT_S;
+    uint32_t timeout = sl_engine_join_s(e);
     uint64_t until_ns = sl_now_ns() + timeout * 1000000000ull;
     bool given_up = false;
     pthread_mutex_lock(&e->lock);
@@ -271,6 +270,12 @@ void sl_engine_free(sl_engine *e) {
 
 const sl_model_spec *sl_engine_spec(const sl_engine *e) {
     return &e->spec;
+}
+
+void sl_engine_chosen(sl_engine *e, sl_auto_report *out, sl_plan *plan) {
+    /* Written before the workers got their plans, and never after the engine was up. */
+    *out = e->survey.report;
+    sl_plan_schedule_as(&e->o.plan, plan);
 }
 
 /* ---- calls ---- */

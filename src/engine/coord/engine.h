@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "engine/host/stats.h"
+#include "engine/measure/predicted.h"
 #include "net/net.h"
 #include "sched/adapt.h"
 #include "spec/model.h"
@@ -38,13 +39,6 @@ typedef struct sl_spawner {
     void *ctx;
 } sl_spawner;
 
-/* What --schedule auto said of a block with experts, at two points: all requests decode, and all
- * rows are a prompt's. */
-typedef struct sl_predicted {
-    double block_s[2]; /* period; 0: nothing was predicted */
-    uint32_t rows[2];  /* for so many rows of one attention worker, in all its lanes */
-} sl_predicted;
-
 typedef struct sl_engine_opts {
     const char *model_folder;
     sl_plan plan;          /* roles, lanes, schedule, numerics, limits (spec/plan.h) */
@@ -61,12 +55,14 @@ typedef struct sl_engine_opts {
     uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
     double silence_limit_s;     /* see sl_net_opts; 0: its default */
-    sl_net_sums sums;           /* see sl_net_opts */
+    sl_net_when sums, encrypt;  /* see sl_net_opts */
     uint32_t join_timeout_s;    /* for all workers of the plan to be ready */
     uint32_t max_queue;         /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;     /* how long one may wait to run the first time; 0: for ever */
     double patience_s;          /* how long requests wait while lost workers are replaced; 0: 30 */
     sl_predicted predicted;     /* of the plan's schedule: see sl_engine_stats */
+    bool choose;                /* the schedule, from what workers and links are found to cost... */
+    uint32_t auto_requests;     /* ...for so many requests at once; 0: all there is room for */
     const sl_adapt_opts *adapt; /* NULL, or: experts move as their load asks (sched/adapt.h) */
     sl_stage_cost expert_cost;  /* with adapt: of SL_COST_EXPERT; all zero: not known */
     uint64_t expert_bytes;      /* of one expert of one block; 0: devices without weights */
@@ -90,6 +86,9 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 /* The same for one whose trace no longer counts: that it is missing is logged. */
 void sl_engine_free(sl_engine *e);
 const sl_model_spec *sl_engine_spec(const sl_engine *e);
+/* With `choose`: what was chosen and why, and *plan's schedule becomes that. Once it serves. */
+struct sl_auto_report; /* engine/measure/auto.h */
+void sl_engine_chosen(sl_engine *e, struct sl_auto_report *out, sl_plan *plan);
 
 /* What happens to a request; `n` tokens at `tokens` are borrowed for the call. Its last token and
  * its end are one event, so that whoever notes one has noted both. */

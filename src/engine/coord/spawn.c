@@ -50,6 +50,7 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
                                .isa = e->isa,
                                .silence_limit_s = e->o.silence_limit_s,
                                .sums = e->o.sums,
+                               .encrypt = e->o.encrypt,
                                .device = e->o.device,
                                .kv_disk = e->o.kv_disk,
                                .kv_disk_bytes = e->o.kv_disk_bytes,
@@ -131,15 +132,16 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
     snprintf(kv_fd, sizeof kv_fd, "%d", KV_FD);
     snprintf(disk, sizeof disk, "%llu", (unsigned long long)e->o.kv_disk_bytes);
-    const char *argv[28] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
+    const char *argv[30] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
                             e->o.transport, "--worker-id", wanted, "--parent", parent,
                             /* Whoever starts it is there already, but may be stopped, and a busy
                              * machine late for a handshake: then it is tried again. */
                             "--join-timeout", "60"};
     size_t n = 12;
     if (e->o.silence_limit_s > 0) argv[n++] = "--silence-limit", argv[n++] = silence;
-    if (e->o.sums != SL_NET_SUMS_OFF)
-        argv[n++] = "--checksums", argv[n++] = sl_net_sums_name(e->o.sums);
+    if (e->o.sums != SL_NET_WHEN_OFF)
+        argv[n++] = "--checksums", argv[n++] = sl_net_when_name(e->o.sums);
+    argv[n++] = "--encrypt", argv[n++] = sl_net_when_name(e->o.encrypt);
     argv[n++] = "--isa"; /* nobody measures beside the others */
     argv[n++] = e->isa[0] ? e->isa : "base";
     keep_kv(e, id);

@@ -84,7 +84,9 @@ typedef struct sl_worker {
     sl_taker taker; /* of another plan, */
     sl_plan next;   /* which is this one; no workers: there is none */
     bool planned, stop;
-    bool owes_ready; /* for the plan that came last */
+    bool owes_ready;    /* for the plan that came last */
+    bool chosen;        /* its schedule, by what workers and links cost */
+    uint64_t echoed_ns; /* when the last ECHO went back; 0: none did */
     sl_host_goal goal;
     bool in_use; /* a request, a peer's word about one, or the end of a change has been here */
     sl_status stop_status;

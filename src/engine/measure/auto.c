@@ -56,23 +56,35 @@ static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choos
 
 /* ---- what it costs ---- */
 
+/* All stages of workers that are gangs, from those of one device. */
+static void gang_stages(const sl_plan *p, const sl_model_spec *m, const sl_link_cost *link,
+                        sl_costs *c) {
+    sl_gang_cut cut = {.ranks = sl_plan_ranks(p, SL_ROLE_ATTENTION),
+                       .n_kv_heads = m->n_kv_heads,
+                       .latents = m->kv_lora > 0,
+                       .link = link,
+                       .row_bytes = m->d_model * sizeof(float)};
+    const sl_stage_cost expert = c->stage[SL_COST_EXPERT];
+    sl_gang_stages(c->stage, &cut, c->stage);
+    cut.ranks = sl_plan_ranks(p, SL_ROLE_EXPERT);
+    c->stage[SL_COST_EXPERT] =
+        sl_gang_stage_cost(&expert, SL_COST_EXPERT, cut.ranks, m->n_kv_heads, link, cut.row_bytes);
+}
+
+/* Of an emulated device everything is known. */
+static void modelled_stages(const sl_plan *p, const sl_model_spec *m, sl_costs *c) {
+    memcpy(c->stage, p->device.cost, sizeof c->stage);
+    gang_stages(p, m, &p->device.rank_link, c);
+    for (int i = 0; i < SL_COST_COUNT; i++)
+        c->stage[i] = sl_stage_cost_scaled(&c->stage[i], p->device.time_scale);
+    c->grouped = p->device.grouped;
+}
+
 static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
                                 sl_costs *c, sl_err *err) {
     *c = (sl_costs){0};
     if (sl_device_is_modelled(&p->device)) {
-        sl_gang_cut cut = {.ranks = sl_plan_ranks(p, SL_ROLE_ATTENTION),
-                           .n_kv_heads = o->m->n_kv_heads,
-                           .latents = o->m->kv_lora > 0,
-                           .link = &p->device.rank_link,
-                           .row_bytes = o->m->d_model * sizeof(float)};
-        sl_stage_cost experts[SL_COST_COUNT];
-        sl_gang_stages(p->device.cost, &cut, c->stage);
-        cut.ranks = sl_plan_ranks(p, SL_ROLE_EXPERT);
-        sl_gang_stages(p->device.cost, &cut, experts);
-        c->stage[SL_COST_EXPERT] = experts[SL_COST_EXPERT];
-        for (int i = 0; i < SL_COST_COUNT; i++)
-            c->stage[i] = sl_stage_cost_scaled(&c->stage[i], p->device.time_scale);
-        c->grouped = p->device.grouped;
+        modelled_stages(p, o->m, c);
         return SL_OK;
     }
     const sl_measure_opts mo = {.model_folder = o->model_folder,
@@ -80,6 +92,7 @@ static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const s
                                 .isa = o->isa,
                                 .threads = p->threads,
                                 .activations = p->activations,
+                                .roles = SL_ROLE_ATTENTION | SL_ROLE_EXPERT,
                                 .rows = l->prefill_rows,
                                 .keys = l->keys};
     return sl_measure_stages(&mo, c, err);
@@ -87,9 +100,8 @@ static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const s
 
 static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
                          sl_costs *c, sl_err *err) {
-    size_t bytes = (size_t)(l->row_bytes * SL_MAX(l->prefill_rows / 2, 1u));
+    const size_t bytes = sl_measure_long(l->row_bytes, l->prefill_rows);
     sl_status st = measure_stages(o, p, l, c, err);
-    bytes = SL_MAX(SL_MIN(bytes, (size_t)1 << 20), (size_t)4096);
     if (st == SL_OK)
         st = sl_measure_link(o->transport, bytes, o->delay_seed, o->delay_us, &c->link, err);
     return st;
@@ -181,33 +193,55 @@ static void not_measured(sl_auto_report *r, const sl_plan *p, const char *why) {
     sl_log(SL_LOG_INFO, "auto", "%s", r->why);
 }
 
+bool sl_plan_auto_asks(const sl_plan *p, sl_auto_report *out) {
+    *out = (sl_auto_report){0};
+    if (p->n_workers == 1)
+        not_measured(out, p, "one worker does all, nothing travels");
+    else if (p->random_weights)
+        not_measured(out, p, "weights are random");
+    else if (sl_plan_n_gpu(p))
+        not_measured(out, p, "stages on GPUs are not measured yet");
+    return !out->why[0];
+}
+
+static sl_status describe(const sl_plan *p, const sl_model_spec *m, uint32_t requests,
+                          sl_choose_load *l, sl_err *err) {
+    sl_choose_describe(p, m, sl_wire_row_bytes((sl_wire_format)p->wire, m->d_model), requests, l);
+    return p->skew.on ? measure_skew(p, m, l, err) : SL_OK;
+}
+
+/* From what was measured, in out->measure_ms. Ranks of a worker's own machine share the threads
+ * that one device was measured with; those on others have their own. */
+static sl_status choose_from(const sl_costs *measured, const sl_choose_load *l,
+                             const sl_model_spec *m, sl_plan *p, sl_auto_report *out, sl_err *err) {
+    sl_costs c = *measured;
+    if (!sl_device_is_modelled(&p->device) && p->rank_kind == SL_RANKS_MACHINES)
+        gang_stages(p, m, &c.link, &c);
+    sl_status st = choose(&c, l, m, p, out, err);
+    if (st != SL_OK) return st;
+    out->measured = p->has_costs = true;
+    out->rows[0] = l->decode_rows;
+    out->rows[1] = l->prefill_rows;
+    p->costs = c;
+    describe_times(&c, l, out->times, sizeof out->times);
+    sl_log(SL_LOG_INFO, "auto", "measured in %.0f ms: %s", out->measure_ms, out->times);
+    sl_log(SL_LOG_INFO, "auto", "%s", out->why);
+    return SL_OK;
+}
+
 sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, sl_err *err) {
     sl_choose_load l;
     sl_costs c;
     *out = (sl_auto_report){0};
     sl_status st = sl_plan_check_size(p, o->m, err);
-    if (st != SL_OK) return st;
-    sl_choose_describe(p, o->m, sl_wire_row_bytes((sl_wire_format)p->wire, o->m->d_model),
-                       o->requests, &l);
+    if (st == SL_OK) st = describe(p, o->m, o->requests, &l, err);
+    if (st != SL_OK || !sl_plan_auto_asks(p, out)) return st;
+    SL_ASSERT(o->here);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (!sl_device_is_modelled(&p->device) && cores > 0) l.cores = (double)cores;
-    if (p->skew.on) st = measure_skew(p, o->m, &l, err);
-    if (st != SL_OK) return st;
-    if (p->n_workers == 1) {
-        not_measured(out, p, "one worker does all, nothing travels");
-        return SL_OK;
-    }
-    if (!o->here) {
-        not_measured(out, p, "the workers are elsewhere, their times are not known");
-        return SL_OK;
-    }
-    if (p->random_weights) {
-        not_measured(out, p, "weights are random");
-        return SL_OK;
-    }
-    if (sl_plan_n_gpu(p)) {
-        not_measured(out, p, "stages on GPUs are not measured yet");
-        return SL_OK;
+    if (!sl_device_is_modelled(&p->device) && cores > 0) {
+        l.cores = (double)cores;
+        l.core_attention = l.attention_workers;
+        l.core_experts = l.expert_workers;
     }
     uint64_t began_ns = sl_now_ns();
     st = measure(o, p, &l, &c, err);
@@ -216,14 +250,39 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
         not_measured(out, p, err->msg);
         return SL_OK;
     }
-    if (st == SL_OK) st = choose(&c, &l, o->m, p, out, err);
+    return st == SL_OK ? choose_from(&c, &l, o->m, p, out, err) : st;
+}
+
+sl_status sl_plan_auto_from(const sl_surveyed *s, const sl_model_spec *m, uint32_t requests,
+                            sl_plan *p, sl_auto_report *out, sl_err *err) {
+    sl_choose_load l;
+    sl_costs c = s->costs;
+    sl_status st = describe(p, m, requests, &l, err);
+    *out = (sl_auto_report){.measure_ms = s->ms};
     if (st != SL_OK) return st;
-    out->measured = p->has_costs = true;
-    out->rows[0] = l.decode_rows;
-    out->rows[1] = l.prefill_rows;
-    p->costs = c;
-    describe_times(&c, &l, out->times, sizeof out->times);
-    sl_log(SL_LOG_INFO, "auto", "measured in %.0f ms: %s", out->measure_ms, out->times);
-    sl_log(SL_LOG_INFO, "auto", "%s", out->why);
-    return SL_OK;
+    if (sl_device_is_modelled(&p->device)) modelled_stages(p, m, &c);
+    if (s->threads) l.threads = s->threads;
+    if (!sl_device_is_modelled(&p->device) && s->core_attention + s->core_experts > 1) {
+        l.cores = s->cores;
+        l.core_attention = s->core_attention;
+        l.core_experts = s->core_experts;
+    }
+    if (p->rank_kind != SL_RANKS_MACHINES) l.rails = s->rails; /* else there are none */
+    return choose_from(&c, &l, m, p, out, err);
+}
+
+sl_predicted sl_auto_predicted(const sl_auto_report *r) {
+    return (sl_predicted){.block_s = {r->choice.decode_us * 1e-6, r->choice.prefill_us * 1e-6},
+                          .rows = {r->rows[0], r->rows[1]}};
+}
+
+void sl_plan_schedule_as(const sl_plan *from, sl_plan *p) {
+    const sl_choice x = {.schedule = from->schedule,
+                         .lanes = from->lanes,
+                         .chunks = from->chunks,
+                         .chunking = from->chunking,
+                         .order = from->order};
+    apply(&x, p);
+    p->has_costs = from->has_costs;
+    p->costs = from->costs;
 }

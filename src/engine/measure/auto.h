@@ -1,10 +1,12 @@
 /* --schedule auto: measures what stages and the link of a deployment cost where it will run, and
- * sets the schedule that the closed forms of src/plan/choose.h predict to be fastest.
+ * sets the schedule that the closed forms of src/plan/choose.h predict to be fastest. Workers on
+ * other machines measure for themselves, when the coordinator asks them (engine/coord/survey.c).
  * Thread: owner. */
 #ifndef SL_ENGINE_AUTO_H
 #define SL_ENGINE_AUTO_H
 
 #include "base/status.h"
+#include "engine/measure/predicted.h"
 #include "plan/choose.h"
 #include "spec/model.h"
 #include "spec/plan.h"
@@ -14,7 +16,7 @@ typedef struct sl_auto_opts {
     const sl_model_spec *m;
     const char *transport;
     const char *isa;     /* as of sl_kernels_select; NULL or "": its base */
-    bool here;           /* the workers run on this machine; else nothing can be measured */
+    bool here;           /* the workers run on this machine; sl_plan_auto: they do */
     uint32_t requests;   /* that run at once; 0: as many as the plan has room for */
     uint64_t delay_seed; /* of "loop" */
     uint32_t delay_us;
@@ -30,6 +32,9 @@ typedef struct sl_auto_report {
     double measure_ms;
 } sl_auto_report;
 
+/* What it says of a block with experts. */
+sl_predicted sl_auto_predicted(const sl_auto_report *r);
+
 /* Changes schedule, lanes, chunks, chunking, order and costs of *p, which passes sl_plan_check
  * before and after. Logs times, each candidate and the choice (info). Without --exact only
  * schedules that sum a row's experts as the simplest one does are candidates, so that no
@@ -37,6 +42,29 @@ typedef struct sl_auto_report {
  * NOMEM or a broken model. */
 sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out,
                        sl_err *err) SL_MUST_CHECK;
+
+/* Whether workers elsewhere have to be asked for what they cost before sl_plan_auto_from can
+ * choose; else *out says why the plan keeps its schedule. */
+bool sl_plan_auto_asks(const sl_plan *p, sl_auto_report *out);
+
+/* What they said, the dearest of each kind: of one device with all of a worker's threads, and of
+ * the link between the coordinator and a worker. */
+typedef struct sl_surveyed {
+    sl_costs costs;
+    uint32_t threads; /* most of one; 0: as the plan says */
+    uint32_t rails;   /* network cards that each of them has for its ranks; 1: for all together */
+    /* The machine that has the least cores for its workers, and these; none: not known. */
+    double cores;
+    uint32_t core_attention, core_experts;
+    double ms; /* it took so long */
+} sl_surveyed;
+
+/* As sl_plan_auto, from that. SL_ERR_ARG: such costs are none of a plan's. */
+sl_status sl_plan_auto_from(const sl_surveyed *s, const sl_model_spec *m, uint32_t requests,
+                            sl_plan *p, sl_auto_report *out, sl_err *err) SL_MUST_CHECK;
+
+/* The schedule, and what it was chosen from, are those of `from`. */
+void sl_plan_schedule_as(const sl_plan *from, sl_plan *p);
 
 /* What one expert of a block costs there: as the plan knows it, or its device; else measured, as
  * above. All zero: the workers are elsewhere. */

@@ -9,9 +9,11 @@
 #include "spec/kv.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #define CALL_BUDGET_NS  100000000ull /* of one call, estimated from one row's */
 #define STAGE_BUDGET_NS 150000000ull /* of all calls of one figure */
+#define TICK_US         1000u
 #define MOST_CALLS      5
 #define MOST_ROWS       256u
 #define MOST_KEYS       1024u
@@ -21,6 +23,7 @@
 #define KEY_ROWS        8u
 
 typedef struct lab {
+    const sl_measure_opts *o;
     const sl_model_spec *m;
     sl_model *model;
     sl_exec ex;
@@ -80,6 +83,7 @@ static double time_of(lab *b, stage s, uint32_t n) {
         uint64_t at_ns = sl_now_ns();
         call(b, s, n);
         best_ns = SL_MIN(best_ns, sl_now_ns() - at_ns);
+        if (b->o->tick) b->o->tick(b->o->ctx);
     }
     return (double)best_ns / 1e3;
 }
@@ -97,7 +101,7 @@ static sl_stage_cost line_of(lab *b, stage s, uint32_t most, double per) {
     return (sl_stage_cost){.floor_us = one / per, .row_us = SL_MAX(many, one) / n / per};
 }
 
-static void measure(lab *b, sl_costs *out) {
+static void measure_attention(lab *b, sl_costs *out) {
     sl_stage_cost attention = line_of(b, ATTENTION, b->max_rows, 1);
     uint32_t n = SL_MIN(rows_within(attention.floor_us, KEY_ROWS), b->max_rows);
     double near = time_of(b, ATTENTION, n), far = time_of(b, FAR_ATTENTION, n);
@@ -109,7 +113,12 @@ static void measure(lab *b, sl_costs *out) {
     out->stage[SL_COST_ATTENTION] = attention;
     out->stage[SL_COST_ROUTER] = line_of(b, ROUTER, b->max_rows, 1);
     if (b->m->d_ff_shared) out->stage[SL_COST_SHARED] = line_of(b, SHARED, b->max_rows, 1);
-    out->stage[SL_COST_EXPERT] = line_of(b, EXPERTS, EXPERT_ROWS, b->n_experts);
+}
+
+static void measure(lab *b, sl_costs *out) {
+    if (b->o->roles & SL_ROLE_ATTENTION) measure_attention(b, out);
+    if (b->o->roles & SL_ROLE_EXPERT)
+        out->stage[SL_COST_EXPERT] = line_of(b, EXPERTS, EXPERT_ROWS, b->n_experts);
 }
 
 /* ---- what the calls need ---- */
@@ -160,8 +169,26 @@ static sl_status make_rows(lab *b, sl_err *err) {
                            err);
 }
 
+/* What is measured, and no more: some weights are copied when they are bound. */
+static sl_status open_model(lab *b, sl_err *err) {
+    const sl_measure_opts *o = b->o;
+    const sl_model_spec *m = b->m;
+    uint8_t *hosted = sl_alloc((size_t)m->n_moe * m->n_experts, 1);
+    if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of experts to measure with");
+    memset(hosted + (size_t)m->moe_index[b->layer] * m->n_experts, 1, b->n_experts);
+    const sl_stages some = {.attention = o->roles & SL_ROLE_ATTENTION,
+                            .experts = o->roles & SL_ROLE_EXPERT,
+                            .hosted = hosted,
+                            .blocks = {.first = b->layer, .n = 1},
+                            .inner = true,
+                            .kv_type = m->kv_type};
+    sl_status st = sl_model_open(o->model_folder, &some, &b->model, err);
+    sl_free(hosted);
+    return st;
+}
+
 static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
-    const sl_stages all = {.attention = true, .experts = true, .kv_type = o->m->kv_type};
+    b->o = o;
     b->m = o->m;
     b->layer = o->m->moe_layer[o->m->n_moe / 2];
     b->max_rows = SL_MAX(SL_MIN(o->rows, MOST_ROWS), 1u);
@@ -172,8 +199,10 @@ static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
     b->ex.k = sl_kernels_select(o->isa);
     b->ex.activations = o->activations;
     if (!b->ex.k) return sl_fail(err, SL_ERR_ARG, "there are no kernels '%s' here", o->isa);
-    sl_status st = sl_model_open(o->model_folder, &all, &b->model, err);
-    if (st == SL_OK && o->threads > 1) st = sl_pool_create(o->threads, &b->pool, err);
+    sl_status st = open_model(b, err);
+    /* Also of one thread: it ticks between the chunks of a call. */
+    if (st == SL_OK) st = sl_pool_create(SL_MAX(o->threads, 1u), &b->pool, err);
+    if (b->pool && o->tick) sl_pool_set_tick(b->pool, o->tick, o->ctx, TICK_US);
     b->ex.pool = b->pool;
     if (st == SL_OK) st = make_pages(b, err);
     return st == SL_OK ? make_rows(b, err) : st;

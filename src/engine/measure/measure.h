@@ -8,6 +8,7 @@
 #include "spec/activations.h"
 #include "spec/costs.h"
 #include "spec/model.h"
+#include "spec/plan.h"
 
 typedef struct sl_measure_opts {
     const char *model_folder;
@@ -15,6 +16,9 @@ typedef struct sl_measure_opts {
     const char *isa;  /* as of sl_kernels_select; NULL or "": its base */
     uint32_t threads; /* of one worker */
     sl_activations activations;
+    uint32_t roles;          /* whose stages; what others have stays 0 */
+    void (*tick)(void *ctx); /* called now and then meanwhile; NULL: never */
+    void *ctx;
     uint32_t rows, keys; /* most rows of a step; keys of a decoding row's context */
 } sl_measure_opts;
 
@@ -22,6 +26,17 @@ typedef struct sl_measure_opts {
  * of as many as 0.1 s allow, the best of a few calls. floor_us is the first, row_us and key_us the
  * slopes; out->link is left alone. The model's weights are opened, and read where they are used. */
 sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err) SL_MUST_CHECK;
+
+/* A link is measured with two messages: one of SL_MEASURE_SHORT bytes, and a longer one, half of a
+ * step of `rows` rows of so many bytes. What follows from the time that either is under way. */
+#define SL_MEASURE_SHORT  64u
+#define SL_MEASURE_MOST   ((size_t)1 << 20) /* bytes of the longer one */
+#define SL_MEASURE_ROUNDS 15u               /* there and back, that count; before them... */
+#define SL_MEASURE_WARM   2u                /* ...so many that do not */
+size_t sl_measure_long(double row_bytes, uint32_t rows);
+sl_link_cost sl_measured_link(double short_us, double long_us, size_t long_bytes);
+/* The median of us[n], which is sorted. */
+double sl_measured_median(double *us, uint32_t n);
 
 /* Half a round trip between two ends of the transport in this process: of a short message and of
  * one of `bytes` bytes, medians. delay_us, seed: of "loop". */

@@ -9,9 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHORT_BYTES 64u
-#define ROUNDS      15
-#define BUDGET_NS   300000000ull
+#define BUDGET_NS 300000000ull
+#define LEAST     ((size_t)4096)
+
+size_t sl_measure_long(double row_bytes, uint32_t rows) {
+    const double bytes = row_bytes * SL_MAX(rows / 2, 1u);
+    return bytes >= (double)SL_MEASURE_MOST ? SL_MEASURE_MOST : SL_MAX((size_t)bytes, LEAST);
+}
+
+sl_link_cost sl_measured_link(double short_us, double long_us, size_t long_bytes) {
+    const double more_us = long_us > short_us ? long_us - short_us : 0;
+    return (sl_link_cost){.alpha_us = short_us, .byte_us = more_us / (double)long_bytes};
+}
 
 /* The end that echoes has a thread of its own. */
 typedef struct echo {
@@ -27,35 +36,39 @@ static void *echo_main(void *arg) {
 }
 
 static int by_value(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double sl_measured_median(double *us, uint32_t n) {
+    qsort(us, n, sizeof *us, by_value);
+    return us[n / 2];
 }
 
 /* Median half round trip in microseconds. */
 static sl_status half_trip(sl_probe *p, size_t bytes, double *out, sl_err *err) {
-    uint64_t ns[ROUNDS], until_ns = sl_now_ns() + BUDGET_NS;
-    int n = 0;
-    for (int i = -2; i < ROUNDS && (n == 0 || sl_now_ns() < until_ns); i++) {
+    double us[SL_MEASURE_ROUNDS];
+    uint64_t until_ns = sl_now_ns() + BUDGET_NS;
+    uint32_t n = 0;
+    for (int i = -(int)SL_MEASURE_WARM;
+         i < (int)SL_MEASURE_ROUNDS && (n == 0 || sl_now_ns() < until_ns); i++) {
         uint64_t began_ns = sl_now_ns();
         uint32_t want = p->returned + 1;
         sl_status st = sl_probe_send(p, p->conn, bytes, i, err);
         if (st != SL_OK) return st;
         if (!sl_probe_await(p, &p->returned, want, began_ns + 4 * BUDGET_NS))
             return sl_fail(err, SL_ERR_TIMEOUT, "a message of %zu bytes did not come back", bytes);
-        if (i >= 0) ns[n++] = sl_now_ns() - began_ns;
+        if (i >= 0) us[n++] = (double)(sl_now_ns() - began_ns) / 2e3;
     }
-    qsort(ns, (size_t)n, sizeof *ns, by_value);
-    *out = (double)ns[n / 2] / 2e3;
+    *out = sl_measured_median(us, n);
     return SL_OK;
 }
 
 static sl_status measure(sl_probe *p, size_t bytes, sl_link_cost *out, sl_err *err) {
     double small = 0, large = 0;
-    sl_status st = half_trip(p, SHORT_BYTES, &small, err);
+    sl_status st = half_trip(p, SL_MEASURE_SHORT, &small, err);
     if (st == SL_OK) st = half_trip(p, bytes, &large, err);
-    if (st == SL_OK)
-        *out = (sl_link_cost){.alpha_us = small,
-                              .byte_us = large > small ? (large - small) / (double)bytes : 0};
+    if (st == SL_OK) *out = sl_measured_link(small, large, bytes);
     return st;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/attn/keep.h"
 #include "engine/expert/expert.h"
 #include "engine/worker/peers.h"
+#include "engine/worker/survey.h"
 #include "engine/worker/take.h"
 #include "format/placement.h"
 #include "format/plan_json.h"
@@ -198,6 +199,7 @@ static sl_net_opts net_opts(sl_worker *w) {
                          .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
                          .parent = o->parent,
                          .sums = o->sums,
+                         .encrypt = o->encrypt,
                          .on = {on_open, on_message, on_down},
                          .ctx = w};
 }
@@ -206,7 +208,10 @@ static sl_net_opts net_opts(sl_worker *w) {
 static sl_status open_rails(sl_worker *w, sl_err *err) {
     const sl_plan *p = &w->plan;
     const bool asked = w->opts->rails && w->opts->rails[0];
-    if (sl_plan_rails(p) == 1 && asked)
+    if (sl_plan_rails(p) == 1 && asked && w->chosen)
+        sl_log(SL_LOG_INFO, "worker", "--rails is not used: schedule %s was chosen",
+               sl_schedule_name(p->schedule));
+    else if (sl_plan_rails(p) == 1 && asked)
         return sl_fail(err, SL_ERR_ARG, "--rails %.60s is for schedule hybrid, the plan has %s",
                        w->opts->rails, sl_schedule_name(p->schedule));
     if (sl_plan_rails(p) == 1) return SL_OK;
@@ -252,8 +257,8 @@ static sl_status adopt_plan(sl_worker *w, sl_err *err) {
 }
 
 /* {"you": id, "model": folder, "trace_events": most of them, "joins": whether the others run
- * already, "spare": and serve without it, "plan": {...}}. *spec is read first, unless this worker
- * has the model. */
+ * already, "spare": and serve without it, "chosen": nobody said its schedule, "plan": {...}}. *spec
+ * is read first, unless this worker has the model. */
 static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint64_t *trace_events,
                            sl_model_spec *spec, sl_plan *out, sl_err *err) {
     uint64_t you = 0;
@@ -267,6 +272,8 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
         st = sl_json_bool(root, "joins", SL_JSON_OPTIONAL, &w->taker.joins, err);
     if (st == SL_OK && !w->planned)
         st = sl_json_bool(root, "spare", SL_JSON_OPTIONAL, &w->spare, err);
+    if (st == SL_OK && !w->planned)
+        st = sl_json_bool(root, "chosen", SL_JSON_OPTIONAL, &w->chosen, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
     if (st == SL_OK && w->planned) *spec = *w->device->spec;
@@ -364,6 +371,8 @@ static sl_status on_slow(sl_worker *w, const sl_wire_header *h, sl_span payload,
 static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span payload,
                                 sl_err *err) {
     switch (h->kind) {
+    case SL_MSG_MEASURE:
+        return sl_worker_on_measure(w, payload, err);
     case SL_MSG_PLAN:
         return on_plan(w, payload, err);
     case SL_MSG_HOLD:
@@ -483,6 +492,8 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
     sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
     if (it->down) {
         st = handle_down(w, it->h.src, it->left || is_told_to_stop(w), &err);
+    } else if (it->from_coordinator && it->h.kind == SL_MSG_ECHO) {
+        st = sl_worker_on_echo(w, &it->h, &it->payload, &err);
     } else if (it->from_coordinator) {
         st = handle_control(w, &it->h, span, &err);
         if (st != SL_OK && it->h.kind == SL_MSG_PLAN) {
@@ -651,6 +662,7 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         if (!rests_since_ns) rests_since_ns = sl_now_ns();
         bool soon = sl_now_ns() - rests_since_ns < SOON_NS && w->doing.kind == SL_TRACE_WAIT;
         if (w->rails && sl_rails_await(w->rails)) soon = false; /* rails wake it */
+        soon = soon || sl_worker_is_surveyed(w);
         sl_net_set_poll(w->net, soon ? SL_NET_POLL_US : 0);
         sl_net_wait(w->net, w->attn && sl_attn_is_owed(w->attn) ? SL_HEDGE_LOOK_US : IDLE_US);
     }

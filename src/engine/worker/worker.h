@@ -19,24 +19,24 @@ typedef struct sl_worker_opts {
     const char *advertise;   /* see sl_net_opts */
     const char *rails;       /* see sl_rails_opts.hosts; NULL or "": at `host` */
     sl_span secret;
-    const char *model_folder; /* NULL or "": the coordinator's path */
-    const char *isa;          /* as of sl_kernels_select; NULL or "": its base */
-    uint32_t threads;         /* 0: as the plan says */
-    uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
-    sl_clock clock;           /* zeroed: the real one */
-    sl_device_maker device;   /* zeroed: as the plan says */
-    int kv_fd;                /* as of sl_device_opts; 0: KV ends with the worker, unless... */
-    struct sl_keep *keep;     /* ...it is kept (engine/attn/keep.h); sl_worker_run makes one */
-    const char *kv_disk;      /* NULL or "", or: cached pages outlive it in this folder... */
-    uint64_t kv_disk_bytes;   /* ...at most so many; 0: all of them */
-    struct sl_kv_disk *disk;  /* that (engine/attn/disk.h); sl_worker_run makes one */
-    const sl_watch *watch;    /* sees what its schedulers decide; NULL: nobody */
-    double silence_limit_s;   /* see sl_net_opts; 0: its default */
-    sl_net_sums sums;         /* see sl_net_opts */
-    int32_t parent;           /* process of the coordinator, if that started this one; else 0 */
-    uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
-    uint32_t rejoin_s;        /* one that was lost is looked for so long; not by its children */
-    bool supervised;          /* a service manager is told of each turn (base/notify.h) */
+    const char *model_folder;  /* NULL or "": the coordinator's path */
+    const char *isa;           /* as of sl_kernels_select; NULL or "": its base */
+    uint32_t threads;          /* 0: as the plan says */
+    uint32_t wanted;           /* worker id of the plan to take; SL_NO_WORKER: any that is free */
+    sl_clock clock;            /* zeroed: the real one */
+    sl_device_maker device;    /* zeroed: as the plan says */
+    int kv_fd;                 /* as of sl_device_opts; 0: KV ends with the worker, unless... */
+    struct sl_keep *keep;      /* ...it is kept (engine/attn/keep.h); sl_worker_run makes one */
+    const char *kv_disk;       /* NULL or "", or: cached pages outlive it in this folder... */
+    uint64_t kv_disk_bytes;    /* ...at most so many; 0: all of them */
+    struct sl_kv_disk *disk;   /* that (engine/attn/disk.h); sl_worker_run makes one */
+    const sl_watch *watch;     /* sees what its schedulers decide; NULL: nobody */
+    double silence_limit_s;    /* see sl_net_opts; 0: its default */
+    sl_net_when sums, encrypt; /* see sl_net_opts */
+    int32_t parent;            /* process of the coordinator, if that started this one; else 0 */
+    uint32_t join_timeout_s;   /* sl_worker_run: a coordinator that is not there is tried so long */
+    uint32_t rejoin_s;         /* one that was lost is looked for so long; not by its children */
+    bool supervised;           /* a service manager is told of each turn (base/notify.h) */
     /* Hears, on this thread, how far the weights are read: bytes in memory, of all that this worker
      * has; total 0: they are no longer waited for. NULL: nobody. */
     sl_progress_fn progress;

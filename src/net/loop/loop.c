@@ -355,7 +355,7 @@ sl_status sl_loop_transport_create(sl_net *n, const sl_net_opts *o, sl_transport
                                    sl_err *err) {
     loop_transport *t = sl_alloc(1, sizeof *t);
     if (!t) return sl_fail(err, SL_ERR_NOMEM, "loop transport");
-    t->base = (sl_transport){.ops = &loop_ops, .net = n};
+    t->base = (sl_transport){.ops = &loop_ops, .net = n, .inside = true};
     t->hub = o->hub;
     t->port = sl_port_open(o->hub);
     if (!t->port) {

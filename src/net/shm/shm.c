@@ -181,7 +181,7 @@ sl_status sl_shm_transport_create(sl_net *n, const sl_net_opts *o, sl_transport 
                                   sl_err *err) {
     shm_transport *t = sl_alloc(1, sizeof *t);
     if (!t) return sl_fail(err, SL_ERR_NOMEM, "shm transport");
-    t->base = (sl_transport){.ops = &shm_ops, .net = n};
+    t->base = (sl_transport){.ops = &shm_ops, .net = n, .inside = true};
     t->listen_fd = -1;
     t->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

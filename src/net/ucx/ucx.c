@@ -91,6 +91,7 @@ static sl_status listen_on(ucx_transport *t, const char *host, uint16_t port, sl
         return sl_fail(err, SL_ERR_IO, "listening on %s: %s", host, ucs_status_string(us));
     sl_net *n = t->base.net;
     sl_address_advertise(&a, n->hello.address, sizeof n->hello.address);
+    t->own = a;
     return SL_OK;
 }
 
@@ -117,12 +118,8 @@ static void ucx_destroy(sl_transport *base) {
 
 /* Who has this net's own address is on this machine. */
 static sl_peer_place place_of(const ucx_transport *t, const struct sockaddr_storage *peer) {
-    const char *address = t->base.net->hello.address;
-    struct sockaddr_storage own;
-    socklen_t len;
-    if (!address[0] || sl_address_resolve(address, NULL, &own, &len, NULL) != SL_OK)
-        return SL_PEER_ELSEWHERE;
-    return sl_address_same_host(&own, peer) ? SL_PEER_ON_THIS_MACHINE : SL_PEER_ELSEWHERE;
+    if (!t->own.ss_family) return SL_PEER_ELSEWHERE;
+    return sl_address_same_host(&t->own, peer) ? SL_PEER_ON_THIS_MACHINE : SL_PEER_ELSEWHERE;
 }
 
 static sl_status ucx_connect(sl_transport *base, sl_conn *c, const char *address, sl_err *err) {

@@ -46,6 +46,7 @@ struct ucx_transport {
     ucp_context_h context;
     ucp_worker_h worker;
     ucp_listener_h listener;
+    struct sockaddr_storage own;     /* where it listens; no family: nowhere */
     int event_fd, wake_fd, owner_fd; /* the last one: to watch, or -1 */
     ucx_link *links;
     ucx_link *bucket[SL_UCX_BUCKETS];
