@@ -62,7 +62,7 @@ def emulated(build, name):
 
 # part -> (what it holds, minutes, units); a unit is a name and a command.
 PARTS = {
-    "sim": ("the engine on a virtual clock, 2,000 seeds; the first thousand meet every situation", 12,
+    "sim": ("the engine on a virtual clock, 2,000 seeds; the first thousand meet every situation", 3,
             [("seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover"))]
             + [(f"seeds {a}-{a + 249}", simulate("build", SIM, a, 250)) for a in range(1001, 2000, 250)]
             + [(f"shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250)) for a in range(1, 500, 250)]
@@ -71,21 +71,21 @@ PARTS = {
             + [(f"engine and simulator, decisions of seeds {a}-{a + 299}", ["build/tests/test_decide", SHARED, str(a), "300", "--cover"])
                for a in (1, 301)]
             + [("engine and simulator, decisions of seeds 601-900, no shared experts", ["build/tests/test_decide", SIM, "601", "300"])]),
-    "deferred": ("simulation and law on a device whose calls take their time", 8,
+    "deferred": ("simulation and law on a device whose calls take their time", 6,
                  [("sim, seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover", "--deferred"))]
                  + [(f"sim, shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250, "--deferred")) for a in (1, 251)]
                  + [(f"sim with state, seeds {a}-{a + 249}", simulate("build", SIM, a, 250, "--stateful")) for a in (1, 251, 501, 751)]
                  + [("sim, seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice", "--deferred")),
                     ("law loop, seed 1", [*law("build", "loop", 1, 1), "deferred"]),
                     ("law loop, seed 2, one in 4", [*law("build", "loop", 2, 4), "deferred"])]),
-    "law": ("every schedule of every deployment, three transports; draws of a second seed and of ucx", 25,
+    "law": ("every schedule of every deployment, three transports; draws of a second seed and of ucx", 24,
             [(f"{t}, seed 1", law("build", t, 1, 1)) for t in ("loop", "shm", "tcp")]
             + [("experts that move, loop", ["build/tests/test_adapt", "loop", "build/sluice", SIM, "1"])]
             + [("emulated GPUs, seed 1, one in 100", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
                                                        *law("build", "loop", 1, 100), "cuda"])]
             + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]
             + [("ucx, seed 1, one in 5", law("build", "ucx", 1, 5))]),
-    "asan": ("simulation and law under ASan and UBSan", 20,
+    "asan": ("simulation and law under ASan and UBSan", 11,
              [(f"sim, seeds {a}-{a + 49}", simulate("build-dev", SIM, a, 50)) for a in range(1, 200, 50)]
              + [("sim, shared, seeds 1-75", simulate("build-dev", SHARED, 1, 75)),
                 ("sim, seeds 1-60, twice", simulate("build-dev", SIM, 1, 60, "--twice")),
@@ -100,7 +100,7 @@ PARTS = {
                                                   ("test_adapt", "experts that move", [SIM], (("loop", "5"), ("shm", "5"))),
                                                   ("test_broken", "rows that are not finite", [], (("loop", "1"), ("shm", "8"), ("tcp", "8"))))
                 for t, n in rows]),
-    "tsan": ("law under TSan", 15,
+    "tsan": ("law under TSan", 5,
              [(f"law {t}, seed 2", law("build-tsan", t, 2, n)) for t, n in (("loop", 80), ("shm", 160), ("tcp", 160))]
              + [("law loop, seed 1, one in 640, deferred", [*law("build-tsan", "loop", 1, 640), "deferred"])]
              + [(f"{what}, {t}", [f"build-tsan/tests/{program}", t, "build-tsan/sluice", *more, n])
@@ -109,32 +109,32 @@ PARTS = {
                                                   ("test_broken", "rows that are not finite", [], (("loop", "1"), ("shm", "8"), ("tcp", "8"))))
                 for t, n in rows]),
     "whole": ("tests of which `make test` takes a sample: kernels by every number of threads, models, gangs, pipelines, memory that is out, "
-              "the fabric, deployments and servers of pytest", 15,
+              "the fabric, deployments and servers of pytest", 10,
               [(name, whole("build", name)) for name in WHOLE] + [(f"cuda, {name}", emulated("build", name)) for name in EMULATED]
               + [(file, ["env", "SLUICE_WHOLE=1", ".venv/bin/python", "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"tests/{file}"])
                  for file in WHOLE_FILES]),
-    "whole-asan": ("the same programs under ASan and UBSan, and what looks at every place to cut", 15,
+    "whole-asan": ("the same programs under ASan and UBSan, and what looks at every place to cut", 8,
                    [(name, whole("build-dev", name)) for name in (*(n for n in WHOLE if n != "test_engine_replay"), "test_answer", "test_segments", "test_net_rails", "test_sim_deploy")]
                    + [(f"cuda, {name}", emulated("build-dev", name)) for name in EMULATED]),
-    "whole-tsan": ("those of them that have threads, under TSan", 6,
+    "whole-tsan": ("those of them that have threads, under TSan", 4,
                    [(name, whole("build-tsan", name)) for name in (*ENGINES, *FABRIC, "test_net_rails", "test_net_collective")]),
     "chaos": ("faults against real processes, 300 drawn schedules (tests/chaos/run.py)", 15,
               [(f"seeds {a}-{a + 29}", ["tests/chaos/run.py", "30", "--first", str(a), "-j", "1"]) for a in range(1, 300, 30)]),
-    "chaos-asan": ("the same under ASan and UBSan, 40 schedules", 20,
+    "chaos-asan": ("the same under ASan and UBSan, 40 schedules", 3,
                    [(f"seeds {a}-{a + 9}", ["tests/chaos/run.py", "10", "--first", str(a), "-j", "1"]) for a in range(301, 340, 10)]),
-    "chaos-tsan": ("the same under TSan, 20 schedules", 20,
+    "chaos-tsan": ("the same under TSan, 20 schedules", 3,
                    [(f"seeds {a}-{a + 9}", ["tests/chaos/run.py", "10", "--first", str(a), "-j", "1"]) for a in range(341, 360, 10)]),
     "sim-far": ("the engine on a virtual clock, 100,000 seeds; only when it is named", 80,
                 [(f"seeds {a}-{a + 999}", simulate("build", SIM, a, 1000)) for a in range(10001, 110001, 1000)]),
-    "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
+    "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 7,
                [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
-    "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 6,
+    "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 3,
                 [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
     "races": ("CUDA's kernels of products and attention on an emulator that watches every load and store", 2,
               [(name, ["ctest", "--test-dir", "build", "-C", "Long", "--output-on-failure", "-R", f"^cuda.races.{name}$", "--no-tests=error"])
                for name in ("fast", "products", "fast_products", "attention")]),
-    "many": ("a thousand real workers in one deployment, tokens as of one worker alone; every schedule of the law on 72", 2,
+    "many": ("a thousand real workers in one deployment, tokens as of one worker alone; every schedule of the law on 72", 1,
              [("1,000 workers", ["build/tests/test_engine_many", "all"]), ("law, 72 workers", [*law("build", "loop", 1, 1), "many"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
                [("all", [".venv/bin/python", "tests/multi/test_stall.py"]),
@@ -147,17 +147,17 @@ PARTS = {
                                                ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])
                      for seed, args in enumerate([[], ["--transport", "tcp"], ["--schedule", "pingpong"], ["--schedule", "aep"],
                                                   ["--attention", "2", "--experts", "2"], ["--journal-sync", "each"]])]),
-    "launchers": ("jobs under a Slurm of the test's own, under Open MPI's mpirun, and on a Ray from PyPI: kills, signals, nothing left behind", 9,
+    "launchers": ("jobs under a Slurm of the test's own, under Open MPI's mpirun, and on a Ray from PyPI: kills, signals, nothing left behind", 1,
                   [(name, ["sh", "-c", f"tools/install-deps.sh cluster && exec .venv/bin/python -m pytest -q -n0 tests/launchers/test_{name}.py"])
                    for name in ("slurm", "mpi")]
                   + [("ray", [".venv/bin/python", "tests/launchers/run.py"])]),
-    "docs": ("command blocks of README.md and of pages for operators, on a small model and a hub on this machine", 2,
+    "docs": ("command blocks of README.md and of pages for operators, on a small model and a hub on this machine", 1,
              [(page, [".venv/bin/python", "tests/run_docs.py", page]) for page in run_docs.PAGES]),
     "packages": ("Python wheel and Debian packages: built, installed in a fresh root, served from, removed (root, debootstrap, a mirror, an index)", 6,
                  [("all", ["sh", "-c", "tests/wheel.sh && tests/packages.sh"])]),
-    "model": ("the membership protocol in spin, without what takes an hour", 2, [("all", ["tests/model/run.sh"])]),
-    "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
-    "fuzz": ("every fuzz target for 20 s from its corpus", 8,
+    "model": ("the membership protocol in spin, without what takes an hour", 1, [("all", ["tests/model/run.sh"])]),
+    "neon": ("all kernel tests under qemu", 1, [("all", ["tests/neon.sh"])]),
+    "fuzz": ("every fuzz target for 20 s from its corpus", 5,
              [(f"{name}, 20 s", ["tests/fuzz/run.sh", "build-fuzz", "20", name]) for name in FUZZ]),
 }
 NAMED = {"sim-far"}  # parts that run only when they are named

@@ -12,7 +12,7 @@ scores every ending with `echo` and `logprobs`. One line a numeric; it fails unl
   noise     the endings' log-probabilities lie from the oracle's no further than the numeric explains. Where nothing
             rounds: LARGEST_EXACT. Else the mean distance is that by which transformers itself moves when it rounds
             activations and KV as docs/numbers.md says, within SIGMAS standard errors, or less; and the largest is no more than
-            the largest of so many is but one time in a thousand, where distances fall off exponentially from that mean
+            LARGEST times the largest that transformers has from itself, whose distances fall off slower than exponentially
 
 --planted does the same to the model with two experts of every block exchanged, on the first items, and passes when
 every numeric fails. lm-eval and what it needs go into build/scores-venv; nothing is fetched but from PyPI."""
@@ -41,6 +41,7 @@ WORK = ROOT / "build" / "scores"
 LEAST_P = 0.05
 LARGEST_EXACT = 1e-3
 SIGMAS = 4
+LARGEST = 2
 PLANTED = (0, 1)  # experts
 PLANTED_ITEMS = 40
 START_S, LM_EVAL_S = 300, 3600
@@ -184,7 +185,7 @@ def judge(items, samples, entry):
     noise, noise_error, once = apart(entry["rounded"][:n], plain)
     verdict.hold(f"log-probabilities off by {mean:.3f} +- {error:.3f} (transformers, where it rounds: {noise:.3f})", mean,
                  noise + SIGMAS * math.sqrt(2) * noise_error)
-    verdict.hold(f"at most {largest:.2f} ({once:.2f})", largest, noise * (math.log(n * len(plain[0])) + math.log(1000)))
+    verdict.hold(f"at most {largest:.2f} ({once:.2f})", largest, LARGEST * once)
     return verdict
 
 
