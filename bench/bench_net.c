@@ -1,7 +1,10 @@
 /* Half round trips between two processes over a transport of the fabric.
- * usage: bench_net TRANSPORT [ROUNDS [sums|encrypt]]: with a checksum over each message, or
- * encrypted One CSV line a size: transport, payload bytes, rounds, p10, p50, p90 in microseconds.
- * The process starts itself again as the peer that answers ("echo"). */
+ *
+ * usage: bench_net TRANSPORT [ROUNDS [sums|encrypt]]
+ *
+ * sums: a checksum over each message; encrypt: each is encrypted. One CSV line a size: transport,
+ * payload bytes, rounds, p10, p50, p90 in microseconds. The process starts itself again as the peer
+ * that answers ("echo"). */
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>

@@ -65,16 +65,17 @@ static void turn_to(sl_crypt *c, way *w, uint64_t seq) {
     }
 }
 
-static void nonce_of(uint64_t seq, uint8_t out[NONCE_BYTES]) {
-    memset(out, 0, NONCE_BYTES);
-    for (int i = 0; i < 8; i++) out[i] = (uint8_t)(seq >> 8 * i);
+/* The way's key is that of message seq from here on; nonce: this message's. */
+static void begin(sl_crypt *c, way *w, uint64_t seq, uint8_t nonce[NONCE_BYTES]) {
+    memset(nonce, 0, NONCE_BYTES);
+    for (int i = 0; i < 8; i++) nonce[i] = (uint8_t)(seq >> 8 * i);
+    turn_to(c, w, seq);
 }
 
 void sl_crypt_seal(sl_crypt *c, uint64_t seq, const uint8_t *header, size_t header_len,
                    uint8_t *data, size_t len) {
     uint8_t nonce[NONCE_BYTES];
-    nonce_of(seq, nonce);
-    turn_to(c, &c->out, seq);
+    begin(c, &c->out, seq, nonce);
     if (c->aes)
         crypto_aead_aes256gcm_encrypt_detached_afternm(data, data + len, NULL, data, len, header,
                                                        header_len, NULL, nonce, &c->out.aes);
@@ -86,8 +87,7 @@ void sl_crypt_seal(sl_crypt *c, uint64_t seq, const uint8_t *header, size_t head
 bool sl_crypt_open(sl_crypt *c, uint64_t seq, const uint8_t *header, size_t header_len,
                    uint8_t *data, size_t len) {
     uint8_t nonce[NONCE_BYTES];
-    nonce_of(seq, nonce);
-    turn_to(c, &c->in, seq);
+    begin(c, &c->in, seq, nonce);
     if (c->aes)
         return crypto_aead_aes256gcm_decrypt_detached_afternm(
                    data, NULL, data, len, data + len, header, header_len, nonce, &c->in.aes) == 0;

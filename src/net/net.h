@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/span.h"
+#include "net/crypt.h"
 #include "net/wire.h"
 #include "spec/plan.h"
 
@@ -111,7 +112,7 @@ sl_status sl_net_when_parse(const char *option, const char *text, sl_net_when *o
                             sl_err *err) SL_MUST_CHECK;
 
 /* Most bytes of a message's payload: an encrypted one has a tag behind it. */
-#define SL_NET_MAX_PAYLOAD (SL_WIRE_MAX_BYTES - 16u)
+#define SL_NET_MAX_PAYLOAD (SL_WIRE_MAX_BYTES - SL_CRYPT_TAG_BYTES)
 
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp", "ucx" */

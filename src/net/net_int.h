@@ -7,7 +7,6 @@
 #define SL_NET_NET_INT_H
 
 #include "base/poll.h"
-#include "net/crypt.h"
 #include "net/net.h"
 
 #define SL_NET_HANDSHAKE_US     2000000u

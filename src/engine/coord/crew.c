@@ -19,8 +19,8 @@ static bool is_spare(const sl_engine *e, uint32_t id) {
     return e->recover.service == SL_RECOVER_SERVES && !waited;
 }
 
-/* {"you": .., "model": .., "trace_events": .., "joins": .., "spare": .., "chosen": .., "plan": ..}
- */
+/* {"you": .., "model": .., "trace_events": .., "joins": .., "spare": .., "chosen": ..,
+ *  "plan": ..} */
 sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you, bool joins) {
     uint64_t events = e->collect ? e->o.trace_events : 0;
     json_t *doc =

@@ -19,7 +19,7 @@
 #define SURVEY_US 60000000u /* of all, longer where many measure one after the other... */
 #define EACH_US   3000000u  /* ...by so much for each; at most half of what is left to join */
 
-typedef enum size_of { SHORT, LONG, SIZES } size_of;
+enum { SHORT, LONG, SIZES }; /* of what is echoed */
 
 static size_t bytes_of(const sl_survey *s) {
     return s->size == SHORT ? SL_MEASURE_SHORT : s->long_bytes;
