@@ -79,9 +79,10 @@ def read_trace(program, path):
 
 
 def touched_experts(program, model, rows):
-    """Distinct experts of a layer in a decode step of so many random tokens, mean."""
+    """Distinct experts of a layer in a decode step of so many random tokens, mean. So many steps that those at the start, with fewer
+    requests, hardly count."""
     with tempfile.NamedTemporaryFile(suffix=".json") as trace:
-        Run([program, "bench", model, "--schedule", "ep", "--threads", "2", "--n-prompt", "0", "--n-gen", "4", "--batch", str(rows),
+        Run([program, "bench", model, "--schedule", "ep", "--threads", "2", "--n-prompt", "0", "--n-gen", "24", "--batch", str(rows),
              "--reps", "1", "--json", "--trace", trace.name])
         stats = read_trace(program, trace.name)
     return sum(stats["rows_per_expert_call"]) / (stats["steps"] * len(stats["layers"]))
