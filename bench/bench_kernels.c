@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WEIGHT_BYTES ((size_t)192 << 20)
-#define MAX_REPS     4000u
+#define MAX_REPS 4000u
 
 typedef struct bench {
     sl_exec ex;
@@ -24,6 +23,7 @@ typedef struct bench {
     uint64_t budget_ns;
     bool cpu_clock;
     uint8_t *weights;
+    size_t weight_bytes;
     double peak_gflops, peak_gbs;
     uint64_t ns[MAX_REPS];
 } bench;
@@ -98,7 +98,7 @@ static void bench_gemm(bench *b, sl_dtype dtype, uint32_t k, uint32_t n, gemm_ki
     static const char *const names[] = {"f32", "f16", "bf16"};
     const uint32_t rows[] = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512};
     size_t bytes = (size_t)n * k * sl_dtype_bytes(dtype);
-    gemm_ctx g = {.w = {.n = n, .k = k, .dtype = dtype}, .n_mats = WEIGHT_BYTES / bytes};
+    gemm_ctx g = {.w = {.n = n, .k = k, .dtype = dtype}, .n_mats = b->weight_bytes / bytes};
     g.swiglu = kind == GEMM_SWIGLU;
     const bool rounded = kind == GEMM_BF16 || kind == GEMM_PARTS;
     b->ex.activations = kind == GEMM_PARTS ? SL_ACTIVATIONS_BF16_PARTS : SL_ACTIVATIONS_F32;
@@ -308,14 +308,15 @@ int main(int argc, char **argv) {
     if (b.cpu_clock && b.threads != 1) return usage();
     sl_err err = {0};
     b.ex.k = sl_kernels_select(isa);
-    b.weights = sl_reserve(WEIGHT_BYTES, 1);
+    b.weight_bytes = sl_limits_beyond_caches();
+    b.weights = sl_reserve(b.weight_bytes, 1);
     if (!b.ex.k || !b.weights || sl_pool_create(b.threads, &b.ex.pool, &err) != SL_OK) {
         fprintf(stderr, "bench_kernels: %s\n", b.ex.k ? err.msg : "no such instruction set here");
         return 1;
     }
     uint16_t *h = (uint16_t *)b.weights;
-    for (size_t i = 0; i < WEIGHT_BYTES / 2; i++) h[i] = (uint16_t)(0x3000 + i * 7919 % 2048);
-    sl_limits most = sl_limits_measure(b.ex.pool, b.weights, WEIGHT_BYTES, 12, b.cpu_clock);
+    for (size_t i = 0; i < b.weight_bytes / 2; i++) h[i] = (uint16_t)(0x3000 + i * 7919 % 2048);
+    sl_limits most = sl_limits_measure(b.ex.pool, b.weights, b.weight_bytes, 12, b.cpu_clock);
     b.peak_gflops = most.fma_gflops;
     b.peak_gbs = most.read_gbs;
     printf("# f32 FMA peak %.1f GFLOP/s, read bandwidth %.1f GB/s, %u threads\n", b.peak_gflops,
@@ -345,6 +346,6 @@ int main(int argc, char **argv) {
     bench_attention(&b, 64, 512, 0, SL_KV_F32);
     bench_pieces(&b);
     sl_pool_free(b.ex.pool);
-    sl_release(b.weights, WEIGHT_BYTES, 1);
+    sl_release(b.weights, b.weight_bytes, 1);
     return 0;
 }

@@ -13,9 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WEIGHT_BYTES ((size_t)192 << 20)
-#define MAX_REPS     4000u
-#define MAX_ROWS     256u
+#define MAX_REPS 4000u
+#define MAX_ROWS 256u
 
 typedef struct bench {
     sl_exec ex;
@@ -24,6 +23,7 @@ typedef struct bench {
     uint64_t budget_ns;
     bool f32;
     uint8_t *weights;
+    size_t weight_bytes;
     double peak_gops, peak_gbs;
     uint64_t ns[MAX_REPS];
 } bench;
@@ -33,7 +33,7 @@ static bool measure_limits(bench *b) {
     sl_pool *one;
     sl_err err;
     if (sl_pool_create(1, &one, &err) != SL_OK) return false;
-    sl_limits l = sl_limits_measure(one, b->weights, WEIGHT_BYTES, 8, true);
+    sl_limits l = sl_limits_measure(one, b->weights, b->weight_bytes, 8, true);
     sl_pool_free(one);
     b->peak_gops = l.int8_gops;
     b->peak_gbs = l.read_gbs;
@@ -49,11 +49,11 @@ static int by_value(const void *a, const void *b) {
 static void fill(bench *b, sl_dtype t) {
     uint64_t state = 88172645463325252u;
     uint32_t bytes = sl_dtype_block_bytes(t), at = t == SL_Q6_K ? 208 : 0;
-    for (size_t i = 0; i + 8 <= WEIGHT_BYTES; i += 8) {
+    for (size_t i = 0; i + 8 <= b->weight_bytes; i += 8) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
         memcpy(b->weights + i, &state, 8);
     }
-    for (size_t i = 0; i + bytes <= WEIGHT_BYTES; i += bytes) {
+    for (size_t i = 0; i + bytes <= b->weight_bytes; i += bytes) {
         memcpy(b->weights + i + at, "\x00\x20", 2);
         if (t == SL_Q4_K || t == SL_Q5_K) memcpy(b->weights + i + 2, "\x00\x1c", 2);
     }
@@ -68,7 +68,7 @@ static void measure(bench *b, sl_dtype t, uint32_t rows, const float *x, uint8_t
     if (!b->f32) j.act.row[kind] = act;
     for (uint64_t start = sl_thread_cpu_ns();
          reps < 5 || (reps < MAX_REPS && sl_thread_cpu_ns() - start < b->budget_ns); reps++) {
-        w.data = b->weights + reps % (WEIGHT_BYTES / bytes) * bytes;
+        w.data = b->weights + reps % (b->weight_bytes / bytes) * bytes;
         uint64_t at = sl_thread_cpu_ns();
         if (!b->f32) sl_quantise(&b->ex, x, NULL, rows, b->k, b->k, kind, act);
         sl_gemm(&b->ex, &j, 1);
@@ -112,11 +112,12 @@ int main(int argc, char **argv) {
     const uint32_t all_rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256};
     if (b.n == 0 || b.k == 0 || b.k % 256 != 0) return usage();
     b.ex.k = sl_kernels_select(isa);
-    b.weights = sl_alloc(WEIGHT_BYTES, 1);
+    b.weight_bytes = sl_limits_beyond_caches();
+    b.weights = sl_reserve(b.weight_bytes, 1);
     float *x = sl_alloc((size_t)MAX_ROWS * b.k, sizeof *x);
     float *y = sl_alloc((size_t)MAX_ROWS * b.n, sizeof *y);
     uint8_t *act = sl_alloc(MAX_ROWS, sl_act_row_bytes(SL_ACT_32, b.k));
-    if (b.weights) memset(b.weights, 1, WEIGHT_BYTES);
+    if (b.weights) memset(b.weights, 1, b.weight_bytes);
     if (!b.ex.k || !b.weights || !x || !y || !act || !measure_limits(&b)) {
         fprintf(stderr, "bench_quant: %s\n", b.ex.k ? "no memory" : "no such instruction set here");
         return 1;
@@ -131,6 +132,6 @@ int main(int argc, char **argv) {
         fill(&b, t);
         for (size_t i = 0; i < SL_LEN(all_rows); i++) measure(&b, t, all_rows[i], x, act, y);
     }
-    sl_free(b.weights), sl_free(x), sl_free(y), sl_free(act);
+    sl_release(b.weights, b.weight_bytes, 1), sl_free(x), sl_free(y), sl_free(act);
     return 0;
 }

@@ -6,8 +6,15 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define MAX_TRIES 64u
+
+size_t sl_limits_beyond_caches(void) {
+    const size_t least = (size_t)192 << 20, most = (size_t)1 << 30;
+    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: unknown */
+    return cache > 0 ? SL_MIN(SL_MAX(3 * (size_t)cache, least), most) : least;
+}
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -90,15 +97,14 @@ __attribute__((target("amx-tile,amx-int8"))) static uint64_t tile_chains(void) {
     return 0;
 }
 
+/* One load a line brings it; more of them, while it is on its way, make reading slower. */
 __attribute__((target("avx2"))) static uint64_t read_all(const uint8_t *p, size_t n) {
-    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+    __m256i a = _mm256_setzero_si256(), b = a;
     for (size_t i = 0; i + 128 <= n; i += 128) {
         a = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)(p + i)));
-        b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(p + i + 32)));
-        c = _mm256_xor_si256(c, _mm256_loadu_si256((const __m256i *)(p + i + 64)));
-        d = _mm256_xor_si256(d, _mm256_loadu_si256((const __m256i *)(p + i + 96)));
+        b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(p + i + 64)));
     }
-    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+    a = _mm256_xor_si256(a, b);
     return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 2);
 }
 

@@ -13,6 +13,10 @@ typedef struct sl_limits {
         int8_gops; /* of 8 bits, sums in 32 bits in the end: by vpdpbusd or tiles where they are */
 } sl_limits;
 
+/* Bytes of weights that no cache of this machine holds: three times its largest one, 192 MB to 1 GB.
+ */
+size_t sl_limits_beyond_caches(void);
+
 /* Of the pool's threads together; `data` is read `tries` times (3 to 64), larger than the caches.
  * cpu_clock: by the owner's CPU time, for a pool of one thread beside other programs. Zeros on
  * processors without AVX2. Thread: the pool's owner. */

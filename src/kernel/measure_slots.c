@@ -9,7 +9,7 @@
 
 #define K          1024u /* length of products */
 #define COLS       32u
-#define ROWS       16u /* of slots for many; a single one of those for few, but of integers */
+#define ROWS       16u /* of slots for many */
 #define DIM        128u
 #define N          4096u /* of vectors */
 #define TURNS      7u /* calls of each table in turn, of which the shortest counts; short ones ... */
@@ -61,7 +61,7 @@ static const uint8_t *next_weights(lab *l) {
     return l->ring + l->table * RING + *at;
 }
 
-static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
+static void gemm_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, lab *l) {
     static const float scales[K / SL_F8_BLOCK] = {1, 1, 1, 1, 1, 1, 1, 1};
     const sl_mat mat = {next_weights(l), COLS, K, s->dtype, 0, scales};
     const float *x[ROWS];
@@ -71,11 +71,17 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
                                          .dtype = s->dtype,
                                          .k = K,
                                          .n_cols = COLS,
-                                         .n_rows = s->amount == SL_FEW ? 1 : ROWS,
+                                         .n_rows = rows,
                                          .y_stride = COLS,
                                          .x = x,
                                          .y = l->a,
                                          .mat = &mat});
+}
+
+/* Few rows are one and four: with one, all forms wait for memory, and noise would choose. */
+static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
+    if (s->amount == SL_FEW) gemm_of(k, s, 1, l);
+    gemm_of(k, s, s->amount == SL_FEW ? 4 : ROWS, l);
 }
 
 /* Some and many rows and their columns as the loops cut them: a form may unpack weights for all the

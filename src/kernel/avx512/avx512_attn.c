@@ -83,7 +83,7 @@ SL_INLINE void products(const sl_attn_query *u, const uint8_t *k, size_t step, u
         v16 a[GROUP * GROUP];
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < GROUP * GROUP; i++) a[i] = acc[SL_MIN(i / 4, Q - 1) * 4 + i % 4];
-        const v16 sum = trees(a);
+        const v16 sum = trees(a, false);
         _mm_storeu_ps(score, _mm512_castps512_ps128(sum));
         if (Q > 1) _mm_storeu_ps(score + TOKENS, _mm512_extractf32x4_ps(sum, 1));
         if (Q > 2) _mm_storeu_ps(score + 2 * TOKENS, _mm512_extractf32x4_ps(sum, 2));

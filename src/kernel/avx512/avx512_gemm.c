@@ -14,6 +14,7 @@
 #define ROWS      6u
 #define PACK      65536u /* floats of packed activations: a quarter of the second cache */
 #define WIDE      1024u  /* values of k that are widened at a time; whole blocks of every type */
+#define FEW_K     256u   /* values of k, for each byte of one, that are packed of a few rows */
 #define LONG_COLS 96u    /* columns at a time where k is longer */
 #define PAGE      4096u  /* bytes of the smallest pages of memory */
 #define GROUPS    ((SL_TILE_ROWS + ROWS - 1) / ROWS) /* of rows, at most */
@@ -27,7 +28,6 @@ typedef struct sweep {
     uint32_t steps;                /* of k that xp holds, the last one filled up with zeros */
     uint32_t rest;                 /* values of that last one, 0: all */
     bool fresh, last;              /* chains start at +0; sums are due */
-    bool narrow;                   /* columns come in pairs, rows in one group of up to eight */
     const uint8_t *w;
     size_t w_stride;
     const uint8_t *ahead; /* what comes next, of which each pair of steps ... */
@@ -37,20 +37,34 @@ typedef struct sweep {
     float *xp, *acc, *wide;
 } sweep;
 
-/* Sixteen bf16 are the upper halves of sixteen words: one permutation where widening and shifting
- * are two. */
+/* Lanes 4 to 7 and 8 to 11 change places. */
+SL_INLINE v16 cross(v16 v) {
+    return _mm512_shuffle_f32x4(v, v, 0xd8);
+}
+
+/* Sixteen bf16 are the upper halves of sixteen words. One shuffle of bytes within quarters, where
+ * widening and shifting are two and a permutation is as slow: a load that has them twice brings
+ * each quarter's into it, crossed. Rows are packed in the same order. */
 SL_INLINE v16 widen_bf16(const uint8_t *w) {
-    const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8,
-                                           8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
-    const __m512i h = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)w));
-    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, twice, h));
+    const __m128i first = _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7);
+    const __m128i last =
+        _mm_setr_epi8(-1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+    const __m512i which =
+        _mm512_inserti64x4(_mm512_broadcast_i32x4(first), _mm256_broadcastsi128_si256(last), 1);
+    const __m512i twice = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)w));
+    return _mm512_castsi512_ps(_mm512_shuffle_epi8(twice, which));
+}
+
+/* Lanes of loads, of packed rows and of chains. */
+SL_INLINE bool is_crossed(sl_dtype dtype) {
+    return dtype == SL_BF16;
 }
 
 SL_INLINE v16 load(const uint8_t *w, sl_dtype dtype) {
     return dtype == SL_BF16 ? widen_bf16(w) : simd_load(w, dtype);
 }
 
-/* The first n of sixteen, then +0. */
+/* The first n of sixteen, then +0, in their order. */
 SL_INLINE v16 load_some(const uint8_t *w, uint32_t n, sl_dtype dtype) {
     const __mmask16 some = (__mmask16)((1u << n) - 1);
     if (dtype == SL_F32) return _mm512_maskz_loadu_ps(some, w);
@@ -78,11 +92,14 @@ SL_INLINE void one_step(v16 *acc, const float *x, const uint8_t *w, size_t strid
     multiply(acc, x, wv, R, C);
 }
 
-SL_INLINE void store_sums(const v16 *acc, const uint32_t R, const uint32_t C, float *y,
-                          size_t stride) {
+SL_INLINE void store_sums(const v16 *acc, const uint32_t R, const uint32_t C, const bool crossed,
+                          float *y, size_t stride) {
     if (C < 4) {
         for (uint32_t r = 0; r < R; r++)
-            for (uint32_t c = 0; c < C; c++) y[r * stride + c] = v_tree(acc[r * C + c]);
+            for (uint32_t c = 0; c < C; c++) {
+                const v16 a = acc[r * C + c];
+                y[r * stride + c] = v_tree(crossed ? cross(a) : a);
+            }
         return;
     }
 #pragma GCC unroll 2
@@ -90,7 +107,7 @@ SL_INLINE void store_sums(const v16 *acc, const uint32_t R, const uint32_t C, fl
         v16 a[16];
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < 16; i++) a[i] = acc[SL_MIN(r + i / 4, R - 1) * 4 + i % 4];
-        const v16 sum = trees(a);
+        const v16 sum = trees(a, crossed);
         _mm_storeu_ps(y, _mm512_castps512_ps128(sum));
         if (r + 1 < R) _mm_storeu_ps(y + stride, _mm512_extractf32x4_ps(sum, 1));
         if (r + 2 < R) _mm_storeu_ps(y + 2 * stride, _mm512_extractf32x4_ps(sum, 2));
@@ -105,7 +122,7 @@ SL_INLINE void run(const sweep *q, const float *x, const uint8_t *ahead, float *
     const uint32_t whole = q->rest ? q->steps - 1 : q->steps;
     const size_t stride = q->w_stride;
     const uint8_t *w = q->w;
-    v16 acc[ROWS * COLS]; /* or eight rows of two */
+    v16 acc[ROWS * COLS];
 #pragma GCC unroll 24
     for (uint32_t i = 0; i < R * C; i++) acc[i] = q->fresh ? v_set1(0) : v_load(chain + i * 16);
     for (uint32_t s = 0; s + 2 <= whole; s += 2) {
@@ -124,11 +141,14 @@ SL_INLINE void run(const sweep *q, const float *x, const uint8_t *ahead, float *
     if (q->rest) {
         v16 wv[COLS];
 #pragma GCC unroll 4
-        for (uint32_t c = 0; c < C; c++) wv[c] = load_some(w + c * stride, q->rest, dtype);
+        for (uint32_t c = 0; c < C; c++) {
+            wv[c] = load_some(w + c * stride, q->rest, dtype);
+            if (is_crossed(dtype)) wv[c] = cross(wv[c]);
+        }
         multiply(acc, x, wv, R, C);
     }
     if (q->last) {
-        store_sums(acc, R, C, y, q->t->y_stride);
+        store_sums(acc, R, C, is_crossed(dtype), y, q->t->y_stride);
         return;
     }
 #pragma GCC unroll 24
@@ -148,8 +168,6 @@ SL_INLINE void run_columns(const sweep *q, float *y, const uint32_t C, sl_dtype 
         if (R == 4) run(q, x, ahead, chain, y, 4, C, dtype);
         if (R == 5) run(q, x, ahead, chain, y, 5, C, dtype);
         if (R == 6) run(q, x, ahead, chain, y, 6, C, dtype);
-        if (R == 7 && C <= 2) run(q, x, ahead, chain, y, 7, C, dtype);
-        if (R == 8 && C <= 2) run(q, x, ahead, chain, y, 8, C, dtype);
         x += (size_t)R * q->steps * 16;
         ahead += q->turn;
         chain += (size_t)R * C * 16;
@@ -159,16 +177,9 @@ SL_INLINE void run_columns(const sweep *q, float *y, const uint32_t C, sl_dtype 
 
 /* ---- activations ---- */
 
-/* Few rows of long weights are read two at a time: four, those that come next, and the rows of
- * activations would be more than the first cache holds. */
-static bool is_narrow(const sl_gemm_tile *t) {
-    return t->n_rows <= 8 && (uint64_t)t->n_rows * t->k <= 8192 &&
-           t->k * sl_dtype_bytes(t->dtype) >= 4096;
-}
-
 static void group_rows(sweep *q) {
     uint32_t n = q->t->n_rows;
-    q->groups = q->narrow ? 1 : (n + ROWS - 1) / ROWS;
+    q->groups = (n + ROWS - 1) / ROWS;
     for (uint32_t g = 0; g < q->groups; g++) {
         q->rows[g] = (n + q->groups - g - 1) / (q->groups - g);
         n -= q->rows[g];
@@ -176,7 +187,7 @@ static void group_rows(sweep *q) {
 }
 
 /* Values k0 .. k0 + n - 1 of all rows, group by group, as [step][row][16]. */
-static void pack(sweep *q, uint32_t k0, uint32_t n) {
+SL_INLINE void pack(sweep *q, uint32_t k0, uint32_t n, const bool crossed) {
     const float *const *x = q->t->x;
     float *to = q->xp;
     q->rest = n % 16;
@@ -187,10 +198,13 @@ static void pack(sweep *q, uint32_t k0, uint32_t n) {
         const uint32_t R = q->rows[g];
         for (uint32_t r = 0; r < R; r++, x++) {
             float *at = to + r * 16;
-            for (uint32_t i = 0; i + 16 <= n; i += 16, at += R * 16)
-                v_store(at, v_load(*x + k0 + i));
-            if (q->rest)
-                v_store(at, load_some((const uint8_t *)(*x + k0 + n - q->rest), q->rest, SL_F32));
+            for (uint32_t i = 0; i + 16 <= n; i += 16, at += R * 16) {
+                const v16 v = v_load(*x + k0 + i);
+                v_store(at, crossed ? cross(v) : v);
+            }
+            if (!q->rest) continue;
+            const v16 v = load_some((const uint8_t *)(*x + k0 + n - q->rest), q->rest, SL_F32);
+            v_store(at, crossed ? cross(v) : v);
         }
         to += (size_t)R * q->steps * 16;
     }
@@ -224,10 +238,11 @@ SL_INLINE void ask_for_next(sweep *q, const uint32_t C, uint32_t bytes) {
 /* ---- plain weights ---- */
 
 /* How much of k is packed: four weight rows of it stay in the first cache where they are read more
- * than once. */
+ * than once, and all rows beside those that come next where there are few. */
 static uint32_t part_of_k(const sweep *q, uint32_t bytes) {
     uint32_t most = PACK / q->t->n_rows;
     if (q->groups > 1) most = SL_MIN(most, 32768 / (COLS * bytes));
+    if (q->groups == 1 && q->t->n_rows > 1) most = SL_MIN(most, FEW_K * bytes);
     return most / 32 * 32;
 }
 
@@ -250,11 +265,10 @@ SL_INLINE void plain_columns(sweep *q, uint32_t c0, uint32_t c1, uint32_t part, 
     do {
         const uint32_t n = SL_MIN(part, t->k - k0);
         uint32_t c = c0;
-        pack(q, k0, n);
+        pack(q, k0, n, is_crossed(dtype));
         q->w = (const uint8_t *)t->w + c0 * q->w_stride + (size_t)k0 * sl_dtype_bytes(dtype);
         q->acc = acc;
-        if (!q->narrow) c = run_all(q, c, c1, COLS, dtype);
-        c = run_all(q, c, c1, 2, dtype);
+        c = run_all(q, c, c1, COLS, dtype);
         run_all(q, c, c1, 1, dtype);
         k0 += n;
     } while (k0 < t->k);
@@ -262,7 +276,7 @@ SL_INLINE void plain_columns(sweep *q, uint32_t c0, uint32_t c1, uint32_t part, 
 
 SL_INLINE void plain_tile(const sl_gemm_tile *t, sl_dtype dtype) {
     _Alignas(64) float xp[PACK], acc[LONG_COLS * SL_TILE_ROWS * 16];
-    sweep q = {.t = t, .xp = xp, .narrow = is_narrow(t)};
+    sweep q = {.t = t, .xp = xp};
     group_rows(&q);
     const uint32_t part = part_of_k(&q, sl_dtype_bytes(dtype));
     const uint32_t cols = t->k > part ? LONG_COLS : SL_MAX(1, t->n_cols);
@@ -310,7 +324,7 @@ static void tile_blocks(const sl_gemm_tile *t) {
     uint32_t k0 = 0;
     do {
         const uint32_t n = SL_MIN(WIDE, t->k - k0);
-        pack(&q, k0, n);
+        pack(&q, k0, n, false);
         q.acc = acc;
         for (uint32_t c = 0, cols; c < t->n_cols; c += cols) {
             cols = t->n_cols - c >= COLS ? COLS : 1;

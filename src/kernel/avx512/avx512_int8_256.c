@@ -14,12 +14,6 @@ typedef struct strip {
     sl_head256 h;
 } strip;
 
-/* 64 bytes at `at` of 16 columns. */
-SL_INLINE void load_64(const sl_rows16 *s, size_t at, __m512i *v) {
-#pragma GCC unroll 16
-    for (int c = 0; c < 16; c++) v[c] = _mm512_loadu_si512(s->row[c] + at);
-}
-
 /* 32 bytes twice. */
 SL_INLINE void load_32_twice(const sl_rows16 *s, size_t at, __m512i *v) {
 #pragma GCC unroll 16
@@ -35,24 +29,34 @@ SL_INLINE __m512i high_of(__m512i v) {
     return low_of(_mm512_srli_epi16(v, 4));
 }
 
-/* What is asked for while a strip's block is worked on: a share at each of several places. */
+/* What is still to be asked for while a strip's block is worked on. Evenly, a line or two at a
+ * time: lines that are asked for take the few places that a core has for misses. */
 typedef struct hints {
-    const uint8_t *far;
-    size_t share;
+    const uint8_t *next, *end;
 } hints;
 
-SL_INLINE void ask_share(const hints *h, uint32_t i) {
-    sl_ask_far(h->far + i * h->share, h->share);
+SL_INLINE void ask(hints *h, const uint32_t lines) {
+    if (h->next >= h->end) return;
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < lines; i++) SL_ASK("t1", h->next, i * 64);
+    h->next += lines * 64;
+}
+
+/* 64 bytes at `at` of 16 columns, turned. */
+SL_INLINE void load_turned(const sl_rows16 *s, size_t at, hints *h, __m512i *v) {
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < 4; i++) {
+        ask(h, 2);
+        sl_load_words(s, at + 16 * i, v + 4 * i);
+    }
 }
 
 /* ---- many rows ---- */
 
-SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, const hints *ask, strip *out) {
+SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
     for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
-        ask_share(ask, j);
-        load_64(s, at + 16 + 64 * j, v);
-        sl_turn(v);
+        load_turned(s, at + 16 + 64 * j, h, v);
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < 16; i++) {
             __m512i *q = out->q + 32 * j + i / 8 * 16 + i % 8;
@@ -61,16 +65,14 @@ SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, const hints *ask, strip 
     }
 }
 
-SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, const hints *ask, strip *out) {
+SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
     const __m512i fifth = _mm512_set1_epi8(16);
     __m512i high[16];
-    load_32_twice(s, at + 16, high);
-    sl_turn(high); /* of which the first 8 count */
+    sl_load_words(s, at + 16, high);
+    sl_load_words(s, at + 32, high + 4);
     for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
-        ask_share(ask, j);
-        load_64(s, at + 48 + 64 * j, v);
-        sl_turn(v);
+        load_turned(s, at + 48 + 64 * j, h, v);
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < 16; i++) {
             const __m128i down = _mm_cvtsi32_si128((int)(4 * j + i / 8 * 2));
@@ -84,19 +86,16 @@ SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, const hints *ask, strip 
     }
 }
 
-SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, const hints *ask, strip *out) {
+SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
     const __m512i top = _mm512_set1_epi8(48);
     __m512i high[16];
-    load_64(s, at + 128, high);
-    sl_turn(high);
-    for (uint32_t h = 0; h < 2; h++) {
+    load_turned(s, at + 128, h, high);
+    for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
-        ask_share(ask, h);
-        load_64(s, at + 64 * h, v);
-        sl_turn(v);
+        load_turned(s, at + 64 * j, h, v);
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < 8; i++) {
-            __m512i t = high[8 * h + i], *q = out->q + 32 * h + i;
+            __m512i t = high[8 * j + i], *q = out->q + 32 * j + i;
             q[0] = _mm512_or_si512(low_of(v[i]), _mm512_and_si512(_mm512_slli_epi16(t, 4), top));
             q[8] =
                 _mm512_or_si512(low_of(v[8 + i]), _mm512_and_si512(_mm512_slli_epi16(t, 2), top));
@@ -107,14 +106,14 @@ SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, const hints *ask, strip 
     }
 }
 
-SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, const hints *ask, strip *out) {
+SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, hints *h, strip *out) {
     sl_load_head(s, at, dtype, &out->h);
     if (dtype == SL_Q4_K)
-        fill_q4_k(s, at, ask, out);
+        fill_q4_k(s, at, h, out);
     else if (dtype == SL_Q5_K)
-        fill_q5_k(s, at, ask, out);
+        fill_q5_k(s, at, h, out);
     else
-        fill_q6_k(s, at, ask, out);
+        fill_q6_k(s, at, h, out);
 }
 
 /* sum min * sums, of all columns. */
@@ -141,39 +140,52 @@ typedef struct run {
     const sl_offsets *o;
     uint32_t b;
     float *acc; /* [rows][SL_STRIPS][16] */
+    hints *ask;
 } run;
 
 SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dtype) {
     const uint32_t quads = 64 / parts_of(dtype);
+    const uint32_t P = R == 4 || R == 3 ? 2 : R == 2 ? 4 : 8;
     const uint8_t *x[MAX_R];
     __m512i all[MAX_R * 2];
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) x[r] = u->t->x[r0 + r] + (size_t)u->b * 256;
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < 2 * R; i++) all[i] = _mm512_setzero_si512();
-    for (uint32_t p = 0; p < parts_of(dtype); p++) {
-        const __m512i *w0 = u->w[0].q + p * quads, *w1 = u->w[1].q + p * quads;
-        __m512i sum[MAX_R * 2];
+    for (uint32_t p = 0; p < parts_of(dtype); p += P) {
+        __m512i sum[16];
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < P; j++)
 #pragma GCC unroll 4
-        for (uint32_t r = 0; r < R; r++)
-            sum[2 * r] = sum[2 * r + 1] =
-                dtype == SL_Q6_K ? _mm512_set1_epi32(u->o[r0 + r].v[p]) : _mm512_setzero_si512();
+            for (uint32_t r = 0; r < R; r++)
+                sum[(j * R + r) * 2] = sum[(j * R + r) * 2 + 1] =
+                    dtype == SL_Q6_K ? _mm512_set1_epi32(u->o[r0 + r].v[p + j])
+                                     : _mm512_setzero_si512();
 #pragma GCC unroll 8
         for (uint32_t q = 0; q < quads; q++) {
-            __m512i a = _mm512_load_si512(w0 + q), c = _mm512_load_si512(w1 + q);
-            SL_KEEP(a);
-            SL_KEEP(c);
+            ask(u->ask, R < 4 || u->t->n_rows == 4 ? 2 : 1);
+#pragma GCC unroll 8
+            for (uint32_t j = 0; j < P; j++) {
+                const uint32_t at = (p + j) * quads + q;
+                __m512i a = _mm512_load_si512(u->w[0].q + at),
+                        c = _mm512_load_si512(u->w[1].q + at);
+                SL_KEEP(a);
+                SL_KEEP(c);
 #pragma GCC unroll 4
-            for (uint32_t r = 0; r < R; r++) {
-                __m512i xv = sl_quad(x[r] + (p * quads + q) * 4);
-                SL_KEEP(xv);
-                sum[2 * r] = _mm512_dpbusd_epi32(sum[2 * r], a, xv);
-                sum[2 * r + 1] = _mm512_dpbusd_epi32(sum[2 * r + 1], c, xv);
+                for (uint32_t r = 0; r < R; r++) {
+                    __m512i xv = sl_quad(x[r] + at * 4), *to = &sum[(j * R + r) * 2];
+                    SL_KEEP(xv);
+                    to[0] = _mm512_dpbusd_epi32(to[0], a, xv);
+                    to[1] = _mm512_dpbusd_epi32(to[1], c, xv);
+                }
             }
         }
 #pragma GCC unroll 8
-        for (uint32_t i = 0; i < 2 * R; i++)
-            all[i] = _mm512_add_epi32(all[i], _mm512_mullo_epi32(sum[i], u->w[i & 1].h.scale[p]));
+        for (uint32_t j = 0; j < P; j++)
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < 2 * R; i++)
+                all[i] = _mm512_add_epi32(
+                    all[i], _mm512_mullo_epi32(sum[j * R * 2 + i], u->w[i & 1].h.scale[p + j]));
     }
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) {
@@ -196,17 +208,10 @@ SL_INLINE void store_strips(const sl_act_tile *t, uint32_t c0, const float *acc)
                           SL_MIN(SL_STRIP, t->n_cols - c0 - i * SL_STRIP));
 }
 
-/* With all rows; of each strip two shares are left to be asked for, or none. */
-SL_INLINE void run_all(const run *u, const hints *ask, bool left, sl_dtype dtype) {
+SL_INLINE void run_all(const run *u, sl_dtype dtype) {
     const uint32_t n = u->t->n_rows;
     uint32_t r = 0;
-    for (; r + 4 <= n; r += 4) {
-        if (left && r / 4 < SL_STRIPS) {
-            ask_share(&ask[r / 4], 2);
-            ask_share(&ask[r / 4], 3);
-        }
-        run_rows(u, r, 4, dtype);
-    }
+    for (; r + 4 <= n; r += 4) run_rows(u, r, 4, dtype);
     if (n - r == 3) run_rows(u, r, 3, dtype);
     if (n - r == 2) run_rows(u, r, 2, dtype);
     if (n - r == 1) run_rows(u, r, 1, dtype);
@@ -215,29 +220,36 @@ SL_INLINE void run_all(const run *u, const hints *ask, bool left, sl_dtype dtype
 SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
     _Alignas(64) float acc[SL_TILE_ROWS * SL_STRIPS * SL_STRIP];
     strip w[SL_STRIPS];
-    hints ask[SL_STRIPS];
     sl_offsets o[SL_TILE_ROWS];
-    const size_t bytes = SL_STRIP * sl_dtype_block_bytes(dtype);
     const uint32_t cols = SL_STRIPS * SL_STRIP;
-    const bool spread = t->n_rows >= 4 * SL_STRIPS;
+    const size_t bytes = cols * sl_dtype_block_bytes(dtype);
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += cols) {
         const uint8_t *after = sl_tile_rows_after(t, c0, cols);
         memset(acc, 0, t->n_rows * cols * sizeof *acc);
-        for (uint32_t b = 0; b < t->k / 256; b++) {
+        for (uint32_t b = 0; b < t->k / 256; b++, after += bytes) {
+            hints ask = {after, after + bytes};
             for (uint32_t r = 0; r < t->n_rows; r++) sl_offsets_of(t, r, b, dtype, &o[r]);
-            for (uint32_t i = 0; i < SL_STRIPS; i++, after += bytes) {
+            for (uint32_t i = 0; i < SL_STRIPS; i++) {
                 const sl_rows16 s = sl_rows_at(t, c0 + i * SL_STRIP, b * 256);
-                ask[i] = (hints){after, bytes / (spread ? 4 : 2)};
-                fill(&s, 0, dtype, &ask[i], &w[i]);
+                fill(&s, 0, dtype, &ask, &w[i]);
             }
-            const run u = {t, w, o, b, acc};
-            run_all(&u, ask, spread, dtype);
+            const run u = {t, w, o, b, acc, &ask};
+            run_all(&u, dtype);
         }
         store_strips(t, c0, acc);
     }
 }
 
 /* ---- few rows ---- */
+
+/* 64 bytes at `at` of 16 columns. */
+SL_INLINE void load_64(const sl_rows16 *s, size_t at, hints *h, __m512i *v) {
+#pragma GCC unroll 16
+    for (int c = 0; c < 16; c++) {
+        if (c % 2) ask(h, 1);
+        v[c] = _mm512_loadu_si512(s->row[c] + at);
+    }
+}
 
 /* 64 values of a strip, half turned, and of a row the quads that they meet. */
 typedef struct piece {
@@ -246,11 +258,13 @@ typedef struct piece {
 } piece;
 
 /* Products of a piece with the row's codes x, sums beginning at `from`, times the scales. */
-SL_INLINE void add_piece(const piece *p, __m512i x, __m512i from, __m512i *sum) {
+SL_INLINE void add_piece(const piece *p, __m512i x, __m512i from, hints *h, const uint32_t lines,
+                         __m512i *sum) {
     const __m512i xq[4] = {_mm512_shuffle_epi32(x, 0x00), _mm512_shuffle_epi32(x, 0x55),
                            _mm512_shuffle_epi32(x, 0xaa), _mm512_shuffle_epi32(x, 0xff)};
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
+        ask(h, lines);
         __m512i one = _mm512_dpbusd_epi32(from, p->v[4 * g], xq[0]);
 #pragma GCC unroll 3
         for (int j = 1; j < 4; j++) one = _mm512_dpbusd_epi32(one, p->v[4 * g + j], xq[j]);
@@ -276,11 +290,11 @@ SL_INLINE void two_scales(__m512i a, __m512i b, __m512i *out) {
  */
 SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, const uint32_t h,
                       const __m512i *high, const sl_head256 *hd, const uint32_t R, sl_dtype dtype,
-                      __m512i (*sum)[4]) {
+                      hints *ask, __m512i (*sum)[4]) {
     const __m512i fifth = _mm512_set1_epi8(16);
     __m512i v[16];
     piece low, up;
-    load_64(s, at + (dtype == SL_Q5_K ? 48 : 16) + 64 * h, v);
+    load_64(s, at + (dtype == SL_Q5_K ? 48 : 16) + 64 * h, ask, v);
     sl_turn_in_lanes(v);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
@@ -296,8 +310,9 @@ SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, co
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++) {
         const __m512i none = _mm512_setzero_si512();
-        add_piece(&low, codes_of(x[r], 128 * h, 128 * h + 64), none, sum[r]);
-        add_piece(&up, codes_of(x[r], 128 * h + 32, 128 * h + 96), none, sum[r]);
+        add_piece(&low, codes_of(x[r], 128 * h, 128 * h + 64), none, ask, R == 1 ? 2 : 1, sum[r]);
+        add_piece(&up, codes_of(x[r], 128 * h + 32, 128 * h + 96), none, ask, R == 1 ? 2 : 1,
+                  sum[r]);
     }
 }
 
@@ -310,11 +325,12 @@ SL_INLINE __m512i spread(const sl_offsets *o, int first) {
 
 /* 128 values of Q6_K: parts 8 h .. 8 h + 7; the low codes are of the first four. */
 SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows16 *s, size_t at,
-                     const uint32_t h, const sl_head256 *hd, const uint32_t R, __m512i (*sum)[4]) {
+                     const uint32_t h, const sl_head256 *hd, const uint32_t R, hints *ask,
+                     __m512i (*sum)[4]) {
     const __m512i top = _mm512_set1_epi8(48);
     __m512i v[16], t[16];
     piece low, up;
-    load_64(s, at + 64 * h, v);
+    load_64(s, at + 64 * h, ask, v);
     sl_turn_in_lanes(v);
     load_32_twice(s, at + 128 + 32 * h, t);
     sl_turn_in_lanes(t);
@@ -330,9 +346,10 @@ SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows
     sl_turn_lanes(c[4], c[5], c[6], c[7], up.scale, 1);
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++) {
-        add_piece(&low, _mm512_loadu_si512(x[r] + 128 * h), spread(&o[r], (int)(8 * h)), sum[r]);
+        add_piece(&low, _mm512_loadu_si512(x[r] + 128 * h), spread(&o[r], (int)(8 * h)), ask,
+                  R == 1 ? 2 : 1, sum[r]);
         add_piece(&up, _mm512_loadu_si512(x[r] + 128 * h + 64), spread(&o[r], (int)(8 * h + 4)),
-                  sum[r]);
+                  ask, R == 1 ? 2 : 1, sum[r]);
     }
 }
 
@@ -346,14 +363,14 @@ SL_INLINE __m512i sort_sums(const __m512i *sum) {
 }
 
 SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, const uint32_t R,
-                         sl_dtype dtype, const hints *ask, __m512 *acc) {
+                         sl_dtype dtype, hints *h, __m512 *acc) {
     const size_t at = (size_t)b * sl_dtype_block_bytes(dtype);
     __m512i sum[FEW][4], high[16];
     const uint8_t *x[FEW];
     sl_offsets o[FEW];
-    sl_head256 h;
-    ask_share(ask, 0);
-    sl_load_head(s, at, dtype, &h);
+    sl_head256 head;
+    ask(h, 5);
+    sl_load_head(s, at, dtype, &head);
     if (dtype == SL_Q5_K) {
         load_32_twice(s, at + 16, high);
         sl_turn_in_lanes(high);
@@ -366,17 +383,15 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
     }
 #pragma GCC unroll 2
     for (uint32_t i = 0; i < 2; i++) {
-        ask_share(ask, 1 + i);
         if (dtype == SL_Q6_K)
-            few_6(x, o, s, at, i, &h, R, sum);
+            few_6(x, o, s, at, i, &head, R, h, sum);
         else
-            few_45(x, s, at, i, high, &h, R, dtype, sum);
+            few_45(x, s, at, i, high, &head, R, dtype, h, sum);
     }
-    ask_share(ask, 3);
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++)
-        acc[r] =
-            add_sum(&h, sort_sums(sum[r]), sl_act_scales(t->x[r], t->k)[b], &o[r], dtype, acc[r]);
+        acc[r] = add_sum(&head, sort_sums(sum[r]), sl_act_scales(t->x[r], t->k)[b], &o[r], dtype,
+                         acc[r]);
 }
 
 SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
@@ -389,8 +404,8 @@ SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) 
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            const hints ask = {after + b * bytes, bytes / 4};
-            few_block(t, &s, b, R, dtype, &ask, acc);
+            hints h = {after + b * bytes, after + (b + 1) * bytes};
+            few_block(t, &s, b, R, dtype, &h, acc);
         }
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++)
@@ -404,8 +419,6 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
         few_rows(t, 1, dtype);
     else if (t->n_rows == 2)
         few_rows(t, 2, dtype);
-    else if (t->n_rows == 3)
-        few_rows(t, 3, dtype);
     else
         many(t, dtype);
 }

@@ -5,12 +5,13 @@
  * loaded, and sums come out by column. To turn 32 bytes of sixteen columns takes three steps of
  * shuffles, since two columns that are loaded into one vector need no step.
  *
- * Pipes for shuffles and arithmetic are what this loop waits for, then the number of instructions:
- * so the scales of blocks take the way over memory. */
+ * Pipes for shuffles and arithmetic are what this loop waits for, and weights that come from
+ * memory: lines that are asked for take the few places that a core has for misses, as do loads of
+ * lines that only the second cache has. So both are asked for evenly among the rows, never at
+ * once. */
 #include "kernel/avx512/int8.h"
 
-#define AHEAD 8u /* blocks: a scale is copied so much earlier than it is read */
-#define RING  (2 * AHEAD)
+#define NEAR 128 /* bytes behind a pair of blocks, of which each column's line is asked for */
 
 SL_INLINE uint32_t block_bytes(sl_dtype dtype) {
     return dtype == SL_Q8_0 ? 34 : 18;
@@ -20,22 +21,40 @@ SL_INLINE uint32_t block_bytes(sl_dtype dtype) {
 typedef struct place {
     const uint8_t *p[4];
     size_t stride, stride3;
+    __m512i offset; /* of each row from the first */
 } place;
 
 SL_INLINE place place_of(const sl_act_tile *t, uint32_t c0) {
+    const __m512i rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     place s = {.stride = t->w_stride, .stride3 = 3 * t->w_stride};
     for (uint32_t i = 0; i < 4; i++) s.p[i] = sl_tile_row(t, c0 + 4 * i, 0);
+    s.offset = _mm512_mullo_epi32(rows, _mm512_set1_epi32((int32_t)t->w_stride));
     SL_KEEP_WORD(s.stride3);
     return s;
 }
 
-SL_INLINE const uint8_t *row_of(const place *s, const int c) {
-    const uint8_t *p = s->p[c / 4];
-    return c % 4 == 0   ? p
-           : c % 4 == 1 ? p + s->stride
-           : c % 4 == 2 ? p + 2 * s->stride
-                        : p + s->stride3;
-}
+/* The instruction `op` with the memory `at` bytes behind row c of the strip, both constants:
+ * spelled out, as gcc makes addresses of rows beforehand, most of which wait in vector registers.
+ */
+#define OF_ROW(op, s, c, at, ...)                                                                  \
+    do {                                                                                           \
+        const uint8_t *base_ = (s)->p[(c) / 4];                                                    \
+        if ((c) % 4 == 0)                                                                          \
+            __asm__(op("%c1(%2)") : __VA_ARGS__ : "i"(at), "r"(base_));                            \
+        else if ((c) % 4 == 1)                                                                     \
+            __asm__(op("%c1(%2,%3)") : __VA_ARGS__ : "i"(at), "r"(base_), "r"((s)->stride));       \
+        else if ((c) % 4 == 2)                                                                     \
+            __asm__(op("%c1(%2,%3,2)") : __VA_ARGS__ : "i"(at), "r"(base_), "r"((s)->stride));     \
+        else                                                                                       \
+            __asm__(op("%c1(%2,%3)") : __VA_ARGS__ : "i"(at), "r"(base_), "r"((s)->stride3));      \
+    } while (0)
+
+#define LOAD_32(at) "vmovdqu64 " at ", %t0"
+#define HIGH_32(at) "vinserti64x4 $1, " at ", %0, %0"
+#define LOAD_16(at) "vmovdqu64 " at ", %x0"
+#define LANE_1(at)  "vinserti32x4 $1, " at ", %0, %0"
+#define LANE_2(at)  "vinserti32x4 $2, " at ", %0, %0"
+#define LANE_3(at)  "vinserti32x4 $3, " at ", %0, %0"
 
 SL_INLINE void move_on(place *s, size_t bytes) {
 #pragma GCC unroll 4
@@ -45,21 +64,10 @@ SL_INLINE void move_on(place *s, size_t bytes) {
     }
 }
 
-/* Scales of a strip's blocks, as f16; block b in b % RING. */
-typedef uint16_t scales[RING][SL_STRIP] __attribute__((aligned(64)));
-
-/* The f16 of the block that is `at` bytes behind s. */
-SL_INLINE void copy_scales(const place *s, size_t at, uint16_t to[SL_STRIP]) {
-#pragma GCC unroll 16
-    for (int c = 0; c < 16; c++) memcpy(&to[c], row_of(s, c) + at, 2);
-}
-
-SL_INLINE __m256i load_32(const uint8_t *p) {
-    return _mm256_loadu_si256((const void *)p);
-}
-
-SL_INLINE __m512i load_both(const uint8_t *p, const uint8_t *q) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(load_32(p)), load_32(q), 1);
+/* Scales of the blocks that a strip is at. A gather reads two bytes more, which are codes. */
+SL_INLINE __m512 load_scales(const place *s) {
+    const __m512i v = _mm512_i32gather_epi32(s->offset, s->p[0], 1);
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
 }
 
 /* Columns first .. first + 3 in the lower halves of four vectors and the next four in the upper
@@ -67,8 +75,10 @@ SL_INLINE __m512i load_both(const uint8_t *p, const uint8_t *q) {
 SL_INLINE void turn_8(const place *s, const int first, __m512i *v) {
     __m512i w[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        w[i] = load_both(row_of(s, first + i) + 2, row_of(s, first + 4 + i) + 2);
+    for (int i = 0; i < 4; i++) {
+        OF_ROW(LOAD_32, s, first + i, 2, "=v"(w[i]));
+        OF_ROW(HIGH_32, s, first + 4 + i, 2, "+v"(w[i]));
+    }
     sl_turn_words(w, v);
 }
 
@@ -88,11 +98,15 @@ SL_INLINE void turn_q8_0(const place *s, __m512i *v) {
 /* The same of codes 8 above their value: the low halves of bytes, then the high ones. */
 SL_INLINE void turn_q4_0(const place *s, __m512i *v) {
     const __m512i low = _mm512_set1_epi8(15);
-    sl_rows16 rows;
-    __m512i w[4];
-#pragma GCC unroll 16
-    for (int c = 0; c < 16; c++) rows.row[c] = row_of(s, c);
-    sl_load_words(&rows, 2, w);
+    __m512i p[4], w[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        OF_ROW(LOAD_16, s, c, 2, "=v"(p[c]));
+        OF_ROW(LANE_1, s, c + 4, 2, "+v"(p[c]));
+        OF_ROW(LANE_2, s, c + 8, 2, "+v"(p[c]));
+        OF_ROW(LANE_3, s, c + 12, 2, "+v"(p[c]));
+    }
+    sl_turn_words(p, w);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         v[j] = _mm512_and_si512(w[j], low);
@@ -123,25 +137,35 @@ SL_INLINE __m512i dot_32(__m512i sum, const __m512i *v, const uint8_t *x) {
     return sum;
 }
 
-/* n blocks of a strip, one or two, the first of which is block b of the rows. */
+/* n blocks of a strip, one or two, the first of which is block b of the rows, and what is asked for
+ * meanwhile: lines of the strip that comes later, and of each column those that come next. */
 typedef struct blocks {
     __m512i v[2][8];
     __m512 d[2];
-    uint32_t b;
+    uint32_t b, n;
+    const uint8_t *later, *near;
 } blocks;
 
-/* Onto the chains of all rows. A sum begins at what codes are above their value times the sum of
- * the row's codes: of two neighbours, of which the other counts nothing. Behind the last is still
- * the row, as 38 bytes a block and a whole number of 64 do not meet at an odd number of blocks. */
-SL_INLINE void add_blocks(const sl_act_tile *t, const blocks *w, const uint32_t n, sl_dtype dtype,
-                          __m512 *acc) {
+/* Onto the chains of rows r to end - 1, with so many lines asked for at each. A sum begins at what
+ * codes are above their value times the sum of the row's codes: of two neighbours, of which the
+ * other counts nothing. Behind the last is still the row, as 38 bytes a block and a whole number of
+ * 64 do not meet at an odd number of blocks. */
+SL_INLINE void add_rows(const sl_act_tile *t, blocks *w, uint32_t r, uint32_t end,
+                        const uint32_t lines, const uint32_t n, sl_dtype dtype, __m512 *acc) {
     const int bias = dtype == SL_Q8_0 ? 128 : 8;
     const __m512i of[2] = {_mm512_set1_epi32(-bias & 0xffff), _mm512_set1_epi32(-bias * 65536)};
     const size_t codes = (size_t)w->b * 32, factors = t->k + (size_t)w->b * 4;
-    const size_t sums = t->k + t->k / 32 * 4 + (size_t)w->b * 2;
+    const size_t sums = t->k + t->k / 32 * 4 + (size_t)w->b * 2, stride = t->w_stride;
     const uint8_t *const *x = t->x;
-    for (uint32_t r = 0; r < t->n_rows; r++) {
+    for (; r < end; r++) {
         __m512 a = acc[r];
+#pragma GCC unroll 17
+        for (uint32_t i = 0; i < lines; i++) {
+            SL_ASK("t1", w->later, i * 64);
+            if (lines > 1) SL_ASK("t0", w->near, NEAR);
+            if (lines > 1) w->near += stride;
+        }
+        w->later += lines * 64;
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < n; i++) {
             __m512i sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), of[i], sl_quad(x[r] + sums));
@@ -153,35 +177,56 @@ SL_INLINE void add_blocks(const sl_act_tile *t, const blocks *w, const uint32_t 
     }
 }
 
-/* Blocks b and b + 1, or the last alone, from *s on, which moves behind them; what comes later is
- * asked for. */
-SL_INLINE void take_blocks(const sl_act_tile *t, place *s, scales *d, uint32_t b, const uint32_t n,
-                           sl_dtype dtype, const uint8_t *later, __m512 *acc) {
-    const size_t bytes = block_bytes(dtype);
-    blocks w = {.b = b};
-#pragma GCC unroll 2
-    for (uint32_t i = 0; i < n; i++) {
-        sl_ask_far(later + i * SL_STRIP * bytes, SL_STRIP * bytes);
-        w.d[i] = _mm512_cvtph_ps(_mm256_load_si256((const void *)(*d)[(b + i) % RING]));
-        if (b + i + AHEAD < t->k / 32) copy_scales(s, AHEAD * bytes, (*d)[(b + i + AHEAD) % RING]);
-        turn(s, dtype, w.v[i]);
-        move_on(s, bytes);
+/* With all rows: `least` lines at each and one more at the first ones, LINES in all. */
+#define ADD_ALL(LINES, least)                                                                      \
+    add_rows(t, w, 0, (LINES) - (least)*t->n_rows, (least) + 1, 2, dtype, acc);                    \
+    add_rows(t, w, (LINES) - (least)*t->n_rows, t->n_rows, least, 2, dtype, acc);                  \
+    break
+
+SL_INLINE void add_pair(const sl_act_tile *t, blocks *w, sl_dtype dtype, __m512 *acc) {
+    const uint32_t lines = 2 * SL_STRIP * block_bytes(dtype) / 64;
+    _Static_assert(2 * SL_STRIP * 34 == 17 * 64 && 2 * SL_STRIP * 18 == 9 * 64, "whole lines");
+    switch (lines / t->n_rows) {
+    case 0:
+        ADD_ALL(SL_MIN(lines, t->n_rows), 0);
+    case 1:
+        ADD_ALL(lines, 1);
+    case 2:
+        ADD_ALL(lines, 2);
+    case 3:
+        ADD_ALL(lines, 3);
+    case 4:
+        ADD_ALL(lines, 4);
+    case 5:
+        ADD_ALL(lines, 5);
+    case 8:
+        ADD_ALL(lines, 8);
+    default:
+        add_rows(t, w, 0, 1, lines, 2, dtype, acc);
     }
-    add_blocks(t, &w, n, dtype, acc);
+}
+
+SL_INLINE void take_block(place *s, uint32_t i, sl_dtype dtype, blocks *w) {
+    w->d[i] = load_scales(s);
+    turn(s, dtype, w->v[i]);
+    move_on(s, block_bytes(dtype));
 }
 
 SL_INLINE void strip_of(const sl_act_tile *t, uint32_t c0, sl_dtype dtype, __m512 *acc) {
     const uint32_t all = t->k / 32, bytes = block_bytes(dtype);
     const uint8_t *later = sl_tile_rows_after(t, c0, SL_STRIP);
     place s = place_of(t, c0);
-    scales d;
-    for (uint32_t b = 0; b < SL_MIN(AHEAD, all); b++) copy_scales(&s, (size_t)b * bytes, d[b]);
-    for (uint32_t b = 0; b < all; b += 2, later += 2 * SL_STRIP * bytes) {
-        if (b + 1 < all)
-            take_blocks(t, &s, &d, b, 2, dtype, later, acc);
-        else
-            take_blocks(t, &s, &d, b, 1, dtype, later, acc);
+    blocks w;
+    for (w.b = 0; w.b + 2 <= all; w.b += 2) {
+        take_block(&s, 0, dtype, &w);
+        take_block(&s, 1, dtype, &w);
+        w.later = later + w.b * SL_STRIP * bytes;
+        w.near = s.p[0];
+        add_pair(t, &w, dtype, acc);
     }
+    if (w.b == all) return;
+    take_block(&s, 0, dtype, &w);
+    add_rows(t, &w, 0, t->n_rows, 0, 1, dtype, acc);
 }
 
 /* The last strip ends with the tile, so that some of its columns may be done for the second time.

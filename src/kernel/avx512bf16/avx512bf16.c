@@ -28,7 +28,7 @@ SL_INLINE __m512 sums(const __m512 *acc, const uint32_t R, const uint32_t C, con
 #pragma GCC unroll 16
     for (uint32_t i = 0; i < 16; i++)
         a[i] = acc[SL_MIN(i / 4, R - 1) * C + SL_MIN(c0 + i % 4, C - 1)];
-    return trees(a);
+    return trees(a, false);
 }
 
 SL_INLINE void store(const sl_act_tile *t, uint32_t r0, uint32_t c0, const __m512 *acc,
