@@ -11,7 +11,7 @@
 #   make tsan|asan   the tests under a sanitizer
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
 #   make soak        every script in tests/soak with its defaults: hours
-#   make bench       beside llama.cpp and ik_llama.cpp: docs/performance.md, docs/lab/peers.md  (JSON=FILE, REPS=most, G=groups, MODELS=, LLAMA_CPP=, IK_LLAMA=folders)
+#   make bench       beside llama.cpp and ik_llama.cpp: docs/performance.md, docs/lab/peers.md  (JSON=FILE, REPS=most, G=groups, MODELS=, LLAMA_CPP=, IK_LLAMA=folders, MACHINE=name: pages of its own)
 #   make bench-demo  speed of the kernels and of the demo model
 #   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
@@ -100,7 +100,7 @@ crossover: all
 
 bench: all
 	@bench/peers/run.py $(if $(JSON),--json $(JSON)) $(if $(REPS),--reps $(REPS)) $(if $(MODELS),--models $(MODELS)) \
-	    $(if $(LLAMA_CPP),--llama $(LLAMA_CPP)) $(if $(IK_LLAMA),--ik $(IK_LLAMA)) --only "$(G)"
+	    $(if $(LLAMA_CPP),--llama $(LLAMA_CPP)) $(if $(IK_LLAMA),--ik $(IK_LLAMA)) $(if $(MACHINE),--machine $(MACHINE)) --only "$(G)"
 
 bench-demo: all
 	@bench/run.sh

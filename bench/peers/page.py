@@ -8,15 +8,15 @@ import gguf_bytes
 import roofline
 
 UNIT = {"decode": "tokens/s", "prefill": "tokens/s", "load": "s"}
-PAGE = """# Speed beside llama.cpp and ik_llama.cpp
+PAGE = """# Speed beside llama.cpp and ik_llama.cpp{on}
 
 Written by `make bench` (`bench/peers/run.py`); not to be edited. The same GGUF file, 2 threads, the programs in turn. A ratio is the
-median of the rounds' own ratios, a limit what memory or arithmetic allows. [lab/peers.md](lab/peers.md) has every measurement with its
+median of the rounds' own ratios, a limit what memory or arithmetic allows. [lab/peers{end}.md](lab/peers{end}.md) has every measurement with its
 range, the machine and the commands.
 """
-LAB = """# Lab: speed beside llama.cpp and ik_llama.cpp
+LAB = """# Lab: speed beside llama.cpp and ik_llama.cpp{on}
 
-Written by `make bench` (`bench/peers/run.py`); not to be edited. What follows from it is in [performance.md](../performance.md).
+Written by `make bench` (`bench/peers/run.py`); not to be edited. What follows from it is in [performance{end}.md](../performance{end}.md).
 
 Every row was measured on the same GGUF file, with
 2 threads, the programs in turn (A B A B ...), each run a process of its own. A cell is the median of its
@@ -189,12 +189,12 @@ def two_table(config, store, claims):
     return out if len(out) > 3 else []
 
 
-def kernel_table(config, store, claims):
+def kernel_table(config, store, claims, end=""):
     """Expert products of 8 to 256 rows, and attention over long contexts."""
     if "kernels" not in store:
         return [], {}
     found, (peak, gbs) = roofline.points(store["kernels"]["csv"])
-    out = ["\n## Kernels\n", "![Kernels under the roof](../img/roofline.svg)\n",
+    out = ["\n## Kernels\n", f"![Kernels under the roof](../img/roofline{end}.svg)\n",
            f"`build/bench_kernels`, 2 threads, medians of {store['kernels']['rounds']} rounds; {peak:.0f} GFLOP/s f32 and "
            f"{gbs:.1f} GB/s in the same rounds; other programs took {100 * store['kernels']['others']:.0f} % of the cores.\n",
            "| kernel | shape | GFLOP/s | GB/s | share of the roof |", "|---|---|---|---|---|"]
@@ -208,7 +208,7 @@ def kernel_table(config, store, claims):
         if row["kernel"] == "attention" and rows == 1 and shape.endswith(("from8191", "from32767")):
             bar = config["bars"]["attention"]
             claim(claims, f"attention, {shape} / roof", share, "1", f">= {bar}", share >= bar)
-    return out, {"roofline.svg": roofline.svg(store["kernels"]["csv"])}
+    return out, {f"roofline{end}.svg": roofline.svg(store["kernels"]["csv"])}
 
 
 def quality_table(config, store, claims):
@@ -278,14 +278,25 @@ def bars(claims, held):
     return out + rows if rows else []
 
 
-def make(config, store, models):
-    """(claims, {page: text}, {name: svg})."""
-    claims = []
+def others(config, machine):
+    """Links to the pages of other machines."""
+    names = {"": "AVX2"} | {name: m["what"] for name, m in config["machines"].items()}
+    return "On other machines: " + ", ".join(f"[{what}](performance{name and '-' + name}.md)" for name, what in names.items()
+                                             if name != machine) + ".\n"
+
+
+def make(config, store, models, machine=""):
+    """(claims, {page: text}, {name: svg}). machine: one of the configuration's, which has pages and bars of its own."""
+    claims, end, on = [], machine and "-" + machine, ""
+    if machine:
+        here = config["machines"][machine]
+        on = f": {here['what']}"
+        config = config | {"bars": config["bars"] | here["bars"]}
     speed = speed_table(config, store, models, claims)
     memory = memory_table(config, store, models, claims)
     load, two = load_table(config, store, claims), two_table(config, store, claims)
-    kernels, pictures = kernel_table(config, store, claims)
+    kernels, pictures = kernel_table(config, store, claims, end)
     parts = speed + load + memory + two + kernels + quality_table(config, store, claims)
-    lab = [LAB, *(parts if claims else ["Nothing has been measured yet."]), *conditions(config, store)]
-    page = [PAGE, *briefly(speed), *bars(claims, False), *bars(claims, True)]
-    return claims, {"performance.md": "\n".join(page) + "\n", "lab/peers.md": "\n".join(lab) + "\n"}, pictures
+    lab = [LAB.format(end=end, on=on), *(parts if claims else ["Nothing has been measured yet."]), *conditions(config, store)]
+    page = [PAGE.format(end=end, on=on), others(config, machine), *briefly(speed), *bars(claims, False), *bars(claims, True)]
+    return claims, {f"performance{end}.md": "\n".join(page) + "\n", f"lab/peers{end}.md": "\n".join(lab) + "\n"}, pictures

@@ -121,7 +121,10 @@ def middle(texts):
 
 def measure_kernels(group):
     """Medians of several rounds, the machine's own peaks among them."""
-    argv = [str(BUILD / "bench_kernels"), "--threads", "2", "--ms", str(group["job"]["ms"])]
+    """By the kernels that are chosen on this machine."""
+    words = subprocess.run([str(BUILD / "sluice"), "devices"], capture_output=True, text=True, check=True).stdout
+    isa = next((text.split()[-1] for text in words.splitlines() if text.startswith("as ")), "base")
+    argv = [str(BUILD / "bench_kernels"), "--threads", "2", "--ms", str(group["job"]["ms"]), "--isa", isa]
     runs = [Run(argv) for _ in range(group["job"]["rounds"])]
     csv = "\n".join(middle(lines) for lines in zip(*(r.out.strip().split("\n") for r in runs), strict=True))
     return {"csv": csv, "rounds": len(runs), "others": statistics.median(r.others for r in runs),
@@ -156,9 +159,12 @@ def main():
     p.add_argument("--llama", default=os.environ.get("LLAMA_CPP"))
     p.add_argument("--ik", default=os.environ.get("IK_LLAMA"))
     p.add_argument("--store", default=str(BUILD / "peers.json"))
+    p.add_argument("--machine", default="", help="of the configuration's machines this one: with pages and bars of its own")
     p.add_argument("--docs", default=str(ROOT / "docs"), help="folder of the pages; - writes none")
     args = p.parse_args()
     config = json.loads((HERE / "config.json").read_text())
+    if args.machine and args.machine not in config["machines"]:
+        p.error(f"--machine {args.machine}: config.json has {', '.join(config['machines'])}")
     every = make_engines(args)
     store = {}
     if os.path.exists(args.store):
@@ -178,7 +184,7 @@ def main():
             store.setdefault(group["group"], {}).update(got)
         pathlib.Path(args.store).write_text(json.dumps(store, indent=1) + "\n")
         print(f"{group['group']}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    claims, pages, pictures = page.make(config, store, args.models)
+    claims, pages, pictures = page.make(config, store, args.models, args.machine)
     print("\n".join(page.line(c) for c in claims))
     if args.docs != "-":
         for name, text in (pages | {f"img/{name}": svg for name, svg in pictures.items()}).items():
