@@ -3,7 +3,8 @@
 #include "kernel/avx512/int8_256.h"
 
 #define MAX_R 4u
-#define FEW   3u /* rows whose weights are not turned for good */
+#define FEW   2u  /* rows whose weights are not turned for good */
+#define SUMS  16u /* that are made side by side: each product waits for the one before it */
 
 SL_INLINE uint32_t parts_of(sl_dtype dtype) {
     return dtype == SL_Q6_K ? 16 : 8;
@@ -43,20 +44,20 @@ SL_INLINE void ask(hints *h, const uint32_t lines) {
 }
 
 /* 64 bytes at `at` of 16 columns, turned. */
-SL_INLINE void load_turned(const sl_rows16 *s, size_t at, hints *h, __m512i *v) {
+SL_INLINE void load_turned(const sl_rows16 *s, size_t at, hints *later, __m512i *v) {
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < 4; i++) {
-        ask(h, 2);
+        ask(later, 2);
         sl_load_words(s, at + 16 * i, v + 4 * i);
     }
 }
 
 /* ---- many rows ---- */
 
-SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
+SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, hints *later, strip *out) {
     for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
-        load_turned(s, at + 16 + 64 * j, h, v);
+        load_turned(s, at + 16 + 64 * j, later, v);
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < 16; i++) {
             __m512i *q = out->q + 32 * j + i / 8 * 16 + i % 8;
@@ -65,14 +66,14 @@ SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
     }
 }
 
-SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
+SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, hints *later, strip *out) {
     const __m512i fifth = _mm512_set1_epi8(16);
     __m512i high[16];
     sl_load_words(s, at + 16, high);
     sl_load_words(s, at + 32, high + 4);
     for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
-        load_turned(s, at + 48 + 64 * j, h, v);
+        load_turned(s, at + 48 + 64 * j, later, v);
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < 16; i++) {
             const __m128i down = _mm_cvtsi32_si128((int)(4 * j + i / 8 * 2));
@@ -86,13 +87,13 @@ SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
     }
 }
 
-SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
+SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, hints *later, strip *out) {
     const __m512i top = _mm512_set1_epi8(48);
     __m512i high[16];
-    load_turned(s, at + 128, h, high);
+    load_turned(s, at + 128, later, high);
     for (uint32_t j = 0; j < 2; j++) {
         __m512i v[16];
-        load_turned(s, at + 64 * j, h, v);
+        load_turned(s, at + 64 * j, later, v);
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < 8; i++) {
             __m512i t = high[8 * j + i], *q = out->q + 32 * j + i;
@@ -106,14 +107,14 @@ SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, hints *h, strip *out) {
     }
 }
 
-SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, hints *h, strip *out) {
+SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, hints *later, strip *out) {
     sl_load_head(s, at, dtype, &out->h);
     if (dtype == SL_Q4_K)
-        fill_q4_k(s, at, h, out);
+        fill_q4_k(s, at, later, out);
     else if (dtype == SL_Q5_K)
-        fill_q5_k(s, at, h, out);
+        fill_q5_k(s, at, later, out);
     else
-        fill_q6_k(s, at, h, out);
+        fill_q6_k(s, at, later, out);
 }
 
 /* sum min * sums, of all columns. */
@@ -140,53 +141,54 @@ typedef struct run {
     const sl_offsets *o;
     uint32_t b;
     float *acc; /* [rows][SL_STRIPS][16] */
-    hints *ask;
+    hints *later;
 } run;
 
-SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dtype) {
+/* Products of P parts from part p on with R rows x, times the parts' scales, onto all[row][strip].
+ */
+SL_INLINE void run_parts(const run *u, const uint8_t *const *x, uint32_t r0, uint32_t p,
+                         const uint32_t R, const uint32_t P, sl_dtype dtype, __m512i *all) {
     const uint32_t quads = 64 / parts_of(dtype);
-    const uint32_t P = R == 4 || R == 3 ? 2 : R == 2 ? 4 : 8;
+    __m512i sum[SUMS]; /* [P][R][SL_STRIPS] */
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < P * R; i++)
+        sum[2 * i] = sum[2 * i + 1] = dtype == SL_Q6_K
+                                          ? _mm512_set1_epi32(u->o[r0 + i % R].v[p + i / R])
+                                          : _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (uint32_t q = 0; q < quads; q++) {
+        ask(u->later, R < 4 || u->t->n_rows == 4 ? 2 : 1);
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < P; j++) {
+            const uint32_t at = (p + j) * quads + q;
+            __m512i a = _mm512_load_si512(u->w[0].q + at), c = _mm512_load_si512(u->w[1].q + at);
+            SL_KEEP(a);
+            SL_KEEP(c);
+#pragma GCC unroll 4
+            for (uint32_t r = 0; r < R; r++) {
+                __m512i xv = sl_quad(x[r] + at * 4), *to = &sum[(j * R + r) * 2];
+                SL_KEEP(xv);
+                to[0] = _mm512_dpbusd_epi32(to[0], a, xv);
+                to[1] = _mm512_dpbusd_epi32(to[1], c, xv);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < 2 * P * R; i++) {
+        __m512i *to = &all[i % (2 * R)], scale = u->w[i & 1].h.scale[p + i / (2 * R)];
+        *to = _mm512_add_epi32(*to, _mm512_mullo_epi32(sum[i], scale));
+    }
+}
+
+SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dtype) {
+    const uint32_t P = R >= 3 ? 2 : SUMS / SL_STRIPS / R;
     const uint8_t *x[MAX_R];
-    __m512i all[MAX_R * 2];
+    __m512i all[MAX_R * SL_STRIPS];
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) x[r] = u->t->x[r0 + r] + (size_t)u->b * 256;
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < 2 * R; i++) all[i] = _mm512_setzero_si512();
-    for (uint32_t p = 0; p < parts_of(dtype); p += P) {
-        __m512i sum[16];
-#pragma GCC unroll 8
-        for (uint32_t j = 0; j < P; j++)
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < R; r++)
-                sum[(j * R + r) * 2] = sum[(j * R + r) * 2 + 1] =
-                    dtype == SL_Q6_K ? _mm512_set1_epi32(u->o[r0 + r].v[p + j])
-                                     : _mm512_setzero_si512();
-#pragma GCC unroll 8
-        for (uint32_t q = 0; q < quads; q++) {
-            ask(u->ask, R < 4 || u->t->n_rows == 4 ? 2 : 1);
-#pragma GCC unroll 8
-            for (uint32_t j = 0; j < P; j++) {
-                const uint32_t at = (p + j) * quads + q;
-                __m512i a = _mm512_load_si512(u->w[0].q + at),
-                        c = _mm512_load_si512(u->w[1].q + at);
-                SL_KEEP(a);
-                SL_KEEP(c);
-#pragma GCC unroll 4
-                for (uint32_t r = 0; r < R; r++) {
-                    __m512i xv = sl_quad(x[r] + at * 4), *to = &sum[(j * R + r) * 2];
-                    SL_KEEP(xv);
-                    to[0] = _mm512_dpbusd_epi32(to[0], a, xv);
-                    to[1] = _mm512_dpbusd_epi32(to[1], c, xv);
-                }
-            }
-        }
-#pragma GCC unroll 8
-        for (uint32_t j = 0; j < P; j++)
-#pragma GCC unroll 8
-            for (uint32_t i = 0; i < 2 * R; i++)
-                all[i] = _mm512_add_epi32(
-                    all[i], _mm512_mullo_epi32(sum[j * R * 2 + i], u->w[i & 1].h.scale[p + j]));
-    }
+    for (uint32_t p = 0; p < parts_of(dtype); p += P) run_parts(u, x, r0, p, R, P, dtype, all);
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) {
         const float dx = sl_act_scales(u->t->x[r0 + r], u->t->k)[u->b];
@@ -227,13 +229,13 @@ SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
         const uint8_t *after = sl_tile_rows_after(t, c0, cols);
         memset(acc, 0, t->n_rows * cols * sizeof *acc);
         for (uint32_t b = 0; b < t->k / 256; b++, after += bytes) {
-            hints ask = {after, after + bytes};
+            hints later = {after, after + bytes};
             for (uint32_t r = 0; r < t->n_rows; r++) sl_offsets_of(t, r, b, dtype, &o[r]);
             for (uint32_t i = 0; i < SL_STRIPS; i++) {
                 const sl_rows16 s = sl_rows_at(t, c0 + i * SL_STRIP, b * 256);
-                fill(&s, 0, dtype, &ask, &w[i]);
+                fill(&s, 0, dtype, &later, &w[i]);
             }
-            const run u = {t, w, o, b, acc, &ask};
+            const run u = {t, w, o, b, acc, &later};
             run_all(&u, dtype);
         }
         store_strips(t, c0, acc);
@@ -243,10 +245,10 @@ SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
 /* ---- few rows ---- */
 
 /* 64 bytes at `at` of 16 columns. */
-SL_INLINE void load_64(const sl_rows16 *s, size_t at, hints *h, __m512i *v) {
+SL_INLINE void load_64(const sl_rows16 *s, size_t at, hints *later, __m512i *v) {
 #pragma GCC unroll 16
     for (int c = 0; c < 16; c++) {
-        if (c % 2) ask(h, 1);
+        if (c % 2) ask(later, 1);
         v[c] = _mm512_loadu_si512(s->row[c] + at);
     }
 }
@@ -258,13 +260,13 @@ typedef struct piece {
 } piece;
 
 /* Products of a piece with the row's codes x, sums beginning at `from`, times the scales. */
-SL_INLINE void add_piece(const piece *p, __m512i x, __m512i from, hints *h, const uint32_t lines,
-                         __m512i *sum) {
+SL_INLINE void add_piece(const piece *p, __m512i x, __m512i from, hints *later,
+                         const uint32_t lines, __m512i *sum) {
     const __m512i xq[4] = {_mm512_shuffle_epi32(x, 0x00), _mm512_shuffle_epi32(x, 0x55),
                            _mm512_shuffle_epi32(x, 0xaa), _mm512_shuffle_epi32(x, 0xff)};
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
-        ask(h, lines);
+        ask(later, lines);
         __m512i one = _mm512_dpbusd_epi32(from, p->v[4 * g], xq[0]);
 #pragma GCC unroll 3
         for (int j = 1; j < 4; j++) one = _mm512_dpbusd_epi32(one, p->v[4 * g + j], xq[j]);
@@ -286,15 +288,22 @@ SL_INLINE void two_scales(__m512i a, __m512i b, __m512i *out) {
     out[3] = _mm512_shuffle_i32x4(a, b, 0xff);
 }
 
+/* To be asked for at each quarter of a piece: so many that one row's products are enough for all.
+ */
+SL_INLINE uint32_t lines_of(const uint32_t R) {
+    return R == 1 ? 2 : 1;
+}
+
 /* 128 values of Q4_K or Q5_K: parts 4 h .. 4 h + 3; the low codes are of the first and the third.
  */
 SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, const uint32_t h,
                       const __m512i *high, const sl_head256 *hd, const uint32_t R, sl_dtype dtype,
-                      hints *ask, __m512i (*sum)[4]) {
+                      hints *later, __m512i (*sum)[4]) {
     const __m512i fifth = _mm512_set1_epi8(16);
+    const uint32_t lines = lines_of(R);
     __m512i v[16];
     piece low, up;
-    load_64(s, at + (dtype == SL_Q5_K ? 48 : 16) + 64 * h, ask, v);
+    load_64(s, at + (dtype == SL_Q5_K ? 48 : 16) + 64 * h, later, v);
     sl_turn_in_lanes(v);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
@@ -310,9 +319,8 @@ SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, co
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++) {
         const __m512i none = _mm512_setzero_si512();
-        add_piece(&low, codes_of(x[r], 128 * h, 128 * h + 64), none, ask, R == 1 ? 2 : 1, sum[r]);
-        add_piece(&up, codes_of(x[r], 128 * h + 32, 128 * h + 96), none, ask, R == 1 ? 2 : 1,
-                  sum[r]);
+        add_piece(&low, codes_of(x[r], 128 * h, 128 * h + 64), none, later, lines, sum[r]);
+        add_piece(&up, codes_of(x[r], 128 * h + 32, 128 * h + 96), none, later, lines, sum[r]);
     }
 }
 
@@ -325,12 +333,13 @@ SL_INLINE __m512i spread(const sl_offsets *o, int first) {
 
 /* 128 values of Q6_K: parts 8 h .. 8 h + 7; the low codes are of the first four. */
 SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows16 *s, size_t at,
-                     const uint32_t h, const sl_head256 *hd, const uint32_t R, hints *ask,
+                     const uint32_t h, const sl_head256 *hd, const uint32_t R, hints *later,
                      __m512i (*sum)[4]) {
     const __m512i top = _mm512_set1_epi8(48);
+    const uint32_t lines = lines_of(R);
     __m512i v[16], t[16];
     piece low, up;
-    load_64(s, at + 64 * h, ask, v);
+    load_64(s, at + 64 * h, later, v);
     sl_turn_in_lanes(v);
     load_32_twice(s, at + 128 + 32 * h, t);
     sl_turn_in_lanes(t);
@@ -346,10 +355,10 @@ SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows
     sl_turn_lanes(c[4], c[5], c[6], c[7], up.scale, 1);
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++) {
-        add_piece(&low, _mm512_loadu_si512(x[r] + 128 * h), spread(&o[r], (int)(8 * h)), ask,
-                  R == 1 ? 2 : 1, sum[r]);
+        add_piece(&low, _mm512_loadu_si512(x[r] + 128 * h), spread(&o[r], (int)(8 * h)), later,
+                  lines, sum[r]);
         add_piece(&up, _mm512_loadu_si512(x[r] + 128 * h + 64), spread(&o[r], (int)(8 * h + 4)),
-                  ask, R == 1 ? 2 : 1, sum[r]);
+                  later, lines, sum[r]);
     }
 }
 
@@ -363,13 +372,13 @@ SL_INLINE __m512i sort_sums(const __m512i *sum) {
 }
 
 SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, const uint32_t R,
-                         sl_dtype dtype, hints *h, __m512 *acc) {
+                         sl_dtype dtype, hints *later, __m512 *acc) {
     const size_t at = (size_t)b * sl_dtype_block_bytes(dtype);
     __m512i sum[FEW][4], high[16];
     const uint8_t *x[FEW];
     sl_offsets o[FEW];
     sl_head256 head;
-    ask(h, 5);
+    ask(later, 5);
     sl_load_head(s, at, dtype, &head);
     if (dtype == SL_Q5_K) {
         load_32_twice(s, at + 16, high);
@@ -384,9 +393,9 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
 #pragma GCC unroll 2
     for (uint32_t i = 0; i < 2; i++) {
         if (dtype == SL_Q6_K)
-            few_6(x, o, s, at, i, &head, R, h, sum);
+            few_6(x, o, s, at, i, &head, R, later, sum);
         else
-            few_45(x, s, at, i, high, &head, R, dtype, h, sum);
+            few_45(x, s, at, i, high, &head, R, dtype, later, sum);
     }
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++)
@@ -404,8 +413,8 @@ SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) 
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            hints h = {after + b * bytes, after + (b + 1) * bytes};
-            few_block(t, &s, b, R, dtype, &h, acc);
+            hints later = {after + b * bytes, after + (b + 1) * bytes};
+            few_block(t, &s, b, R, dtype, &later, acc);
         }
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++)
