@@ -12,6 +12,7 @@
 
 #include "base/options.h"
 #include "format/plan_json.h"
+#include "kernel/choice.h"
 #include "model/model.h"
 #include "net/net.h"
 
@@ -116,6 +117,7 @@ int main(int argc, char **argv) {
     sl_status st = sl_json_load(argv[1], 16u << 20, &doc, &err);
     if (st == SL_OK) st = read_config(sl_json_root(doc), &o, &l, &m, &err);
     if (st == SL_OK) {
+        o.isa = sl_kernels_chosen(); /* as every other program does */
         sl_net_setup_process(o.transport);
         l.vocab = m.vocab;
         l.time_scale = sl_device_is_modelled(&o.plan.device) ? o.plan.device.time_scale : 1;

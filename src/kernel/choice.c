@@ -2,10 +2,12 @@
 #include "kernel/choice.h"
 
 #include "base/clock.h"
+#include "base/options.h"
 #include "kernel/cpu.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -203,4 +205,18 @@ void sl_kernels_choose(const char *folder, bool again, sl_kernel_choice *out) {
     }
     sl_kernels_pick(&out->times, from);
     sl_kernels_spec(from, out->spec);
+}
+
+static sl_kernel_choice chosen;
+
+static void choose_once(void) {
+    char folder[4096];
+    const bool there = sl_options_cache_folder(folder, sizeof folder);
+    sl_kernels_choose(there ? folder : NULL, false, &chosen);
+}
+
+const char *sl_kernels_chosen(void) {
+    static pthread_once_t done = PTHREAD_ONCE_INIT;
+    pthread_once(&done, choose_once);
+    return chosen.spec;
 }

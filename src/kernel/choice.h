@@ -50,4 +50,8 @@ typedef struct sl_kernel_choice {
  * that cannot be used costs the measurement. */
 void sl_kernels_choose(const char *folder, bool again, sl_kernel_choice *out);
 
+/* The same with the user's cache folder, for programs without options for it: made by the first
+ * call, the same spec from then on. Thread: any. */
+const char *sl_kernels_chosen(void);
+
 #endif

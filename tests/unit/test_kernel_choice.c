@@ -234,6 +234,14 @@ static void times_are_kept(void **state) {
     assert_string_not_equal(c.trouble, "");
 }
 
+/* What programs without options take: of this machine, and the same at every call. */
+static void a_process_chooses_once(void **state) {
+    (void)state;
+    const char *spec = sl_kernels_chosen();
+    assert_ptr_equal(sl_kernels_chosen(), spec);
+    assert_non_null(sl_kernels_select(spec));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_are_all_kernels),
@@ -243,6 +251,7 @@ int main(void) {
         cmocka_unit_test(measuring_is_complete_or_says_so),
         cmocka_unit_test(times_as_text),
         cmocka_unit_test(times_are_kept),
+        cmocka_unit_test(a_process_chooses_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

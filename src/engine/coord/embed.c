@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "engine/coord/engine.h"
 #include "format/plan_json.h"
+#include "kernel/choice.h"
 #include "text/chat.h"
 #include "model/model.h"
 
@@ -56,6 +57,7 @@ static sl_status open_parts(sluice *s, const sluice_options *o, sl_err *err) {
     sl_status st = sl_model_read_spec(o->model, &spec, NULL, err);
     if (st == SL_OK) st = sl_plan_local(&spec, o->attention, o->experts, &eo.plan, err);
     if (st != SL_OK) return st;
+    eo.isa = sl_kernels_chosen();
     eo.plan.exact = o->exact != 0;
     eo.plan.threads = o->threads ? o->threads : 1;
     if (o->context) eo.plan.context = o->context;

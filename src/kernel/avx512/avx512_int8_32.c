@@ -33,28 +33,28 @@ SL_INLINE place place_of(const sl_act_tile *t, uint32_t c0) {
     return s;
 }
 
-/* The instruction `op` with the memory `at` bytes behind row c of the strip, both constants:
- * spelled out, as gcc makes addresses of rows beforehand, most of which wait in vector registers.
- */
-#define OF_ROW(op, s, c, at, ...)                                                                  \
+/* The instruction `op` with the codes of row c of the strip: spelled out, as gcc makes addresses of
+ * rows beforehand, most of which wait in vector registers. c: a constant. */
+#define OF_ROW(op, strip, c, ...)                                                                  \
     do {                                                                                           \
-        const uint8_t *base_ = (s)->p[(c) / 4];                                                    \
-        if ((c) % 4 == 0)                                                                          \
-            __asm__(op("%c1(%2)") : __VA_ARGS__ : "i"(at), "r"(base_));                            \
-        else if ((c) % 4 == 1)                                                                     \
-            __asm__(op("%c1(%2,%3)") : __VA_ARGS__ : "i"(at), "r"(base_), "r"((s)->stride));       \
-        else if ((c) % 4 == 2)                                                                     \
-            __asm__(op("%c1(%2,%3,2)") : __VA_ARGS__ : "i"(at), "r"(base_), "r"((s)->stride));     \
+        const place *s_ = (strip);                                                                 \
+        const int c_ = (c);                                                                        \
+        if (c_ % 4 == 0)                                                                           \
+            __asm__(op("2(%1)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]));                               \
+        else if (c_ % 4 == 1)                                                                      \
+            __asm__(op("2(%1,%2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride));           \
+        else if (c_ % 4 == 2)                                                                      \
+            __asm__(op("2(%1,%2,2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride));         \
         else                                                                                       \
-            __asm__(op("%c1(%2,%3)") : __VA_ARGS__ : "i"(at), "r"(base_), "r"((s)->stride3));      \
+            __asm__(op("2(%1,%2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride3));          \
     } while (0)
 
-#define LOAD_32(at) "vmovdqu64 " at ", %t0"
-#define HIGH_32(at) "vinserti64x4 $1, " at ", %0, %0"
-#define LOAD_16(at) "vmovdqu64 " at ", %x0"
-#define LANE_1(at)  "vinserti32x4 $1, " at ", %0, %0"
-#define LANE_2(at)  "vinserti32x4 $2, " at ", %0, %0"
-#define LANE_3(at)  "vinserti32x4 $3, " at ", %0, %0"
+#define LOAD_32(codes) "vmovdqu64 " codes ", %t0"
+#define HIGH_32(codes) "vinserti64x4 $1, " codes ", %0, %0"
+#define LOAD_16(codes) "vmovdqu64 " codes ", %x0"
+#define LANE_1(codes)  "vinserti32x4 $1, " codes ", %0, %0"
+#define LANE_2(codes)  "vinserti32x4 $2, " codes ", %0, %0"
+#define LANE_3(codes)  "vinserti32x4 $3, " codes ", %0, %0"
 
 SL_INLINE void move_on(place *s, size_t bytes) {
 #pragma GCC unroll 4
@@ -76,8 +76,8 @@ SL_INLINE void turn_8(const place *s, const int first, __m512i *v) {
     __m512i w[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        OF_ROW(LOAD_32, s, first + i, 2, "=v"(w[i]));
-        OF_ROW(HIGH_32, s, first + 4 + i, 2, "+v"(w[i]));
+        OF_ROW(LOAD_32, s, first + i, "=v"(w[i]));
+        OF_ROW(HIGH_32, s, first + 4 + i, "+v"(w[i]));
     }
     sl_turn_words(w, v);
 }
@@ -101,10 +101,10 @@ SL_INLINE void turn_q4_0(const place *s, __m512i *v) {
     __m512i p[4], w[4];
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
-        OF_ROW(LOAD_16, s, c, 2, "=v"(p[c]));
-        OF_ROW(LANE_1, s, c + 4, 2, "+v"(p[c]));
-        OF_ROW(LANE_2, s, c + 8, 2, "+v"(p[c]));
-        OF_ROW(LANE_3, s, c + 12, 2, "+v"(p[c]));
+        OF_ROW(LOAD_16, s, c, "=v"(p[c]));
+        OF_ROW(LANE_1, s, c + 4, "+v"(p[c]));
+        OF_ROW(LANE_2, s, c + 8, "+v"(p[c]));
+        OF_ROW(LANE_3, s, c + 12, "+v"(p[c]));
     }
     sl_turn_words(p, w);
 #pragma GCC unroll 4
@@ -137,16 +137,17 @@ SL_INLINE __m512i dot_32(__m512i sum, const __m512i *v, const uint8_t *x) {
     return sum;
 }
 
-/* n blocks of a strip, one or two, the first of which is block b of the rows, and what is asked for
- * meanwhile: lines of the strip that comes later, and of each column those that come next. */
+/* Blocks of a strip, two or the last one, of which the first is block b of the rows, and what is
+ * asked for meanwhile: lines of the strip that comes later, and of each column those that come
+ * next. */
 typedef struct blocks {
     __m512i v[2][8];
     __m512 d[2];
-    uint32_t b, n;
+    uint32_t b;
     const uint8_t *later, *near;
 } blocks;
 
-/* Onto the chains of rows r to end - 1, with so many lines asked for at each. A sum begins at what
+/* Of n blocks, onto the chains of rows r to end - 1, with so many lines asked for at each. A sum begins at what
  * codes are above their value times the sum of the row's codes: of two neighbours, of which the
  * other counts nothing. Behind the last is still the row, as 38 bytes a block and a whole number of
  * 64 do not meet at an odd number of blocks. */
@@ -177,32 +178,34 @@ SL_INLINE void add_rows(const sl_act_tile *t, blocks *w, uint32_t r, uint32_t en
     }
 }
 
-/* With all rows: `least` lines at each and one more at the first ones, LINES in all. */
-#define ADD_ALL(LINES, least)                                                                      \
-    add_rows(t, w, 0, (LINES) - (least)*t->n_rows, (least) + 1, 2, dtype, acc);                    \
-    add_rows(t, w, (LINES) - (least)*t->n_rows, t->n_rows, least, 2, dtype, acc);                  \
-    break
+/* With all rows, and so many lines in all: `least` at each row and one more at the first ones. */
+SL_INLINE void add_all(const sl_act_tile *t, blocks *w, const uint32_t lines, const uint32_t least,
+                       sl_dtype dtype, __m512 *acc) {
+    const uint32_t more = SL_MIN(lines - least * t->n_rows, t->n_rows);
+    add_rows(t, w, 0, more, least + 1, 2, dtype, acc);
+    add_rows(t, w, more, t->n_rows, least, 2, dtype, acc);
+}
 
 SL_INLINE void add_pair(const sl_act_tile *t, blocks *w, sl_dtype dtype, __m512 *acc) {
     const uint32_t lines = 2 * SL_STRIP * block_bytes(dtype) / 64;
     _Static_assert(2 * SL_STRIP * 34 == 17 * 64 && 2 * SL_STRIP * 18 == 9 * 64, "whole lines");
     switch (lines / t->n_rows) {
     case 0:
-        ADD_ALL(SL_MIN(lines, t->n_rows), 0);
+        return add_all(t, w, lines, 0, dtype, acc);
     case 1:
-        ADD_ALL(lines, 1);
+        return add_all(t, w, lines, 1, dtype, acc);
     case 2:
-        ADD_ALL(lines, 2);
+        return add_all(t, w, lines, 2, dtype, acc);
     case 3:
-        ADD_ALL(lines, 3);
+        return add_all(t, w, lines, 3, dtype, acc);
     case 4:
-        ADD_ALL(lines, 4);
+        return add_all(t, w, lines, 4, dtype, acc);
     case 5:
-        ADD_ALL(lines, 5);
+        return add_all(t, w, lines, 5, dtype, acc);
     case 8:
-        ADD_ALL(lines, 8);
+        return add_all(t, w, lines, 8, dtype, acc);
     default:
-        add_rows(t, w, 0, 1, lines, 2, dtype, acc);
+        add_rows(t, w, 0, 1, lines, 2, dtype, acc); /* one row */
     }
 }
 
