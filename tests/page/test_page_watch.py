@@ -185,7 +185,7 @@ def test_what_the_coordinator_does(chromium, rooms, sample):
 
 def test_requests_that_wait_and_prompts_under_way(chromium):
     """More than there is room for, and prompts that take many steps."""
-    server = Server(FIXTURE, "--threads", "1", "--max-num-seqs", "2", "--max-num-batched-tokens", "2")
+    server = Server(FIXTURE, "--threads", "1", "--max-num-seqs", "2", "--max-num-batched-tokens", "2", "--prefix-cache", "off")
     try:
         fresh(chromium, server, "live")
         with load(server, ["the river " * 40] * 12, tokens=1):
