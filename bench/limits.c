@@ -2,18 +2,17 @@
 #include "limits.h"
 
 #include "base/clock.h"
+#include "base/topology.h"
 #include "kernel/cpu.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define MAX_TRIES 64u
 
 size_t sl_limits_beyond_caches(void) {
     const size_t least = (size_t)192 << 20, most = (size_t)1 << 30;
-    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: unknown */
-    return cache > 0 ? SL_MIN(SL_MAX(3 * (size_t)cache, least), most) : least;
+    return SL_MIN(SL_MAX(3 * sl_topology_largest_cache(), least), most);
 }
 
 #if defined(__x86_64__)

@@ -13,7 +13,8 @@ typedef struct sl_limits {
         int8_gops; /* of 8 bits, sums in 32 bits in the end: by vpdpbusd or tiles where they are */
 } sl_limits;
 
-/* Bytes of weights that no cache of this machine holds: three times its largest one, 192 MB to 1 GB.
+/* Bytes of weights that no cache of this machine holds: three times its largest one, 192 MB to 1
+ * GB.
  */
 size_t sl_limits_beyond_caches(void);
 

@@ -49,7 +49,9 @@ typedef struct sluice_request {
     void *ctx;
 } sluice_request;
 
-/* NULL on failure, with the reason in why[0..cap). Thread: any. */
+/* NULL on failure, with the reason in why[0..cap). The first call on a machine measures which
+ * kernels are fastest there, some 50 ms, and keeps that as the program does: in "sluice" in
+ * $XDG_CACHE_HOME or $HOME/.cache, where it can. Thread: any. */
 sluice *sluice_open(const sluice_options *options, char *why, size_t cap);
 
 /* Runs one request to its end; many threads may call it at once. Tokens generated, or -1 and why.

@@ -120,8 +120,7 @@ def middle(texts):
 
 
 def measure_kernels(group):
-    """Medians of several rounds, the machine's own peaks among them."""
-    """By the kernels that are chosen on this machine."""
+    """Medians of several rounds, the machine's own peaks among them; by the kernels that are chosen on this machine."""
     words = subprocess.run([str(BUILD / "sluice"), "devices"], capture_output=True, text=True, check=True).stdout
     isa = next((text.split()[-1] for text in words.splitlines() if text.startswith("as ")), "base")
     argv = [str(BUILD / "bench_kernels"), "--threads", "2", "--ms", str(group["job"]["ms"]), "--isa", isa]

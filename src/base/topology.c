@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* First line of a small file; false when there is none. */
 static bool read_line(const char *root, const char *tail, char *out, size_t size) {
@@ -149,4 +150,9 @@ uint32_t sl_topology_pick(const sl_topology *t, const uint32_t *threads, uint32_
         }
     }
     return got;
+}
+
+size_t sl_topology_largest_cache(void) {
+    const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: unknown */
+    return bytes > 0 ? (size_t)bytes : 0;
 }

@@ -26,6 +26,10 @@ typedef struct sl_topology {
 sl_status sl_topology_read(const char *root, const uint8_t *allowed, sl_topology *out,
                            sl_err *err) SL_MUST_CHECK;
 
+/* Bytes of the largest cache, 0: unknown. Where many processors share it, all of it may be this
+ * program's. */
+size_t sl_topology_largest_cache(void);
+
 /* CPUs of worker `which` of n_workers that run threads[i] threads each: every worker inside one
  * node as long as nodes have room, cores before second hardware threads, no CPU twice before all
  * are taken. Depends on the arguments alone, so workers agree without talking. Writes min(threads,

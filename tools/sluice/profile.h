@@ -18,6 +18,10 @@ void sl_profile_step(sl_profile_progress *p, const char *what);
 /* Bytes that this machine could give to a new program; 0: unknown. */
 uint64_t sl_profile_memory_available(void);
 
+/* Bytes of weights that take turns: 1 GB, or six times the largest cache, which holds few of them
+ * then. */
+size_t sl_profile_weight_bytes(void);
+
 /* The checkpoint's weights, or random ones for a folder without, a config.json or a preset.
  * SL_ERR_UNSUPPORTED: there are no kernels for such a model; SL_ERR_LIMIT: no room. */
 sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random, char *name,

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "base/rng.h"
+#include "base/topology.h"
 #include "model/sampler.h"
 #include "plan/fit.h"
 #include "quant/kv_rows.h"
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #define MAX_ROWS      256u
 #define MAX_GROUPS    32u
@@ -28,8 +28,6 @@
 #define FLUSH_MOST    ((size_t)512 << 20)
 #define FLUSHED_REPS  8u
 #define KV_BYTES      ((size_t)256 << 20)
-#define EXPERT_LEAST  ((size_t)1 << 30) /* of experts that take turns, or more: */
-#define EXPERT_CACHES 6u                /* times the largest cache, of which few stay there */
 #define BESIDE_KV     ((size_t)64 << 20) /* of the neighbour */
 #define POINT_NS      40000000ull        /* a point is repeated for so long... */
 #define MIN_REPS      5u                 /* ...but so often */
@@ -331,12 +329,6 @@ static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
     return SL_OK;
 }
 
-/* 0: unknown. Where many processors share it, all of it may be this machine's. */
-static size_t largest_cache(void) {
-    const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return bytes > 0 ? (size_t)bytes : 0;
-}
-
 static sl_status make_buffers(bench *b, uint64_t rng, sl_err *err) {
     const sl_model_spec *s = b->spec;
     size_t d = s->d_model, pairs = MAX_PAIRS;
@@ -344,8 +336,6 @@ static sl_status make_buffers(bench *b, uint64_t rng, sl_err *err) {
         SL_MAX(sl_model_scratch_bytes(s, MAX_ROWS), sl_experts_scratch_bytes(s, pairs));
     sl_status st = sl_arena_create(scratch, &b->scratch, err);
     if (st != SL_OK) return st;
-    b->flush_bytes = SL_MIN(SL_MAX(largest_cache(), FLUSH_LEAST), FLUSH_MOST);
-    b->flush = sl_alloc(b->flush_bytes, 1);
     b->x = sl_alloc(MAX_ROWS * d, sizeof *b->x);
     b->h = sl_alloc(MAX_ROWS * d, sizeof *b->h);
     b->y = sl_alloc(pairs * d, sizeof *b->y);
@@ -356,16 +346,23 @@ static sl_status make_buffers(bench *b, uint64_t rng, sl_err *err) {
     b->id = sl_alloc(MAX_ROWS, sizeof *b->id);
     b->pos = sl_alloc(MAX_ROWS, sizeof *b->pos);
     b->row_pages = sl_alloc(MAX_ROWS, sizeof *b->row_pages);
-    if (!b->flush || !b->x || !b->h || !b->y || !b->logits || !b->gate || !b->expert || !b->row ||
-        !b->id || !b->pos || !b->row_pages)
+    if (!b->x || !b->h || !b->y || !b->logits || !b->gate || !b->expert || !b->row || !b->id ||
+        !b->pos || !b->row_pages)
         return sl_fail(err, SL_ERR_NOMEM, "no memory for %u rows of %zu values", MAX_ROWS, d);
     fill_floats(b->x, MAX_ROWS * d, &rng);
-    memset(b->flush, 1, b->flush_bytes); /* pages of their own */
     size_t expert_bytes = (size_t)s->d_ff_expert * d * 3 * 2;
-    size_t experts = SL_MAX(EXPERT_LEAST, EXPERT_CACHES * largest_cache());
     b->max_sites = (uint32_t)SL_MIN((size_t)s->n_moe * s->n_experts,
-                                    SL_MAX(experts / expert_bytes, (size_t)1));
+                                    SL_MAX(sl_profile_weight_bytes() / expert_bytes, (size_t)1));
     return make_pages(b, &rng, err);
+}
+
+/* A neighbour's caches are not flushed: it needs none. */
+static sl_status make_flush(bench *b, sl_err *err) {
+    b->flush_bytes = SL_MIN(SL_MAX(sl_topology_largest_cache(), FLUSH_LEAST), FLUSH_MOST);
+    b->flush = sl_alloc(b->flush_bytes, 1);
+    if (!b->flush) return sl_fail(err, SL_ERR_NOMEM, "no memory for %zu bytes", b->flush_bytes);
+    memset(b->flush, 1, b->flush_bytes); /* pages of their own */
+    return SL_OK;
 }
 
 static void free_buffers(bench *b) {
@@ -450,6 +447,7 @@ sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t dead
                        .deadline_ns = deadline_ns,
                        .progress = progress};
     sl_status st = make_buffers(b, 7, err);
+    if (st == SL_OK) st = make_flush(b, err);
     if (st == SL_OK) st = measure_alone(b, p, err);
     if (st == SL_OK) st = make_buffers(other, 8, err);
     if (st == SL_OK) st = measure_together(b, other, p, err);

@@ -1,13 +1,19 @@
 /* Which weights `sluice profile` computes with. */
 #include "profile.h"
 
+#include "base/topology.h"
 #include "format/shape_config.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#define POOL_BYTES ((uint64_t)1 << 30) /* of random weights: beyond any cache, quickly filled */
+#define LEAST_BYTES ((size_t)1 << 30)
+#define CACHES      6u
+
+size_t sl_profile_weight_bytes(void) {
+    return SL_MAX(LEAST_BYTES, CACHES * sl_topology_largest_cache());
+}
 
 uint64_t sl_profile_memory_available(void) {
     unsigned long long kb = 0;
@@ -75,10 +81,10 @@ static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
     return SL_OK;
 }
 
-/* The largest tensor has to fit, and what fits is taken, up to POOL_BYTES. */
+/* The largest tensor has to fit, and what fits is taken, as much as takes turns. */
 static sl_status open_random(const sl_shape *s, sl_model **out, sl_err *err) {
     static sl_model_spec m;
-    uint64_t available = sl_profile_memory_available(), bytes = POOL_BYTES;
+    uint64_t available = sl_profile_memory_available(), bytes = sl_profile_weight_bytes();
     uint64_t widest = SL_MAX(SL_MAX(s->d_ff_expert, s->d_ff_dense), s->vocab);
     uint64_t largest = SL_MAX(widest, (uint64_t)s->n_heads * s->qk_head_dim) * s->d_model * 2;
     sl_status st = spec_of(s, &m, err);

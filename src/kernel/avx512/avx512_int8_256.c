@@ -38,8 +38,7 @@ typedef struct hints {
 
 SL_INLINE void ask(hints *h, const uint32_t lines) {
     if (h->next >= h->end) return;
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < lines; i++) SL_ASK("t1", h->next, i * 64);
+    sl_ask_far(h->next, lines * 64);
     h->next += lines * 64;
 }
 
@@ -157,6 +156,7 @@ SL_INLINE void run_parts(const run *u, const uint8_t *const *x, uint32_t r0, uin
                                           : _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (uint32_t q = 0; q < quads; q++) {
+        /* so that all is asked for where there is one group of rows, too */
         ask(u->later, R < 4 || u->t->n_rows == 4 ? 2 : 1);
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < P; j++) {
@@ -316,7 +316,7 @@ SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, co
     }
     two_scales(hd->scale[4 * h], hd->scale[4 * h + 2], low.scale);
     two_scales(hd->scale[4 * h + 1], hd->scale[4 * h + 3], up.scale);
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (uint32_t r = 0; r < R; r++) {
         const __m512i none = _mm512_setzero_si512();
         add_piece(&low, codes_of(x[r], 128 * h, 128 * h + 64), none, later, lines, sum[r]);
@@ -353,7 +353,7 @@ SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows
     const __m512i *c = hd->scale + 8 * h;
     sl_turn_lanes(c[0], c[1], c[2], c[3], low.scale, 1);
     sl_turn_lanes(c[4], c[5], c[6], c[7], up.scale, 1);
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (uint32_t r = 0; r < R; r++) {
         add_piece(&low, _mm512_loadu_si512(x[r] + 128 * h), spread(&o[r], (int)(8 * h)), later,
                   lines, sum[r]);
@@ -384,7 +384,7 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
         load_32_twice(s, at + 16, high);
         sl_turn_in_lanes(high);
     }
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (uint32_t r = 0; r < R; r++) {
         x[r] = t->x[r] + (size_t)b * 256;
         sl_offsets_of(t, r, b, dtype, &o[r]);
@@ -397,7 +397,7 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
         else
             few_45(x, s, at, i, high, &head, R, dtype, later, sum);
     }
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (uint32_t r = 0; r < R; r++)
         acc[r] = add_sum(&head, sort_sums(sum[r]), sl_act_scales(t->x[r], t->k)[b], &o[r], dtype,
                          acc[r]);
@@ -410,13 +410,13 @@ SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) 
         const sl_rows16 s = sl_rows_at(t, c0, 0);
         const uint8_t *after = sl_tile_rows_after(t, c0, SL_STRIP);
         __m512 acc[FEW];
-#pragma GCC unroll 3
+#pragma GCC unroll 2
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
             hints later = {after + b * bytes, after + (b + 1) * bytes};
             few_block(t, &s, b, R, dtype, &later, acc);
         }
-#pragma GCC unroll 3
+#pragma GCC unroll 2
         for (uint32_t r = 0; r < R; r++)
             sl_store_some(t->y + (size_t)r * t->y_stride + c0, acc[r],
                           SL_MIN(SL_STRIP, t->n_cols - c0));

@@ -21,40 +21,41 @@ SL_INLINE uint32_t block_bytes(sl_dtype dtype) {
 typedef struct place {
     const uint8_t *p[4];
     size_t stride, stride3;
-    __m512i offset; /* of each row from the first */
 } place;
 
 SL_INLINE place place_of(const sl_act_tile *t, uint32_t c0) {
-    const __m512i rows = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     place s = {.stride = t->w_stride, .stride3 = 3 * t->w_stride};
     for (uint32_t i = 0; i < 4; i++) s.p[i] = sl_tile_row(t, c0 + 4 * i, 0);
-    s.offset = _mm512_mullo_epi32(rows, _mm512_set1_epi32((int32_t)t->w_stride));
     SL_KEEP_WORD(s.stride3);
     return s;
 }
 
-/* The instruction `op` with the codes of row c of the strip: spelled out, as gcc makes addresses of
- * rows beforehand, most of which wait in vector registers. c: a constant. */
+/* The instruction `op` with row c of the strip: spelled out, as gcc makes addresses of rows
+ * beforehand, most of which wait in vector registers. c: a constant. */
 #define OF_ROW(op, strip, c, ...)                                                                  \
     do {                                                                                           \
         const place *s_ = (strip);                                                                 \
         const int c_ = (c);                                                                        \
         if (c_ % 4 == 0)                                                                           \
-            __asm__(op("2(%1)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]));                               \
+            __asm__(op("(%1)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]));                                \
         else if (c_ % 4 == 1)                                                                      \
-            __asm__(op("2(%1,%2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride));           \
+            __asm__(op("(%1,%2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride));            \
         else if (c_ % 4 == 2)                                                                      \
-            __asm__(op("2(%1,%2,2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride));         \
+            __asm__(op("(%1,%2,2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride));          \
         else                                                                                       \
-            __asm__(op("2(%1,%2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride3));          \
+            __asm__(op("(%1,%2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride3));           \
     } while (0)
 
-#define LOAD_32(codes) "vmovdqu64 " codes ", %t0"
-#define HIGH_32(codes) "vinserti64x4 $1, " codes ", %0, %0"
-#define LOAD_16(codes) "vmovdqu64 " codes ", %x0"
-#define LANE_1(codes)  "vinserti32x4 $1, " codes ", %0, %0"
-#define LANE_2(codes)  "vinserti32x4 $2, " codes ", %0, %0"
-#define LANE_3(codes)  "vinserti32x4 $3, " codes ", %0, %0"
+/* Codes, or a part of them for lane 0 to 3. */
+#define LOAD_32(row) "vmovdqu64 2" row ", %t0"
+#define HIGH_32(row) "vinserti64x4 $1, 2" row ", %0, %0"
+#define LOAD_16(row) "vmovdqu64 2" row ", %x0"
+#define LANE_1(row)  "vinserti32x4 $1, 2" row ", %0, %0"
+#define LANE_2(row)  "vinserti32x4 $2, 2" row ", %0, %0"
+#define LANE_3(row)  "vinserti32x4 $3, 2" row ", %0, %0"
+/* The next block's scale and two codes before it, then this block's scale in place of the codes. */
+#define SCALES_Q8_0(row) "movl 32" row ", %0\n\tmovw " row ", %w0"
+#define SCALES_Q4_0(row) "movl 16" row ", %0\n\tmovw " row ", %w0"
 
 SL_INLINE void move_on(place *s, size_t bytes) {
 #pragma GCC unroll 4
@@ -64,10 +65,19 @@ SL_INLINE void move_on(place *s, size_t bytes) {
     }
 }
 
-/* Scales of the blocks that a strip is at. A gather reads two bytes more, which are codes. */
-SL_INLINE __m512 load_scales(const place *s) {
-    const __m512i v = _mm512_i32gather_epi32(s->offset, s->p[0], 1);
-    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+/* Scales of the two blocks that a strip is at. By way of memory: a gather is no faster here, and on
+ * some processors very slow. */
+SL_INLINE void load_scales(const place *s, sl_dtype dtype, __m512 *out) {
+    uint32_t both[SL_STRIP];
+#pragma GCC unroll 16
+    for (int c = 0; c < 16; c++)
+        if (dtype == SL_Q8_0)
+            OF_ROW(SCALES_Q8_0, s, c, "=&r"(both[c]));
+        else
+            OF_ROW(SCALES_Q4_0, s, c, "=&r"(both[c]));
+    const __m512i v = _mm512_loadu_si512(both);
+    out[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+    out[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
 }
 
 /* Columns first .. first + 3 in the lower halves of four vectors and the next four in the upper
@@ -147,10 +157,10 @@ typedef struct blocks {
     const uint8_t *later, *near;
 } blocks;
 
-/* Of n blocks, onto the chains of rows r to end - 1, with so many lines asked for at each. A sum begins at what
- * codes are above their value times the sum of the row's codes: of two neighbours, of which the
- * other counts nothing. Behind the last is still the row, as 38 bytes a block and a whole number of
- * 64 do not meet at an odd number of blocks. */
+/* Of n blocks, onto the chains of rows r to end - 1, with so many lines asked for at each. A sum
+ * begins at what codes are above their value times the sum of the row's codes: of two neighbours,
+ * of which the other counts nothing. Behind the last is still the row, as 38 bytes a block and a
+ * whole number of 64 do not meet at an odd number of blocks. */
 SL_INLINE void add_rows(const sl_act_tile *t, blocks *w, uint32_t r, uint32_t end,
                         const uint32_t lines, const uint32_t n, sl_dtype dtype, __m512 *acc) {
     const int bias = dtype == SL_Q8_0 ? 128 : 8;
@@ -160,13 +170,11 @@ SL_INLINE void add_rows(const sl_act_tile *t, blocks *w, uint32_t r, uint32_t en
     const uint8_t *const *x = t->x;
     for (; r < end; r++) {
         __m512 a = acc[r];
-#pragma GCC unroll 17
-        for (uint32_t i = 0; i < lines; i++) {
-            SL_ASK("t1", w->later, i * 64);
-            if (lines > 1) SL_ASK("t0", w->near, NEAR);
-            if (lines > 1) w->near += stride;
+        for (uint32_t i = 0; i < lines; i++, w->later += 64) {
+            sl_ask_far(w->later, 64);
+            if (lines > 1) sl_ask(w->near + NEAR, 64);
+            w->near += stride;
         }
-        w->later += lines * 64;
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < n; i++) {
             __m512i sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), of[i], sl_quad(x[r] + sums));
@@ -178,39 +186,16 @@ SL_INLINE void add_rows(const sl_act_tile *t, blocks *w, uint32_t r, uint32_t en
     }
 }
 
-/* With all rows, and so many lines in all: `least` at each row and one more at the first ones. */
-SL_INLINE void add_all(const sl_act_tile *t, blocks *w, const uint32_t lines, const uint32_t least,
-                       sl_dtype dtype, __m512 *acc) {
-    const uint32_t more = SL_MIN(lines - least * t->n_rows, t->n_rows);
+/* With all rows; lines are asked for as evenly as they go, more at the first rows. */
+SL_INLINE void add_pair(const sl_act_tile *t, blocks *w, sl_dtype dtype, __m512 *acc) {
+    const uint32_t lines = 2 * SL_STRIP * block_bytes(dtype) / 64;
+    const uint32_t least = lines / t->n_rows, more = lines % t->n_rows;
+    _Static_assert(2 * SL_STRIP * 34 % 64 == 0 && 2 * SL_STRIP * 18 % 64 == 0, "whole lines");
     add_rows(t, w, 0, more, least + 1, 2, dtype, acc);
     add_rows(t, w, more, t->n_rows, least, 2, dtype, acc);
 }
 
-SL_INLINE void add_pair(const sl_act_tile *t, blocks *w, sl_dtype dtype, __m512 *acc) {
-    const uint32_t lines = 2 * SL_STRIP * block_bytes(dtype) / 64;
-    _Static_assert(2 * SL_STRIP * 34 == 17 * 64 && 2 * SL_STRIP * 18 == 9 * 64, "whole lines");
-    switch (lines / t->n_rows) {
-    case 0:
-        return add_all(t, w, lines, 0, dtype, acc);
-    case 1:
-        return add_all(t, w, lines, 1, dtype, acc);
-    case 2:
-        return add_all(t, w, lines, 2, dtype, acc);
-    case 3:
-        return add_all(t, w, lines, 3, dtype, acc);
-    case 4:
-        return add_all(t, w, lines, 4, dtype, acc);
-    case 5:
-        return add_all(t, w, lines, 5, dtype, acc);
-    case 8:
-        return add_all(t, w, lines, 8, dtype, acc);
-    default:
-        add_rows(t, w, 0, 1, lines, 2, dtype, acc); /* one row */
-    }
-}
-
-SL_INLINE void take_block(place *s, uint32_t i, sl_dtype dtype, blocks *w) {
-    w->d[i] = load_scales(s);
+SL_INLINE void take_codes(place *s, uint32_t i, sl_dtype dtype, blocks *w) {
     turn(s, dtype, w->v[i]);
     move_on(s, block_bytes(dtype));
 }
@@ -221,14 +206,17 @@ SL_INLINE void strip_of(const sl_act_tile *t, uint32_t c0, sl_dtype dtype, __m51
     place s = place_of(t, c0);
     blocks w;
     for (w.b = 0; w.b + 2 <= all; w.b += 2) {
-        take_block(&s, 0, dtype, &w);
-        take_block(&s, 1, dtype, &w);
+        load_scales(&s, dtype, w.d);
+        take_codes(&s, 0, dtype, &w);
+        take_codes(&s, 1, dtype, &w);
         w.later = later + w.b * SL_STRIP * bytes;
         w.near = s.p[0];
         add_pair(t, &w, dtype, acc);
     }
     if (w.b == all) return;
-    take_block(&s, 0, dtype, &w);
+    const sl_rows16 last = sl_rows_at(t, c0, w.b * 32);
+    w.d[0] = sl_load_d(&last, 0);
+    take_codes(&s, 0, dtype, &w);
     add_rows(t, &w, 0, t->n_rows, 0, 1, dtype, acc);
 }
 

@@ -51,10 +51,6 @@ SL_INLINE void sl_ask_far(const uint8_t *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
 
-/* One line, `at` bytes behind p. Spelled out, as gcc makes addresses of lines beforehand, which
- * takes registers. */
-#define SL_ASK(cache, p, at) __asm__ volatile("prefetch" cache " %0" : : "m"((p)[at]))
-
 SL_INLINE __m512i sl_quad(const void *p) {
     int32_t v;
     memcpy(&v, p, sizeof v);
