@@ -218,6 +218,7 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
                              &(sl_act_part){(uint8_t *)p->y, SL_ACT_32, PIECE_N, 0, PIECE_N});
         break;
     case PIECE_int8_tile: /* see bench_quant */
+    case PIECE_strip_tile:
     case PIECE_bf16_tile: /* see gemm_of_bf16 */
     case PIECE_parts_tile:
         break;

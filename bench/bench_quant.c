@@ -1,9 +1,9 @@
 /* Speed of products of weights in blocks with activations in 8 bits (and in f32, --f32), one
  * thread, by the thread's CPU time, as CSV on stdout, with the limits of this core measured in the
- * same run. bench_quant [--isa NAME] [--type Q8_0] [--n N] [--k K] [--ms M] [--f32 1] Products
- * rotate over more weights than the caches hold, as experts do. The limit is what bandwidth and the
- * peak of limits.h would need, whichever is longer; with AVX2, types whose sums stay in 16 bits for
- * a while can pass it. Best and median of single calls. */
+ * same run. bench_quant [--isa NAME] [--type Q8_0] [--n N] [--k K] [--ms M] [--f32 1] [--strips 1]
+ * Products rotate over more weights than the caches hold, as experts do. The limit is what
+ * bandwidth and the peak of limits.h would need, whichever is longer; with AVX2, types whose sums
+ * stay in 16 bits for a while can pass it. Best and median of single calls. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernel/kernel_int.h"
@@ -21,7 +21,7 @@ typedef struct bench {
     const char *type;
     uint32_t n, k;
     uint64_t budget_ns;
-    bool f32;
+    bool f32, strips;
     uint8_t *weights;
     size_t weight_bytes;
     double peak_gops, peak_gbs;
@@ -45,7 +45,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Any bytes are blocks; d and dmin must be finite. */
+/* Any bytes are blocks, and any blocks a strip; d and dmin must be finite. */
 static void fill(bench *b, sl_dtype t) {
     uint64_t state = 88172645463325252u;
     uint32_t bytes = sl_dtype_block_bytes(t), at = t == SL_Q6_K ? 208 : 0;
@@ -63,7 +63,7 @@ static void measure(bench *b, sl_dtype t, uint32_t rows, const float *x, uint8_t
     size_t bytes = (size_t)b->n * sl_dtype_row_bytes(t, b->k);
     sl_act_kind kind = sl_act_kind_of(t);
     uint32_t reps = 0;
-    sl_mat w = {.n = b->n, .k = b->k, .dtype = t};
+    sl_mat w = {.n = b->n, .k = b->k, .dtype = t, .strips = b->strips};
     sl_gemm_job j = {.w = &w, .x = x, .n_rows = rows, .x_stride = b->k, .y_stride = b->n, .y = y};
     if (!b->f32) j.act.row[kind] = act;
     for (uint64_t start = sl_thread_cpu_ns();
@@ -85,7 +85,7 @@ static void measure(bench *b, sl_dtype t, uint32_t rows, const float *x, uint8_t
 
 static int usage(void) {
     fprintf(stderr, "usage: bench_quant [--isa NAME] [--type TYPE] [--n N] [--k K] [--ms M] "
-                    "[--f32 1]\n");
+                    "[--f32 1] [--strips 1]\n");
     return 2;
 }
 
@@ -106,11 +106,14 @@ int main(int argc, char **argv) {
             b.budget_ns = strtoull(argv[i + 1], NULL, 10) * 1000000u;
         else if (!strcmp(argv[i], "--f32"))
             b.f32 = !strcmp(argv[i + 1], "1");
+        else if (!strcmp(argv[i], "--strips"))
+            b.strips = !strcmp(argv[i + 1], "1");
         else
             return usage();
     }
     const uint32_t all_rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256};
     if (b.n == 0 || b.k == 0 || b.k % 256 != 0) return usage();
+    if (b.strips && (b.f32 || b.n % SL_STRIP_ROWS != 0)) return usage();
     b.ex.k = sl_kernels_select(isa);
     b.weight_bytes = sl_limits_beyond_caches();
     b.weights = sl_reserve(b.weight_bytes, 1);

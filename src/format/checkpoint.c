@@ -237,6 +237,7 @@ static sl_status open_gguf(sl_checkpoint *c, const char *path, sl_err *err) {
                                                    .usable = t->usable,
                                                    .dtype = t->dtype,
                                                    .repack = t->repack,
+                                                   .strips = t->strips,
                                                    .n_dims = t->n_dims,
                                                    .dim = t->dim,
                                                    .begin = t->begin,

@@ -19,6 +19,7 @@ typedef struct sl_ckpt_tensor {
     bool usable; /* `dtype` can hold weights */
     sl_dtype dtype;
     sl_repack repack; /* not NONE: what becomes `dtype` when it is bound */
+    bool strips;      /* rows lie in strips (quant/strips.h) */
     uint32_t n_dims;
     const uint64_t *dim; /* rows before columns */
     uint64_t begin, end; /* byte range in the file */

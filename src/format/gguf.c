@@ -51,6 +51,16 @@ static const struct {
     {39, "MXFP4", 32, 17, SL_MXFP4},
 };
 
+/* The same types in strips (quant/strips.h), as `sluice convert --repack` writes them: numbers far
+ * from those that others give, so that other readers refuse the file. */
+static const struct {
+    sl_dtype dtype;
+    const char *name;
+} in_strips[] = {
+    {SL_Q8_0, "Q8_0 in strips"}, {SL_Q4_0, "Q4_0 in strips"}, {SL_Q4_K, "Q4_K in strips"},
+    {SL_Q5_K, "Q5_K in strips"}, {SL_Q6_K, "Q6_K in strips"},
+};
+
 static const struct {
     const char *name;
     uint32_t bytes;
@@ -191,14 +201,33 @@ static sl_status read_metadata(sl_gguf *g, sl_cur *c, uint64_t n, sl_err *err) {
 
 /* ---- tensors ---- */
 
-static sl_status read_type(const sl_gguf *g, uint32_t id, sl_gguf_tensor *t, uint64_t *bytes,
+/* Of a type that may lie in strips: whole ones. */
+static sl_status read_strips(const sl_gguf *g, sl_gguf_tensor *t, sl_err *err) {
+    size_t i = 0;
+    while (i < SL_LEN(in_strips) && !(t->usable && in_strips[i].dtype == t->dtype)) i++;
+    if (i == SL_LEN(in_strips))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor \"%s\": %s does not lie in strips",
+                       g->first.path, t->name, t->type_name);
+    const uint64_t rows = t->n_dims > 1 ? t->dim[t->n_dims - 2] : 1;
+    if (!sl_strips_fit(t->dtype, rows, t->dim[t->n_dims - 1]))
+        return sl_fail(err, SL_ERR_FORMAT,
+                       "%s: tensor \"%s\": %llu rows are no whole number of strips of %u",
+                       g->first.path, t->name, (unsigned long long)rows, SL_STRIP_ROWS);
+    t->strips = true;
+    t->type_name = in_strips[i].name;
+    return SL_OK;
+}
+
+static sl_status read_type(const sl_gguf *g, uint32_t number, sl_gguf_tensor *t, uint64_t *bytes,
                            sl_err *err) {
+    const uint32_t id = number < SL_GGUF_STRIPS ? number : number - SL_GGUF_STRIPS;
     uint64_t columns = t->dim[t->n_dims - 1], blocks = 1;
     size_t i = 0;
     while (i < SL_LEN(types) && types[i].id != id) i++;
     if (i == SL_LEN(types))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor \"%s\": unknown type %u", g->first.path,
-                       t->name, id);
+                       t->name, number);
+    t->number = number;
     t->type_name = types[i].name;
     t->usable = types[i].dtype >= 0;
     if (t->usable) t->dtype = (sl_dtype)types[i].dtype;
@@ -216,7 +245,7 @@ static sl_status read_type(const sl_gguf *g, uint32_t id, sl_gguf_tensor *t, uin
         return sl_fail(err, SL_ERR_LIMIT,
                        "%s: tensor \"%s\": the product of the dimensions overflows 64 bits",
                        g->first.path, t->name);
-    return SL_OK;
+    return number == id ? SL_OK : read_strips(g, t, err);
 }
 
 /* Offsets are relative to the data until its begin is known; `end` holds the length so far. */

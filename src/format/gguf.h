@@ -13,6 +13,7 @@
 #include "base/span.h"
 #include "base/status.h"
 #include "quant/repack.h"
+#include "quant/strips.h"
 #include "spec/model.h"
 
 #define SL_GGUF_MAX_KEYS    (1u << 16)
@@ -38,6 +39,9 @@ typedef enum sl_gguf_type {
         SL_GGUF_TYPE_COUNT
 } sl_gguf_type;
 
+/* What the number of a type has more where rows lie in strips. */
+#define SL_GGUF_STRIPS 0x534c0000u
+
 /* One key. Spans are borrowed from the file. */
 typedef struct sl_gguf_kv {
     sl_span key;
@@ -53,6 +57,8 @@ typedef struct sl_gguf_tensor {
     bool usable;           /* `dtype` can hold weights here */
     sl_dtype dtype;
     sl_repack repack; /* not NONE: what becomes `dtype` */
+    bool strips;      /* rows lie in strips */
+    uint32_t number;  /* of the type in the file */
     uint32_t n_dims;
     uint64_t dim[SL_GGUF_MAX_DIMS]; /* rows first, columns last: the reverse of the file's order */
     uint64_t begin, end;            /* byte range in the file */

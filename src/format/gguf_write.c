@@ -23,6 +23,7 @@ struct sl_gguf_out {
     buffer keys, tensors;
     bool failed; /* memory was out */
     uint64_t n_keys, n_tensors, offset;
+    uint32_t align;
     uint64_t *bytes;       /* of each tensor */
     size_t bytes_cap, now; /* the tensor that is written */
     uint64_t done;         /* bytes of it */
@@ -79,6 +80,7 @@ sl_status sl_gguf_out_open(const char *path, bool replace, sl_gguf_out **out, sl
         return st;
     }
     (void)setvbuf(w->file.f, w->file_memory, _IOFBF, WRITE_BYTES);
+    w->align = SL_GGUF_ALIGN;
     *out = w;
     return SL_OK;
 }
@@ -122,6 +124,25 @@ void sl_gguf_out_array(sl_gguf_out *w, const char *key, sl_gguf_type type, uint6
     put_uint(w, &w->keys, n, 8);
 }
 
+void sl_gguf_out_kv(sl_gguf_out *w, const sl_gguf_kv *kv) {
+    put_text(w, &w->keys, kv->key);
+    put_uint(w, &w->keys, kv->array ? SL_GGUF_ARRAY : kv->type, 4);
+    if (kv->array) {
+        put_uint(w, &w->keys, kv->type, 4);
+        put_uint(w, &w->keys, kv->count, 8);
+    } else if (kv->type == SL_GGUF_STRING) {
+        put_uint(w, &w->keys, kv->value.len, 8);
+    }
+    put(w, &w->keys, kv->value.data, kv->value.len);
+    w->n_keys++;
+}
+
+void sl_gguf_out_align(sl_gguf_out *w, uint32_t bytes) {
+    SL_ASSERT(bytes <= SL_GGUF_ALIGN_MOST && w->n_tensors == 0);
+    sl_gguf_out_u32(w, "general.alignment", bytes);
+    w->align = bytes;
+}
+
 void sl_gguf_out_item(sl_gguf_out *w, sl_span s) {
     put_text(w, &w->keys, s);
 }
@@ -154,14 +175,13 @@ static uint32_t number_of(sl_dtype type) {
     }
 }
 
-void sl_gguf_out_tensor(sl_gguf_out *w, const char *name, sl_dtype type, const uint64_t *dim,
-                        uint32_t n_dims) {
-    uint64_t rows = 1;
+/* The entry of a tensor of so many bytes. */
+static void put_tensor(sl_gguf_out *w, const char *name, uint32_t number, const uint64_t *dim,
+                       uint32_t n_dims, uint64_t bytes) {
     put_text(w, &w->tensors, (sl_span){(const uint8_t *)name, strlen(name)});
     put_uint(w, &w->tensors, n_dims, 4);
     for (uint32_t i = n_dims; i-- > 0;) put_uint(w, &w->tensors, dim[i], 8);
-    for (uint32_t i = 0; i + 1 < n_dims; i++) rows *= dim[i];
-    put_uint(w, &w->tensors, number_of(type), 4);
+    put_uint(w, &w->tensors, number, 4);
     put_uint(w, &w->tensors, w->offset, 8);
     if (w->n_tensors == w->bytes_cap) {
         size_t cap = 2 * w->bytes_cap + 256;
@@ -173,14 +193,25 @@ void sl_gguf_out_tensor(sl_gguf_out *w, const char *name, sl_dtype type, const u
         w->bytes = grown;
         w->bytes_cap = cap;
     }
-    uint64_t bytes = rows * sl_dtype_row_bytes(type, (size_t)dim[n_dims - 1]);
     w->bytes[w->n_tensors++] = bytes;
-    w->offset += (bytes + SL_GGUF_ALIGN - 1) / SL_GGUF_ALIGN * SL_GGUF_ALIGN;
+    w->offset += (bytes + w->align - 1) / w->align * w->align;
+}
+
+void sl_gguf_out_tensor(sl_gguf_out *w, const char *name, sl_dtype type, const uint64_t *dim,
+                        uint32_t n_dims) {
+    uint64_t rows = 1;
+    for (uint32_t i = 0; i + 1 < n_dims; i++) rows *= dim[i];
+    put_tensor(w, name, number_of(type), dim, n_dims,
+               rows * sl_dtype_row_bytes(type, (size_t)dim[n_dims - 1]));
+}
+
+void sl_gguf_out_copy(sl_gguf_out *w, const sl_gguf_tensor *t, uint32_t number) {
+    put_tensor(w, t->name, number, t->dim, t->n_dims, t->end - t->begin);
 }
 
 static sl_status pad(sl_gguf_out *w, uint64_t n, sl_err *err) {
-    static const uint8_t zero[SL_GGUF_ALIGN];
-    size_t rest = (size_t)((SL_GGUF_ALIGN - n % SL_GGUF_ALIGN) % SL_GGUF_ALIGN);
+    static const uint8_t zero[SL_GGUF_ALIGN_MOST];
+    size_t rest = (size_t)((w->align - n % w->align) % w->align);
     return fwrite(zero, 1, rest, w->file.f) == rest ? SL_OK : io_error(w, "write", err);
 }
 

@@ -6,7 +6,8 @@
 
 #include "format/gguf.h"
 
-#define SL_GGUF_ALIGN 32u
+#define SL_GGUF_ALIGN      32u /* bytes where tensors begin, if nothing else is asked for */
+#define SL_GGUF_ALIGN_MOST 64u
 
 typedef struct sl_gguf_out sl_gguf_out;
 
@@ -26,9 +27,17 @@ void sl_gguf_out_array(sl_gguf_out *w, const char *key, sl_gguf_type type, uint6
 void sl_gguf_out_item(sl_gguf_out *w, sl_span s);
 void sl_gguf_out_item32(sl_gguf_out *w, uint32_t bits);
 
+/* A key as another file has it. */
+void sl_gguf_out_kv(sl_gguf_out *w, const sl_gguf_kv *kv);
+/* Tensors begin at multiples of so many bytes, a power of two: before the first of them. */
+void sl_gguf_out_align(sl_gguf_out *w, uint32_t bytes);
+
 /* A tensor of dim[0..n_dims), rows before columns; columns are whole blocks of its type. */
 void sl_gguf_out_tensor(sl_gguf_out *w, const char *name, sl_dtype type, const uint64_t *dim,
                         uint32_t n_dims);
+
+/* One of another file, by another number of its type, with as many bytes. */
+void sl_gguf_out_copy(sl_gguf_out *w, const sl_gguf_tensor *t, uint32_t number);
 
 /* Writes the head. */
 sl_status sl_gguf_out_begin(sl_gguf_out *w, sl_err *err) SL_MUST_CHECK;

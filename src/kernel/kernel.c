@@ -97,10 +97,6 @@ static size_t gemm_cut_jobs(gemm_ctx *g, uint32_t cap, uint32_t even) {
     return n;
 }
 
-static const void *weights_at(const sl_mat *w, uint32_t c0) {
-    return (const uint8_t *)w->data + c0 * sl_mat_stride(w);
-}
-
 /* y = x w^T for the tile's columns from c0 on, of rounded rows where the job has them. */
 #ifdef SL_TSAN
 void __tsan_read_range(void *p, long bytes); /* as gcc declares them */
@@ -125,11 +121,12 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     t->dtype = w->dtype;
     t->mat = w;
     t->row = c0;
-    t->w = weights_at(w, c0);
+    t->w = sl_mat_at(w, c0, 0);
     t->w_stride = sl_mat_stride(w);
     if (kind == SL_ACT_NONE || !j->act.row[kind]) {
         check_races((const void *const *)t->x, t->k * sizeof **t->x, t);
-        sl_call_gemm_tile(g->k, t);
+        t->strips = w->strips;
+        sl_call_gemm_tile(w->strips ? &sl_kernels_ref : g->k, t); /* nobody asks for that */
         return;
     }
     const uint8_t *x[SL_TILE_ROWS];
@@ -150,6 +147,8 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
         sl_call_parts_tile(g->k, &tile);
     else if (kind == SL_ACT_BF16)
         sl_call_bf16_tile(g->k, &tile);
+    else if (w->strips)
+        sl_call_strip_tile(g->k, &tile);
     else
         sl_call_int8_tile(g->k, &tile);
 }
@@ -167,7 +166,7 @@ static const void *weights_after(const gemm_ctx *g, uint32_t job, size_t t) {
     if (next >= g->cut[g->n_jobs].first) return NULL;
     if (next < g->cut[job + 1].first) {
         uint32_t c = tile_column(g, job, t + 1);
-        return c > tile_column(g, job, t) ? weights_at(g->jobs[job].w, c) : NULL;
+        return c > tile_column(g, job, t) ? sl_mat_at(g->jobs[job].w, c, 0) : NULL;
     }
     while (next >= g->cut[job + 1].first) job++;
     return g->jobs[job].w->data;
@@ -193,7 +192,7 @@ static void gemm_whole(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w,
 static sl_mat columns_of(const sl_mat *w, uint32_t first, uint32_t k) {
     sl_mat part = *w;
     part.stride = sl_mat_stride(w);
-    part.data = (const uint8_t *)w->data + sl_dtype_row_bytes(w->dtype, first);
+    part.data = sl_mat_at(w, 0, first);
     part.scale_k = w->scale_k ? w->scale_k : w->k;
     part.scale_col = w->scale_col + first;
     part.k = k;
@@ -261,7 +260,7 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
         gemm_segments(g, j, r0, c0, next, &tile);
         return;
     }
-    gemm_whole(g, j, j->w, r0, c0, g->up ? weights_at(g->up[job], c0) : next, &tile);
+    gemm_whole(g, j, j->w, r0, c0, g->up ? sl_mat_at(g->up[job], c0, 0) : next, &tile);
     if (!g->up) return;
     sl_gemm_tile other = tile;
     other.y = up;
@@ -755,7 +754,8 @@ void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, floa
 }
 
 void sl_widen_row(const sl_exec *ex, const sl_mat *w, uint32_t row, float *dst) {
-    const uint8_t *at = weights_at(w, row);
+    const uint8_t *at = sl_mat_at(w, row, 0);
+    SL_ASSERT(!w->strips);
     if (w->dtype == SL_F8_E4M3)
         sl_f8_decode(at, sl_mat_scale(w, row), w->scale_col, w->k, dst);
     else

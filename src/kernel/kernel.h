@@ -19,6 +19,7 @@
 #include "base/pool.h"
 #include "kernel/formula.h"
 #include "quant/act.h"
+#include "quant/strips.h"
 #include "spec/activations.h"
 #include "spec/kv.h"
 #include "spec/model.h"
@@ -38,6 +39,8 @@ typedef struct sl_mat {
     uint32_t scale_col, scale_k; /* scale_k: columns of the tensor; 0: k */
     size_t stride;               /* bytes between rows; 0: one lies behind the other */
     const sl_segments *segments; /* products with it are sums of these; NULL: of all k at once */
+    bool
+        strips; /* rows lie in strips (quant/strips.h); it begins with a strip, and ends with one */
 } sl_mat;
 
 /* Bytes between its rows. */
@@ -45,9 +48,19 @@ static inline size_t sl_mat_stride(const sl_mat *w) {
     return w->stride ? w->stride : sl_dtype_row_bytes(w->dtype, w->k);
 }
 
+/* Where value `col` of row `row` lies; of strips the line of both, which are where strips may be
+ * cut. */
+static inline const void *sl_mat_at(const sl_mat *w, uint32_t row, uint32_t col) {
+    const size_t along = sl_dtype_row_bytes(w->dtype, col) * (w->strips ? SL_STRIP_ROWS : 1);
+    const bool cut = row % SL_STRIP_ROWS != 0 || (col % sl_strips_unit(w->dtype) && col != w->k);
+    SL_ASSERT(!w->strips || !cut);
+    return (const uint8_t *)w->data + row * sl_mat_stride(w) + along;
+}
+
 /* Bytes from its first value to its last. */
 static inline size_t sl_mat_bytes(const sl_mat *w) {
-    return w->n ? (w->n - 1) * sl_mat_stride(w) + sl_dtype_row_bytes(w->dtype, w->k) : 0;
+    const uint32_t last = SL_MIN(w->n, w->strips ? SL_STRIP_ROWS : 1); /* that lie together */
+    return (w->n - last) * sl_mat_stride(w) + last * sl_dtype_row_bytes(w->dtype, w->k);
 }
 
 /* Scales of row `row` of the matrix; its value i has that of value scale_col + i. */
@@ -96,6 +109,9 @@ void sl_kernels_trust(void);
 const sl_kernels *sl_kernels_base(void);
 /* "avx2"; of a mix its tables: "avx2+avx512". */
 const char *sl_kernels_name(const sl_kernels *k);
+/* Whether products of weights in strips are as fast as of rows or faster: a table that was made for
+ * them was measured to be. */
+bool sl_kernels_like_strips(const sl_kernels *k);
 /* Table i, the one with most features first, NULL past the end; *supported says whether it can run
  * here. */
 const sl_kernels *sl_kernels_at(size_t i, bool *supported);

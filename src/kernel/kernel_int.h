@@ -25,12 +25,29 @@ typedef struct sl_gemm_tile {
     float *y;
     const sl_mat *mat; /* F8_E4M3: whose scales count; the tile's columns are its rows from */
     uint32_t row;      /* ... here on */
+    bool strips;       /* w lies in strips: for ref's tile alone */
 } sl_gemm_tile;
+
+/* The same where rows lie in strips. */
+static inline void sl_tile_decode_strip(const sl_gemm_tile *t, uint32_t c, uint32_t k0, uint32_t n,
+                                        float *dst) {
+    const uint32_t of = sl_dtype_block(t->dtype);
+    const uint8_t *strip = (const uint8_t *)t->w + c / SL_STRIP_ROWS * SL_STRIP_ROWS * t->w_stride;
+    uint8_t block[SL_BLOCK_BYTES_MAX];
+    for (uint32_t i = 0; i < n; i += of) {
+        sl_strips_block(t->dtype, strip, t->k, c % SL_STRIP_ROWS, (k0 + i) / of, block);
+        sl_block_decode(t->dtype, block, of, dst + i);
+    }
+}
 
 /* n values of weight row c of a tile, from value k0 on, where they come in blocks. */
 static inline void sl_tile_decode(const sl_gemm_tile *t, uint32_t c, uint32_t k0, uint32_t n,
                                   float *dst) {
     const uint8_t *w = (const uint8_t *)t->w + c * t->w_stride + sl_dtype_row_bytes(t->dtype, k0);
+    if (t->strips) {
+        sl_tile_decode_strip(t, c, k0, n, dst);
+        return;
+    }
     if (t->dtype == SL_F8_E4M3)
         sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), t->mat->scale_col + k0, n, dst);
     else
@@ -153,6 +170,8 @@ struct sl_kernels {
      * taken. */
     void (*gemm_tile[SL_DTYPES][SL_AMOUNTS])(const sl_gemm_tile *t);
     void (*int8_tile[SL_DTYPES][SL_AMOUNTS_INT8])(const sl_act_tile *t);
+    /* the same of weights in strips: whole ones, n_cols a multiple of SL_STRIP_ROWS */
+    void (*strip_tile[SL_DTYPES])(const sl_act_tile *t);
     void (*bf16_tile[SL_AMOUNTS])(const sl_act_tile *t);
     void (*parts_tile[SL_AMOUNTS])(const sl_act_tile *t);
     void (*attn_page[SL_AMOUNTS])(const sl_attn_page *a);
@@ -215,6 +234,10 @@ static inline void sl_call_gemm_tile(const sl_kernels *k, const sl_gemm_tile *t)
 
 static inline void sl_call_int8_tile(const sl_kernels *k, const sl_act_tile *t) {
     k->int8_tile[t->dtype][sl_amount_of_int8(t->n_rows)](t);
+}
+
+static inline void sl_call_strip_tile(const sl_kernels *k, const sl_act_tile *t) {
+    k->strip_tile[t->dtype](t);
 }
 
 static inline void sl_call_bf16_tile(const sl_kernels *k, const sl_act_tile *t) {

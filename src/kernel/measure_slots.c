@@ -105,6 +105,23 @@ static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
                                         .next = w + PIECE});
 }
 
+/* One row and four, as few rows are what strips are for; any bytes are a strip. */
+static void call_strip(const sl_kernels *k, const sl_slot *s, lab *l) {
+    const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
+    for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
+    for (uint32_t rows = 1; rows <= 4; rows += 3)
+        sl_call_strip_tile(k, &(sl_act_tile){.w = w,
+                                             .w_stride = sl_dtype_row_bytes(s->dtype, K),
+                                             .dtype = s->dtype,
+                                             .k = K,
+                                             .n_cols = COLS,
+                                             .n_rows = rows,
+                                             .y_stride = COLS,
+                                             .x = x,
+                                             .y = l->a,
+                                             .next = w + PIECE});
+}
+
 /* Two tiles that are a piece together, so that calls go on where the last one ended; with short
  * rows: what a form does between weight rows counts in models, too, and hardly with long ones. */
 static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
@@ -208,6 +225,7 @@ static void call_vector(const sl_kernels *k, const sl_slot *s, lab *l) {
 /* The rounded rows that a slot multiplies, SL_ACT_NONE: it takes none. */
 static sl_act_kind rows_of(const sl_slot *s) {
     if (s->kernel == SL_KERNEL_bf16_tile || s->kernel == SL_KERNEL_parts_tile) return SL_ACT_BF16;
+    if (s->kernel == SL_KERNEL_strip_tile) return sl_act_kind_of(s->dtype);
     return s->kernel == SL_KERNEL_int8_tile ? sl_act_kind_of(s->dtype) : SL_ACT_NONE;
 }
 
@@ -216,6 +234,8 @@ static void call(const sl_kernels *k, const sl_slot *s, lab *l) {
         call_gemm(k, s, l);
     else if (s->kernel == SL_KERNEL_int8_tile)
         call_int8(k, s, l);
+    else if (s->kernel == SL_KERNEL_strip_tile)
+        call_strip(k, s, l);
     else if (rows_of(s) == SL_ACT_BF16)
         call_bf16(k, s, l);
     else if (s->kernel == SL_KERNEL_attn_page)

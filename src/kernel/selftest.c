@@ -19,6 +19,7 @@ typedef struct results {
     float wide_e4m3[K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][SL_AMOUNTS_INT8][ROWS * COLS];
+    float strip[SL_DTYPE_COUNT][SL_AMOUNTS_INT8][ROWS * SL_STRIP_ROWS];
     float bf16[SL_AMOUNTS][ROWS * COLS], parts[SL_AMOUNTS][ROWS * COLS];
     _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K], norm[SL_ACT_KINDS][2 * K];
 } results;
@@ -93,7 +94,7 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
         if (!sl_act_is_int8(kind)) continue;
         for (int r = 0; r < ROWS; r++) x[r] = out->act[kind][r];
         draw_weights(in, (sl_dtype)t);
-        for (int a = 0; a < SL_AMOUNTS_INT8; a++)
+        for (int a = 0; a < SL_AMOUNTS_INT8; a++) {
             sl_call_int8_tile(k, &(sl_act_tile){.w = in->w,
                                                 .w_stride = sl_dtype_row_bytes((sl_dtype)t, K),
                                                 .dtype = (sl_dtype)t,
@@ -103,6 +104,18 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
                                                 .y_stride = COLS,
                                                 .x = x,
                                                 .y = out->int8[t][a]});
+            uint8_t *strip = in->w + sizeof in->w / 2;
+            sl_strips_put((sl_dtype)t, in->w, K, strip);
+            sl_call_strip_tile(k, &(sl_act_tile){.w = strip,
+                                                 .w_stride = sl_dtype_row_bytes((sl_dtype)t, K),
+                                                 .dtype = (sl_dtype)t,
+                                                 .k = K,
+                                                 .n_cols = SL_STRIP_ROWS,
+                                                 .n_rows = rows[a],
+                                                 .y_stride = SL_STRIP_ROWS,
+                                                 .x = x,
+                                                 .y = out->strip[t][a]});
+        }
     }
 }
 

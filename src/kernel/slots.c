@@ -67,6 +67,7 @@ bool sl_slot_at(size_t i, sl_slot *out) {
     lower(out->name);
     /* F8's values need the scales of their matrix, which widen has not. */
     if (k == SL_KERNEL_widen) return out->dtype != SL_F8_E4M3;
+    if (k == SL_KERNEL_strip_tile) return sl_strips_have(out->dtype);
     return k != SL_KERNEL_int8_tile || sl_act_is_int8(sl_act_kind_of(out->dtype));
 }
 
@@ -154,6 +155,10 @@ const sl_kernels *sl_kernels_at(size_t i, bool *supported) {
 const sl_kernels *sl_kernels_base(void) {
     once();
     return table(base);
+}
+
+bool sl_kernels_like_strips(const sl_kernels *k) {
+    return k->strip_tile[SL_Q8_0] != sl_kernels_base()->strip_tile[SL_Q8_0];
 }
 
 const char *sl_kernels_name(const sl_kernels *k) {

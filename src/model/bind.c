@@ -193,9 +193,36 @@ static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_te
                        sl_st_shape_text(want, n_dims, want_text, sizeof want_text),
                        sl_ckpt_gguf(m->ckpt) ? "its metadata" : "config.json");
     bool vector = site->t->k == SL_DIM_NONE;
-    *out = (sl_mat){
-        .n = vector ? 1 : (uint32_t)n, .k = vector ? (uint32_t)n : (uint32_t)k, .dtype = t.dtype};
+    *out = (sl_mat){.n = vector ? 1 : (uint32_t)n,
+                    .k = vector ? (uint32_t)n : (uint32_t)k,
+                    .dtype = t.dtype,
+                    .strips = t.strips};
     return SL_OK;
+}
+
+/* Whether whoever uses a tensor takes its rows one by one, or as columns. */
+static bool needs_rows(const sl_model *m, sl_arch_role role) {
+    const sl_arch_store *s = store_of(m, role);
+    return role == SL_ROLE_EMBED || role == SL_ROLE_K_B || role == SL_ROLE_V_B ||
+           role == SL_ROLE_KV_B || (s && (s->transposed || s->step > 1));
+}
+
+/* Whether this worker can use a matrix in strips that begins at so many bytes of its tensor. */
+static sl_status check_strips(const sl_model *m, const sl_site *site, const char *name,
+                              const sl_mat *mat, size_t at, sl_err *err) {
+    const char *why = NULL;
+    if (!mat->strips) return SL_OK;
+    if (needs_rows(m, site->t->role))
+        why = "but is read row by row";
+    else if (at / sl_dtype_row_bytes(mat->dtype, mat->k) % SL_STRIP_ROWS || mat->n % SL_STRIP_ROWS)
+        why = "of which one is of two matrices";
+    else if (!sl_rank_fits_strips(m, site->t, mat))
+        why = "which so many ranks, or --segments, would cut";
+    if (!why) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "%s: tensor \"%s\" lies in strips, %s: use the file that `sluice convert "
+                   "--repack` was given",
+                   m->folder, name, why);
 }
 
 static uint64_t f8_blocks(uint64_t n) {
@@ -347,7 +374,11 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
         mat.data = bytes.data + site->expert * sl_mat_bytes(&mat);
     if (site->t->role == SL_ROLE_EMBED && !store && !c.repack) open_embed(b->m, c, &mat);
     if (st == SL_OK && mat.dtype == SL_F8_E4M3) st = bind_scales(b->m, name, &mat, err);
+    if (st == SL_OK)
+        st = check_strips(b->m, site, name, &mat, (size_t)((const uint8_t *)mat.data - bytes.data),
+                          err);
     if (st == SL_OK) sl_rank_cut(b->m, site->t, &mat);
+    b->m->strips = b->m->strips || mat.strips;
     *place(b->m, site) = mat;
     return st;
 }
@@ -533,6 +564,7 @@ sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) {
     for (size_t i = 0; i < info.n_tensors; i++) {
         sl_ckpt_tensor c = sl_ckpt_at(m->ckpt, i);
         info.bytes_total += c.end - c.begin;
+        info.strips = info.strips || c.strips;
     }
     sl_measuring a = {.m = m, .info = &info};
     sl_status st = each_site(m, measure_tensor, &a, err);

@@ -161,8 +161,12 @@ typedef struct sl_model_info {
     uint64_t bytes_expert;    /* one expert of one block */
     uint32_t n_files;
     sl_dtype expert_dtype, attention_dtype;
+    bool strips; /* some weights lie in strips (quant/strips.h) */
 } sl_model_info;
 sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
+
+/* Whether weights of its workers lie in strips (quant/strips.h). */
+bool sl_model_in_strips(const sl_model *m);
 
 /* Scratch that the attention-side calls below need for up to max_rows rows; taken from `scratch`
  * and given back before they return (the arena's level on entry is its level on return). */

@@ -93,6 +93,7 @@ struct sl_model {
     bool mtp;            /* and the block behind the last */
     const sl_gang *gang; /* NULL: there is none */
     bool segmented;
+    bool strips; /* something that is bound lies in strips */
     sl_blocks blocks;
     sl_holdings holds; /* of a rank, or segmented */
     sl_generation_spec gen;
@@ -176,6 +177,8 @@ sl_status sl_model_find_blocks(sl_model *m, sl_err *err) SL_MUST_CHECK;
 void sl_rank_take(sl_model *m);
 /* The matrix of a tensor becomes the rank's part of it, where it lies. */
 void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat);
+/* Whether what the rank has of a whole matrix in strips, and its segments, are whole strips. */
+bool sl_rank_fits_strips(const sl_model *m, const sl_arch_tensor *t, const sl_mat *mat);
 /* The same of a head that is the embedding. */
 void sl_rank_cut_head(const sl_model *m, sl_mat *mat);
 /* Whether norms of queries and keys are of the values of all ranks. */

@@ -119,7 +119,7 @@ static bool part_of(const sl_model *m, sl_arch_dim dim, uint32_t *first, uint32_
 }
 
 static void take_rows(sl_mat *mat, uint32_t first, uint32_t n) {
-    mat->data = (const uint8_t *)mat->data + first * sl_mat_stride(mat);
+    mat->data = sl_mat_at(mat, first, 0);
     mat->scale_row += first;
     mat->n = n;
 }
@@ -128,7 +128,7 @@ static void take_columns(sl_mat *mat, uint32_t first, uint32_t n) {
     SL_ASSERT(first % sl_dtype_block(mat->dtype) == 0 && n % sl_dtype_block(mat->dtype) == 0);
     if (!mat->scale_k) mat->scale_k = mat->k;
     mat->stride = sl_mat_stride(mat);
-    mat->data = (const uint8_t *)mat->data + sl_dtype_row_bytes(mat->dtype, first);
+    mat->data = sl_mat_at(mat, 0, first);
     mat->scale_col += first;
     mat->k = n;
 }
@@ -155,22 +155,52 @@ static const sl_segments *joined_segments(const sl_model *m, sl_arch_role role) 
     }
 }
 
+/* What of a matrix the rank has. */
+typedef struct mat_part {
+    bool by_rows, by_columns;
+    sl_extent rows, columns;
+} mat_part;
+
+static mat_part part_of_mat(const sl_model *m, const sl_arch_tensor *t) {
+    mat_part p = {0};
+    if (sl_rank_alone(m->rank) || stays_whole(t->role)) return p;
+    if (takes_rows(m) && joined_segments(m, t->role)) {
+        p.by_rows = true;
+        p.rows = (sl_extent){m->holds.out.first, m->holds.out.n};
+        return p;
+    }
+    if (t->k == SL_DIM_NONE) {
+        p.by_columns = part_of(m, t->n, &p.columns.first, &p.columns.n);
+        return p;
+    }
+    p.by_rows = part_of(m, t->n, &p.rows.first, &p.rows.n);
+    p.by_columns = part_of(m, t->k, &p.columns.first, &p.columns.n);
+    return p;
+}
+
 void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat) {
-    const sl_segments *joined = joined_segments(m, t->role);
-    uint32_t first, n;
-    mat->segments = m->segmented ? joined : NULL;
-    if (sl_rank_alone(m->rank) || stays_whole(t->role)) return;
-    if (takes_rows(m) && joined) {
-        take_rows(mat, m->holds.out.first, m->holds.out.n);
-        return;
-    }
-    if (part_of(m, t->n, &first, &n)) {
-        if (t->k == SL_DIM_NONE)
-            take_columns(mat, first, n);
-        else
-            take_rows(mat, first, n);
-    }
-    if (part_of(m, t->k, &first, &n)) take_columns(mat, first, n);
+    const mat_part p = part_of_mat(m, t);
+    mat->segments = m->segmented ? joined_segments(m, t->role) : NULL;
+    if (p.by_rows) take_rows(mat, p.rows.first, p.rows.n);
+    if (p.by_columns) take_columns(mat, p.columns.first, p.columns.n);
+}
+
+/* Whether strips of that type may be cut behind value `at` of the `all` of a row. */
+static bool may_be_cut(sl_dtype t, uint32_t at, uint32_t all) {
+    return at % sl_strips_unit(t) == 0 || at == all;
+}
+
+bool sl_rank_fits_strips(const sl_model *m, const sl_arch_tensor *t, const sl_mat *mat) {
+    const mat_part p = part_of_mat(m, t);
+    const sl_segments *s = m->segmented ? joined_segments(m, t->role) : NULL;
+    const uint32_t first = p.by_columns ? p.columns.first : 0;
+    const uint32_t end = p.by_columns ? first + p.columns.n : mat->k;
+    if (p.by_rows && (p.rows.first % SL_STRIP_ROWS || p.rows.n % SL_STRIP_ROWS)) return false;
+    if (!may_be_cut(mat->dtype, first, mat->k) || !may_be_cut(mat->dtype, end, mat->k))
+        return false;
+    for (uint32_t i = 0; s && i < s->n; i++)
+        if (!may_be_cut(mat->dtype, first + s->end[i], mat->k)) return false;
+    return true;
 }
 
 void sl_rank_cut_head(const sl_model *m, sl_mat *mat) {
@@ -201,6 +231,10 @@ bool sl_model_out(const sl_model *m, sl_extent *out) {
 sl_extent sl_model_kv_heads(const sl_model *m) {
     if (sl_rank_alone(m->rank)) return (sl_extent){0, m->spec.n_kv_heads};
     return (sl_extent){m->holds.kv_heads.first, m->holds.kv_heads.n};
+}
+
+bool sl_model_in_strips(const sl_model *m) {
+    return m->strips;
 }
 
 /* ---- what ranks do together ---- */

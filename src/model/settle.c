@@ -66,6 +66,11 @@ static size_t scale_bytes(const sl_mat *w) {
 }
 
 static sl_status move_mat(settling *s, sl_mat *w) {
+    if (w->strips)
+        return sl_fail(s->err, SL_ERR_UNSUPPORTED,
+                       "%s: weights lie in strips, which a GPU does not read: use the file that "
+                       "`sluice convert --repack` was given",
+                       s->m->folder);
     sl_status st = move(s, &w->data, sl_mat_bytes(w));
     if (st == SL_OK && w->scale) st = move(s, (const void **)&w->scale, scale_bytes(w));
     return st;

@@ -20,7 +20,8 @@
 #include "quant/half.h"
 #include "spec/model.h"
 
-#define SL_BLOCK_MAX 256u /* values of the largest block */
+#define SL_BLOCK_MAX       256u /* values of the largest block */
+#define SL_BLOCK_BYTES_MAX 210u
 
 SL_FN float sl_block_f16(const uint8_t *p) {
     uint16_t h;

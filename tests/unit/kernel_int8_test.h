@@ -265,4 +265,91 @@ static inline void oracle_int8_tile(double tol) {
     }
 }
 
+/* ---- strip_tile ---- */
+
+/* The same weights in strips: g's columns are whole ones, and may be cut where its rows are. */
+static inline uint8_t *k8_strips(const k8_case *g) {
+    const size_t row = sl_dtype_row_bytes(g->dtype, g->apart);
+    uint8_t *strips = sl_alloc(g->cols, row);
+    assert_non_null(strips);
+    for (uint32_t c = 0; c < g->cols; c += SL_STRIP_ROWS)
+        sl_strips_put(g->dtype, g->w + c * row, g->apart, strips + c * row);
+    return strips;
+}
+
+/* A table's products with strips have the bits of ref's with rows. */
+static inline void k8_same_in_strips(const sl_kernels *k, k8_case *g) {
+    const size_t n = (size_t)g->rows * (g->cols + 1);
+    uint8_t *strips = k8_strips(g);
+    float *want = sl_alloc(n, sizeof *want);
+    assert_non_null(want);
+    memset(g->y, 0, n * sizeof *want);
+    k8_do(&sl_kernels_ref, g, want);
+    sl_call_strip_tile(k, &(sl_act_tile){.w = strips,
+                                         .w_stride = sl_dtype_row_bytes(g->dtype, g->apart),
+                                         .dtype = g->dtype,
+                                         .k = g->k,
+                                         .n_cols = g->cols,
+                                         .n_rows = g->rows,
+                                         .y_stride = g->cols + 1,
+                                         .x = g->xrow,
+                                         .y = g->y});
+    kt_same(sl_dtype_name(g->dtype), g->y, want, n);
+    sl_free(want);
+    sl_free(strips);
+}
+
+/* Of k values that may end within strips: behind whole pairs of blocks. */
+static inline k8_case k8_make_strips(sl_dtype d, uint32_t rows, uint32_t strips, uint32_t k) {
+    k8_case g = k8_make(d, rows, strips * SL_STRIP_ROWS, k);
+    if (g.k % sl_strips_unit(d)) g.apart = g.k;
+    return g;
+}
+
+static inline void bits_strip_tile(const sl_kernels *k) {
+    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+        if (!sl_strips_have(d)) continue;
+        for (uint32_t rows = 0; rows <= SL_TILE_ROWS; rows++)
+            for (uint32_t i = 0; i < 4; i++) {
+                k8_case g = k8_make_strips(d, rows, 1 + kt_below(4), kt_whole(d, 1 + i * 250));
+                k8_same_in_strips(k, &g);
+                k8_free(&g);
+            }
+        for (uint32_t how = 0; how < 32; how++) {
+            k8_case g = k8_make_strips(d, 1 + kt_below(20), 1 + kt_below(3), kt_whole(d, 520));
+            k8_make_extreme(&g, how);
+            k8_same_in_strips(k, &g);
+            k8_free(&g);
+        }
+    }
+}
+
+/* Strips hold the bytes of their rows, every one once, and give them back. */
+static inline void oracle_strip_tile(double tol) {
+    (void)tol; /* products are those of int8_tile */
+    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+        for (uint32_t blocks = 1; sl_strips_have(d) && blocks <= 5; blocks++) {
+            const uint32_t k = blocks * sl_dtype_block(d);
+            const size_t row = sl_dtype_row_bytes(d, k), all = SL_STRIP_ROWS * row;
+            uint8_t *rows = sl_alloc(3, all), *strip = rows + all, *back = strip + all;
+            assert_non_null(rows);
+            for (size_t i = 0; i < all; i++) rows[i] = (uint8_t)kt_bits();
+            memset(strip, 0, all);
+            sl_strips_put(d, rows, k, strip);
+            size_t count[2][256] = {{0}};
+            for (size_t i = 0; i < all; i++) count[0][rows[i]]++, count[1][strip[i]]++;
+            assert_memory_equal(count[0], count[1], sizeof count[0]);
+            for (uint32_t r = 0; r < SL_STRIP_ROWS; r++)
+                sl_strips_row(d, strip, k, r, back + r * row);
+            assert_memory_equal(back, rows, all);
+            /* a vector at the first word has the same word of all rows */
+            const size_t d_line = sl_strips_pair(d) ? (blocks > 1 ? 64 : 32) : 0;
+            for (uint32_t r = 0; r < SL_STRIP_ROWS; r++)
+                assert_memory_equal(strip + d_line + 4 * r,
+                                    rows + r * row + (d_line && d != SL_Q6_K ? 2 : 0), 4);
+            sl_free(rows);
+        }
+    }
+}
+
 #endif

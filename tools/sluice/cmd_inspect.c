@@ -78,10 +78,10 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
     if (m->d_ff_dense) printf("  dense         width %u\n", m->d_ff_dense);
     printf("  parameters    %.3f M, %.3f M active per token\n", (double)m->n_params / 1e6,
            (double)m->n_params_active / 1e6);
-    printf("  weights       %.1f MB in %u file%s, %llu tensors, experts %s, attention %s\n",
+    printf("  weights       %.1f MB in %u file%s, %llu tensors, experts %s, attention %s%s\n",
            (double)i->bytes_total / 1e6, i->n_files, i->n_files == 1 ? "" : "s",
            (unsigned long long)i->n_tensors, dtype_name(i->expert_dtype),
-           dtype_name(i->attention_dtype));
+           dtype_name(i->attention_dtype), i->strips ? ", in strips" : "");
     print_products(i);
     printf("  attention worker maps %.1f MB; one expert of one block is %.3f MB\n",
            (double)i->bytes_attention / 1e6, (double)i->bytes_expert / 1e6);
@@ -125,11 +125,12 @@ static void print_json(const sl_model_spec *m, const sl_model_info *i, const cha
         m->max_position);
     printf("\"n_params\": %llu, \"n_params_active\": %llu, \"bytes\": %llu, \"files\": %u, "
            "\"tensors\": %llu, \"expert_dtype\": \"%s\", \"attention_bytes\": %llu, "
-           "\"expert_bytes\": %llu, \"kv_bytes_per_token\": %llu",
+           "\"expert_bytes\": %llu, \"in_strips\": %s, \"kv_bytes_per_token\": %llu",
            (unsigned long long)m->n_params, (unsigned long long)m->n_params_active,
            (unsigned long long)i->bytes_total, i->n_files, (unsigned long long)i->n_tensors,
            dtype_name(i->expert_dtype), (unsigned long long)i->bytes_attention,
-           (unsigned long long)i->bytes_expert, (unsigned long long)sl_kv_token_bytes(m));
+           (unsigned long long)i->bytes_expert, i->strips ? "true" : "false",
+           (unsigned long long)sl_kv_token_bytes(m));
     if (shape) print_accounting(shape);
     printf("}\n");
 }

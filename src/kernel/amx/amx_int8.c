@@ -228,7 +228,7 @@ SL_INLINE void take_heads(const sl_rows16 *s, sl_dtype dtype, amx_strip *w) {
     if (dtype == SL_Q6_K) {
         h.d = h.dmin = sl_load_d(s, 208);
     } else {
-        sl_load_head_45(s, 0, &h);
+        sl_load_head(s, 0, dtype, &h);
         for (uint32_t i = 0; i < 4; i++) _mm512_store_si512(w->min[i], h.min[i]);
     }
     _mm512_store_ps(d[0], h.d);

@@ -23,6 +23,7 @@ const sl_kernels sl_kernels_avx2 = {
     .quantise = {sl_avx2_quantise, sl_avx2_quantise, simd_to_bf16_row},
     .rms_quantise = {sl_avx2_rms_quantise, sl_avx2_rms_quantise, simd_rms_to_bf16_row},
     .int8_tile = SL_EVERY_INT8(sl_avx2_int8_tile),
+    .strip_tile = SL_EVERY_TYPE(sl_avx2_strip_tile),
     .bf16_tile = SL_EVERY_AMOUNT(sl_avx2_bf16_tile),
     .parts_tile = SL_EVERY_AMOUNT(sl_avx2_parts_tile),
     .attn_page = SL_EVERY_AMOUNT(sl_avx2_attn_page),

@@ -12,6 +12,7 @@ void sl_avx2_gemm_tile(const sl_gemm_tile *t);
 void sl_avx2_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
 void sl_avx2_rms_quantise(const float *x, const float *w, float inv, const sl_act_part *to);
 void sl_avx2_int8_tile(const sl_act_tile *t);
+void sl_avx2_strip_tile(const sl_act_tile *t); /* of weights in strips */
 void sl_avx2_bf16_tile(const sl_act_tile *t);
 void sl_avx2_parts_tile(const sl_act_tile *t);
 /* n values, whole blocks of a block type, to f32. */

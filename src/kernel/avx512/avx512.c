@@ -27,6 +27,7 @@ const sl_kernels sl_kernels_avx512 = {
     .quantise = {sl_avx512_quantise, sl_avx512_quantise, simd_to_bf16_row},
     .rms_quantise = {sl_avx512_rms_quantise, sl_avx512_rms_quantise, simd_rms_to_bf16_row},
     .int8_tile = SL_EVERY_INT8(sl_avx512_int8_tile),
+    .strip_tile = SL_EVERY_TYPE(sl_avx512_strip_tile),
     .bf16_tile = SL_EVERY_AMOUNT(simd_bf16_tile),
     .parts_tile = SL_EVERY_AMOUNT(sl_avx512_parts_tile),
     .attn_page = SL_EVERY_AMOUNT(sl_avx512_attn_page),

@@ -1,19 +1,10 @@
 /* Integer products with blocks of 256: Q4_K, Q5_K and Q6_K. The sum of each part (32 values, of
  * Q6_K 16) is multiplied by the part's scale in 32 bits. */
-#include "kernel/avx512/int8_256.h"
+#include "kernel/avx512/int8_many.h"
 
-#define MAX_R 4u
-#define FEW   2u  /* rows whose weights are not turned for good */
-#define SUMS  16u /* that are made side by side: each product waits for the one before it */
+#define FEW 2u /* rows whose weights are not turned for good */
 
-SL_INLINE uint32_t parts_of(sl_dtype dtype) {
-    return dtype == SL_Q6_K ? 16 : 8;
-}
-
-typedef struct strip {
-    __m512i q[64]; /* quads of codes, in the order of values */
-    sl_head256 h;
-} strip;
+/* ---- few rows ---- */
 
 /* 32 bytes twice. */
 SL_INLINE void load_32_twice(const sl_rows16 *s, size_t at, __m512i *v) {
@@ -22,233 +13,11 @@ SL_INLINE void load_32_twice(const sl_rows16 *s, size_t at, __m512i *v) {
         v[c] = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(s->row[c] + at)));
 }
 
-SL_INLINE __m512i low_of(__m512i v) {
-    return _mm512_and_si512(v, _mm512_set1_epi8(15));
-}
-
-SL_INLINE __m512i high_of(__m512i v) {
-    return low_of(_mm512_srli_epi16(v, 4));
-}
-
-/* What is still to be asked for while a strip's block is worked on. Evenly, a line or two at a
- * time: lines that are asked for take the few places that a core has for misses. */
-typedef struct hints {
-    const uint8_t *next, *end;
-} hints;
-
-SL_INLINE void ask(hints *h, const uint32_t lines) {
-    if (h->next >= h->end) return;
-    sl_ask_far(h->next, lines * 64);
-    h->next += lines * 64;
-}
-
-/* 64 bytes at `at` of 16 columns, turned. */
-SL_INLINE void load_turned(const sl_rows16 *s, size_t at, hints *later, __m512i *v) {
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < 4; i++) {
-        ask(later, 2);
-        sl_load_words(s, at + 16 * i, v + 4 * i);
-    }
-}
-
-/* ---- many rows ---- */
-
-SL_INLINE void fill_q4_k(const sl_rows16 *s, size_t at, hints *later, strip *out) {
-    for (uint32_t j = 0; j < 2; j++) {
-        __m512i v[16];
-        load_turned(s, at + 16 + 64 * j, later, v);
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < 16; i++) {
-            __m512i *q = out->q + 32 * j + i / 8 * 16 + i % 8;
-            q[0] = low_of(v[i]), q[8] = high_of(v[i]);
-        }
-    }
-}
-
-SL_INLINE void fill_q5_k(const sl_rows16 *s, size_t at, hints *later, strip *out) {
-    const __m512i fifth = _mm512_set1_epi8(16);
-    __m512i high[16];
-    sl_load_words(s, at + 16, high);
-    sl_load_words(s, at + 32, high + 4);
-    for (uint32_t j = 0; j < 2; j++) {
-        __m512i v[16];
-        load_turned(s, at + 48 + 64 * j, later, v);
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < 16; i++) {
-            const __m128i down = _mm_cvtsi32_si128((int)(4 * j + i / 8 * 2));
-            __m512i bits = _mm512_srl_epi16(high[i % 8], down), *q;
-            q = out->q + 32 * j + i / 8 * 16 + i % 8;
-            q[0] =
-                _mm512_or_si512(low_of(v[i]), _mm512_and_si512(_mm512_slli_epi16(bits, 4), fifth));
-            q[8] =
-                _mm512_or_si512(high_of(v[i]), _mm512_and_si512(_mm512_slli_epi16(bits, 3), fifth));
-        }
-    }
-}
-
-SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, hints *later, strip *out) {
-    const __m512i top = _mm512_set1_epi8(48);
-    __m512i high[16];
-    load_turned(s, at + 128, later, high);
-    for (uint32_t j = 0; j < 2; j++) {
-        __m512i v[16];
-        load_turned(s, at + 64 * j, later, v);
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < 8; i++) {
-            __m512i t = high[8 * j + i], *q = out->q + 32 * j + i;
-            q[0] = _mm512_or_si512(low_of(v[i]), _mm512_and_si512(_mm512_slli_epi16(t, 4), top));
-            q[8] =
-                _mm512_or_si512(low_of(v[8 + i]), _mm512_and_si512(_mm512_slli_epi16(t, 2), top));
-            q[16] = _mm512_or_si512(high_of(v[i]), _mm512_and_si512(t, top));
-            q[24] =
-                _mm512_or_si512(high_of(v[8 + i]), _mm512_and_si512(_mm512_srli_epi16(t, 2), top));
-        }
-    }
-}
-
-SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, hints *later, strip *out) {
-    sl_load_head(s, at, dtype, &out->h);
-    if (dtype == SL_Q4_K)
-        fill_q4_k(s, at, later, out);
-    else if (dtype == SL_Q5_K)
-        fill_q5_k(s, at, later, out);
-    else
-        fill_q6_k(s, at, later, out);
-}
-
-/* sum min * sums, of all columns. */
-SL_INLINE __m512i low_sums(const sl_head256 *h, const sl_offsets *o) {
-    __m512i a = _mm512_dpwssd_epi32(_mm512_setzero_si512(), h->min[0], sl_quad(&o->v[0]));
-    __m512i b = _mm512_dpwssd_epi32(_mm512_setzero_si512(), h->min[2], sl_quad(&o->v[2]));
-    a = _mm512_dpwssd_epi32(a, h->min[1], sl_quad(&o->v[1]));
-    b = _mm512_dpwssd_epi32(b, h->min[3], sl_quad(&o->v[3]));
-    return _mm512_add_epi32(a, b);
-}
-
-/* A block's sum onto a row's chain. */
-SL_INLINE __m512 add_sum(const sl_head256 *h, __m512i sum, float dx, const sl_offsets *o,
-                         sl_dtype dtype, __m512 acc) {
-    const __m512 by = _mm512_set1_ps(dx);
-    acc = sl_add_block(h->d, by, sum, acc);
-    if (dtype == SL_Q6_K) return acc;
-    return _mm512_fnmadd_ps(_mm512_mul_ps(h->dmin, by), _mm512_cvtepi32_ps(low_sums(h, o)), acc);
-}
-
-typedef struct run {
-    const sl_act_tile *t;
-    const strip *w; /* [SL_STRIPS] */
-    const sl_offsets *o;
-    uint32_t b;
-    float *acc; /* [rows][SL_STRIPS][16] */
-    hints *later;
-} run;
-
-/* Products of P parts from part p on with R rows x, times the parts' scales, onto all[row][strip].
- */
-SL_INLINE void run_parts(const run *u, const uint8_t *const *x, uint32_t r0, uint32_t p,
-                         const uint32_t R, const uint32_t P, sl_dtype dtype, __m512i *all) {
-    const uint32_t quads = 64 / parts_of(dtype);
-    __m512i sum[SUMS]; /* [P][R][SL_STRIPS] */
-#pragma GCC unroll 16
-    for (uint32_t i = 0; i < P * R; i++)
-        sum[2 * i] = sum[2 * i + 1] = dtype == SL_Q6_K
-                                          ? _mm512_set1_epi32(u->o[r0 + i % R].v[p + i / R])
-                                          : _mm512_setzero_si512();
-#pragma GCC unroll 8
-    for (uint32_t q = 0; q < quads; q++) {
-        /* so that all is asked for where there is one group of rows, too */
-        ask(u->later, R < 4 || u->t->n_rows == 4 ? 2 : 1);
-#pragma GCC unroll 8
-        for (uint32_t j = 0; j < P; j++) {
-            const uint32_t at = (p + j) * quads + q;
-            __m512i a = _mm512_load_si512(u->w[0].q + at), c = _mm512_load_si512(u->w[1].q + at);
-            SL_KEEP(a);
-            SL_KEEP(c);
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < R; r++) {
-                __m512i xv = sl_quad(x[r] + at * 4), *to = &sum[(j * R + r) * 2];
-                SL_KEEP(xv);
-                to[0] = _mm512_dpbusd_epi32(to[0], a, xv);
-                to[1] = _mm512_dpbusd_epi32(to[1], c, xv);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (uint32_t i = 0; i < 2 * P * R; i++) {
-        __m512i *to = &all[i % (2 * R)], scale = u->w[i & 1].h.scale[p + i / (2 * R)];
-        *to = _mm512_add_epi32(*to, _mm512_mullo_epi32(sum[i], scale));
-    }
-}
-
-SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dtype) {
-    const uint32_t P = R >= 3 ? 2 : SUMS / SL_STRIPS / R;
-    const uint8_t *x[MAX_R];
-    __m512i all[MAX_R * SL_STRIPS];
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < R; r++) x[r] = u->t->x[r0 + r] + (size_t)u->b * 256;
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < 2 * R; i++) all[i] = _mm512_setzero_si512();
-    for (uint32_t p = 0; p < parts_of(dtype); p += P) run_parts(u, x, r0, p, R, P, dtype, all);
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < R; r++) {
-        const float dx = sl_act_scales(u->t->x[r0 + r], u->t->k)[u->b];
-#pragma GCC unroll 2
-        for (uint32_t c = 0; c < 2; c++) {
-            float *to = u->acc + ((size_t)(r0 + r) * SL_STRIPS + c) * SL_STRIP;
-            _mm512_store_ps(to, add_sum(&u->w[c].h, all[2 * r + c], dx, &u->o[r0 + r], dtype,
-                                        _mm512_load_ps(to)));
-        }
-    }
-}
-
-/* What both strips sum up to, acc [rows][SL_STRIPS][16]. */
-SL_INLINE void store_strips(const sl_act_tile *t, uint32_t c0, const float *acc) {
-    for (uint32_t r = 0; r < t->n_rows; r++)
-        for (uint32_t i = 0; i < SL_STRIPS && c0 + i * SL_STRIP < t->n_cols; i++)
-            sl_store_some(t->y + (size_t)r * t->y_stride + c0 + i * SL_STRIP,
-                          _mm512_load_ps(acc + (r * SL_STRIPS + i) * SL_STRIP),
-                          SL_MIN(SL_STRIP, t->n_cols - c0 - i * SL_STRIP));
-}
-
-SL_INLINE void run_all(const run *u, sl_dtype dtype) {
-    const uint32_t n = u->t->n_rows;
-    uint32_t r = 0;
-    for (; r + 4 <= n; r += 4) run_rows(u, r, 4, dtype);
-    if (n - r == 3) run_rows(u, r, 3, dtype);
-    if (n - r == 2) run_rows(u, r, 2, dtype);
-    if (n - r == 1) run_rows(u, r, 1, dtype);
-}
-
-SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
-    _Alignas(64) float acc[SL_TILE_ROWS * SL_STRIPS * SL_STRIP];
-    strip w[SL_STRIPS];
-    sl_offsets o[SL_TILE_ROWS];
-    const uint32_t cols = SL_STRIPS * SL_STRIP;
-    const size_t bytes = cols * sl_dtype_block_bytes(dtype);
-    for (uint32_t c0 = 0; c0 < t->n_cols; c0 += cols) {
-        const uint8_t *after = sl_tile_rows_after(t, c0, cols);
-        memset(acc, 0, t->n_rows * cols * sizeof *acc);
-        for (uint32_t b = 0; b < t->k / 256; b++, after += bytes) {
-            hints later = {after, after + bytes};
-            for (uint32_t r = 0; r < t->n_rows; r++) sl_offsets_of(t, r, b, dtype, &o[r]);
-            for (uint32_t i = 0; i < SL_STRIPS; i++) {
-                const sl_rows16 s = sl_rows_at(t, c0 + i * SL_STRIP, b * 256);
-                fill(&s, 0, dtype, &later, &w[i]);
-            }
-            const run u = {t, w, o, b, acc, &later};
-            run_all(&u, dtype);
-        }
-        store_strips(t, c0, acc);
-    }
-}
-
-/* ---- few rows ---- */
-
 /* 64 bytes at `at` of 16 columns. */
-SL_INLINE void load_64(const sl_rows16 *s, size_t at, hints *later, __m512i *v) {
+SL_INLINE void load_64(const sl_rows16 *s, size_t at, sl_hints *later, __m512i *v) {
 #pragma GCC unroll 16
     for (int c = 0; c < 16; c++) {
-        if (c % 2) ask(later, 1);
+        if (c % 2) sl_ask_some(later, 1);
         v[c] = _mm512_loadu_si512(s->row[c] + at);
     }
 }
@@ -260,13 +29,13 @@ typedef struct piece {
 } piece;
 
 /* Products of a piece with the row's codes x, sums beginning at `from`, times the scales. */
-SL_INLINE void add_piece(const piece *p, __m512i x, __m512i from, hints *later,
+SL_INLINE void add_piece(const piece *p, __m512i x, __m512i from, sl_hints *later,
                          const uint32_t lines, __m512i *sum) {
     const __m512i xq[4] = {_mm512_shuffle_epi32(x, 0x00), _mm512_shuffle_epi32(x, 0x55),
                            _mm512_shuffle_epi32(x, 0xaa), _mm512_shuffle_epi32(x, 0xff)};
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
-        ask(later, lines);
+        sl_ask_some(later, lines);
         __m512i one = _mm512_dpbusd_epi32(from, p->v[4 * g], xq[0]);
 #pragma GCC unroll 3
         for (int j = 1; j < 4; j++) one = _mm512_dpbusd_epi32(one, p->v[4 * g + j], xq[j]);
@@ -298,7 +67,7 @@ SL_INLINE uint32_t lines_of(const uint32_t R) {
  */
 SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, const uint32_t h,
                       const __m512i *high, const sl_head256 *hd, const uint32_t R, sl_dtype dtype,
-                      hints *later, __m512i (*sum)[4]) {
+                      sl_hints *later, __m512i (*sum)[4]) {
     const __m512i fifth = _mm512_set1_epi8(16);
     const uint32_t lines = lines_of(R);
     __m512i v[16];
@@ -307,7 +76,7 @@ SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, co
     sl_turn_in_lanes(v);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
-        low.v[i] = low_of(v[i]), up.v[i] = high_of(v[i]);
+        low.v[i] = sl_low_of(v[i]), up.v[i] = sl_high_of(v[i]);
         if (dtype != SL_Q5_K) continue;
         /* bits 4 h and 4 h + 1 of the first two lanes, the next two of the others */
         __m512i bits = _mm512_srlv_epi16(high[i], sl_by_halves((short)(4 * h), (short)(4 * h + 2)));
@@ -333,7 +102,7 @@ SL_INLINE __m512i spread(const sl_offsets *o, int first) {
 
 /* 128 values of Q6_K: parts 8 h .. 8 h + 7; the low codes are of the first four. */
 SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows16 *s, size_t at,
-                     const uint32_t h, const sl_head256 *hd, const uint32_t R, hints *later,
+                     const uint32_t h, const sl_head256 *hd, const uint32_t R, sl_hints *later,
                      __m512i (*sum)[4]) {
     const __m512i top = _mm512_set1_epi8(48);
     const uint32_t lines = lines_of(R);
@@ -347,8 +116,8 @@ SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows
     for (int i = 0; i < 16; i++) {
         __m512i a = _mm512_and_si512(_mm512_sllv_epi16(t[i], sl_by_halves(4, 2)), top);
         __m512i b = _mm512_and_si512(_mm512_srlv_epi16(t[i], sl_by_halves(0, 2)), top);
-        low.v[i] = _mm512_or_si512(low_of(v[i]), a);
-        up.v[i] = _mm512_or_si512(high_of(v[i]), b);
+        low.v[i] = _mm512_or_si512(sl_low_of(v[i]), a);
+        up.v[i] = _mm512_or_si512(sl_high_of(v[i]), b);
     }
     const __m512i *c = hd->scale + 8 * h;
     sl_turn_lanes(c[0], c[1], c[2], c[3], low.scale, 1);
@@ -372,13 +141,13 @@ SL_INLINE __m512i sort_sums(const __m512i *sum) {
 }
 
 SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, const uint32_t R,
-                         sl_dtype dtype, hints *later, __m512 *acc) {
+                         sl_dtype dtype, sl_hints *later, __m512 *acc) {
     const size_t at = (size_t)b * sl_dtype_block_bytes(dtype);
     __m512i sum[FEW][4], high[16];
     const uint8_t *x[FEW];
     sl_offsets o[FEW];
     sl_head256 head;
-    ask(later, 5);
+    sl_ask_some(later, 5);
     sl_load_head(s, at, dtype, &head);
     if (dtype == SL_Q5_K) {
         load_32_twice(s, at + 16, high);
@@ -399,8 +168,8 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
     }
 #pragma GCC unroll 2
     for (uint32_t r = 0; r < R; r++)
-        acc[r] = add_sum(&head, sort_sums(sum[r]), sl_act_scales(t->x[r], t->k)[b], &o[r], dtype,
-                         acc[r]);
+        acc[r] = sl_add_sum(&head, sort_sums(sum[r]), sl_act_scales(t->x[r], t->k)[b], &o[r], dtype,
+                            acc[r]);
 }
 
 SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
@@ -413,7 +182,7 @@ SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) 
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            hints later = {after + b * bytes, after + (b + 1) * bytes};
+            sl_hints later = {after + b * bytes, after + (b + 1) * bytes};
             few_block(t, &s, b, R, dtype, &later, acc);
         }
 #pragma GCC unroll 2
@@ -429,7 +198,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     else if (t->n_rows == 2)
         few_rows(t, 2, dtype);
     else
-        many(t, dtype);
+        sl_many_256(t, false, dtype);
 }
 
 SL_TILE_FORM(tile_q4_k, tile_of, SL_Q4_K)

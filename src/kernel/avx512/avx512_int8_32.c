@@ -9,13 +9,9 @@
  * memory: lines that are asked for take the few places that a core has for misses, as do loads of
  * lines that only the second cache has. So both are asked for evenly among the rows, never at
  * once. */
-#include "kernel/avx512/int8.h"
+#include "kernel/avx512/int8_32.h"
 
 #define NEAR 128 /* bytes behind a pair of blocks, of which each column's line is asked for */
-
-SL_INLINE uint32_t block_bytes(sl_dtype dtype) {
-    return dtype == SL_Q8_0 ? 34 : 18;
-}
 
 /* The rows of a strip, each fourth by address: all sixteen would not fit the registers. */
 typedef struct place {
@@ -131,93 +127,29 @@ SL_INLINE void turn(const place *s, sl_dtype dtype, __m512i *v) {
         turn_q4_0(s, v);
 }
 
-/* sum += v times the 32 codes at x. Spelled out, as gcc makes two instructions of each of these. */
-SL_INLINE __m512i dot_32(__m512i sum, const __m512i *v, const uint8_t *x) {
-    __asm__("vpdpbusd (%1)%{1to16%}, %2, %0\n\t"
-            "vpdpbusd 4(%1)%{1to16%}, %3, %0\n\t"
-            "vpdpbusd 8(%1)%{1to16%}, %4, %0\n\t"
-            "vpdpbusd 12(%1)%{1to16%}, %5, %0\n\t"
-            "vpdpbusd 16(%1)%{1to16%}, %6, %0\n\t"
-            "vpdpbusd 20(%1)%{1to16%}, %7, %0\n\t"
-            "vpdpbusd 24(%1)%{1to16%}, %8, %0\n\t"
-            "vpdpbusd 28(%1)%{1to16%}, %9, %0"
-            : "+&v"(sum)
-            : "r"(x), "v"(v[0]), "v"(v[1]), "v"(v[2]), "v"(v[3]), "v"(v[4]), "v"(v[5]), "v"(v[6]),
-              "v"(v[7]), "m"(*(const uint8_t(*)[32])x));
-    return sum;
-}
-
-/* Blocks of a strip, two or the last one, of which the first is block b of the rows, and what is
- * asked for meanwhile: lines of the strip that comes later, and of each column those that come
- * next. */
-typedef struct blocks {
-    __m512i v[2][8];
-    __m512 d[2];
-    uint32_t b;
-    const uint8_t *later, *near;
-} blocks;
-
-/* Of n blocks, onto the chains of rows r to end - 1, with so many lines asked for at each. A sum
- * begins at what codes are above their value times the sum of the row's codes: of two neighbours,
- * of which the other counts nothing. Behind the last is still the row, as 38 bytes a block and a
- * whole number of 64 do not meet at an odd number of blocks. */
-SL_INLINE void add_rows(const sl_act_tile *t, blocks *w, uint32_t r, uint32_t end,
-                        const uint32_t lines, const uint32_t n, sl_dtype dtype, __m512 *acc) {
-    const int bias = dtype == SL_Q8_0 ? 128 : 8;
-    const __m512i of[2] = {_mm512_set1_epi32(-bias & 0xffff), _mm512_set1_epi32(-bias * 65536)};
-    const size_t codes = (size_t)w->b * 32, factors = t->k + (size_t)w->b * 4;
-    const size_t sums = t->k + t->k / 32 * 4 + (size_t)w->b * 2, stride = t->w_stride;
-    const uint8_t *const *x = t->x;
-    for (; r < end; r++) {
-        __m512 a = acc[r];
-        for (uint32_t i = 0; i < lines; i++, w->later += 64) {
-            sl_ask_far(w->later, 64);
-            if (lines > 1) sl_ask(w->near + NEAR, 64);
-            w->near += stride;
-        }
-#pragma GCC unroll 2
-        for (uint32_t i = 0; i < n; i++) {
-            __m512i sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), of[i], sl_quad(x[r] + sums));
-            const float *dx = (const float *)(x[r] + factors) + i;
-            sum = dot_32(sum, w->v[i], x[r] + codes + 32 * i);
-            a = sl_add_block(w->d[i], _mm512_set1_ps(*dx), sum, a);
-        }
-        acc[r] = a;
-    }
-}
-
-/* With all rows; lines are asked for as evenly as they go, more at the first rows. */
-SL_INLINE void add_pair(const sl_act_tile *t, blocks *w, sl_dtype dtype, __m512 *acc) {
-    const uint32_t lines = 2 * SL_STRIP * block_bytes(dtype) / 64;
-    const uint32_t least = lines / t->n_rows, more = lines % t->n_rows;
-    _Static_assert(2 * SL_STRIP * 34 % 64 == 0 && 2 * SL_STRIP * 18 % 64 == 0, "whole lines");
-    add_rows(t, w, 0, more, least + 1, 2, dtype, acc);
-    add_rows(t, w, more, t->n_rows, least, 2, dtype, acc);
-}
-
-SL_INLINE void take_codes(place *s, uint32_t i, sl_dtype dtype, blocks *w) {
+SL_INLINE void take_codes(place *s, uint32_t i, sl_dtype dtype, sl_blocks_32 *w) {
     turn(s, dtype, w->v[i]);
-    move_on(s, block_bytes(dtype));
+    move_on(s, sl_block_32(dtype));
 }
 
 SL_INLINE void strip_of(const sl_act_tile *t, uint32_t c0, sl_dtype dtype, __m512 *acc) {
-    const uint32_t all = t->k / 32, bytes = block_bytes(dtype);
+    const uint32_t all = t->k / 32, bytes = sl_block_32(dtype);
     const uint8_t *later = sl_tile_rows_after(t, c0, SL_STRIP);
     place s = place_of(t, c0);
-    blocks w;
+    sl_blocks_32 w;
     for (w.b = 0; w.b + 2 <= all; w.b += 2) {
         load_scales(&s, dtype, w.d);
         take_codes(&s, 0, dtype, &w);
         take_codes(&s, 1, dtype, &w);
         w.later = later + w.b * SL_STRIP * bytes;
-        w.near = s.p[0];
-        add_pair(t, &w, dtype, acc);
+        w.near = s.p[0] + NEAR;
+        sl_add_pair_32(t, &w, dtype, false, acc);
     }
     if (w.b == all) return;
     const sl_rows16 last = sl_rows_at(t, c0, w.b * 32);
     w.d[0] = sl_load_d(&last, 0);
     take_codes(&s, 0, dtype, &w);
-    add_rows(t, &w, 0, t->n_rows, 0, 1, dtype, acc);
+    sl_add_rows_32(t, &w, 0, t->n_rows, 0, 1, dtype, false, acc);
 }
 
 /* The last strip ends with the tile, so that some of its columns may be done for the second time.

@@ -26,8 +26,8 @@
 /* The same of an address or a number, which would be made anew. */
 #define SL_KEEP_WORD(v) __asm__("" : "+r"(v))
 
-#define SL_STRIP  16u /* columns */
-#define SL_STRIPS 2u  /* side by side in a register tile */
+#define SL_STRIP  SL_STRIP_ROWS /* columns */
+#define SL_STRIPS 2u            /* side by side in a register tile */
 
 /* The weight rows of a strip. */
 typedef struct sl_rows16 {

@@ -47,6 +47,7 @@ const sl_kernels sl_kernels_ref = {
     .quantise = {sl_ref_quantise, sl_ref_quantise, sl_ref_to_bf16_row},
     .rms_quantise = {sl_ref_rms_quantise, sl_ref_rms_quantise, sl_ref_rms_to_bf16_row},
     .int8_tile = SL_EVERY_INT8(sl_ref_int8_tile),
+    .strip_tile = SL_EVERY_TYPE(sl_ref_strip_tile),
     .bf16_tile = SL_EVERY_AMOUNT(sl_ref_bf16_tile),
     .parts_tile = SL_EVERY_AMOUNT(sl_ref_parts_tile),
     .swiglu = ref_swiglu,

@@ -8,6 +8,7 @@ void sl_ref_gemm_tile(const sl_gemm_tile *t);
 void sl_ref_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
 void sl_ref_rms_quantise(const float *x, const float *w, float inv, const sl_act_part *to);
 void sl_ref_int8_tile(const sl_act_tile *t);
+void sl_ref_strip_tile(const sl_act_tile *t);
 void sl_ref_to_bf16_row(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
 void sl_ref_rms_to_bf16_row(const float *x, const float *w, float inv, const sl_act_part *to);
 void sl_ref_bf16_tile(const sl_act_tile *t);

@@ -66,18 +66,39 @@ static float add_block(sl_dtype t, const uint8_t *b, const int8_t *x, const int1
     return fmaf(-(sl_block_f16(b + 2) * dx), (float)low, acc);
 }
 
+/* Block b of weight row c, onto the chain of row r. */
+static float add_to_row(const sl_act_tile *t, const uint8_t *block, uint32_t r, uint32_t b,
+                        float acc) {
+    const sl_act_kind kind = sl_act_kind_of(t->dtype);
+    const uint32_t at = b * sl_dtype_block(t->dtype);
+    return add_block(t->dtype, block, (const int8_t *)t->x[r] + at,
+                     sl_act_sums(kind, t->x[r], t->k) + at / sl_act_sum_of(kind),
+                     sl_act_scales(t->x[r], t->k)[b], acc);
+}
+
 void sl_ref_int8_tile(const sl_act_tile *t) {
-    sl_act_kind kind = sl_act_kind_of(t->dtype);
-    uint32_t block = sl_dtype_block(t->dtype), bytes = sl_dtype_block_bytes(t->dtype);
+    const uint32_t blocks = t->k / sl_dtype_block(t->dtype);
     for (uint32_t c = 0; c < t->n_cols; c++)
         for (uint32_t r = 0; r < t->n_rows; r++) {
             const uint8_t *w = (const uint8_t *)t->w + c * t->w_stride;
-            const float *scale = sl_act_scales(t->x[r], t->k);
-            const int16_t *sum = sl_act_sums(kind, t->x[r], t->k);
             float acc = 0;
-            for (uint32_t b = 0; b < t->k / block; b++)
-                acc = add_block(t->dtype, w + b * bytes, (const int8_t *)t->x[r] + b * block,
-                                sum + b * block / sl_act_sum_of(kind), scale[b], acc);
+            for (uint32_t b = 0; b < blocks; b++)
+                acc = add_to_row(t, w + b * sl_dtype_block_bytes(t->dtype), r, b, acc);
             t->y[(size_t)r * t->y_stride + c] = acc;
         }
+}
+
+void sl_ref_strip_tile(const sl_act_tile *t) {
+    const uint32_t blocks = t->k / sl_dtype_block(t->dtype);
+    uint8_t block[SL_BLOCK_BYTES_MAX];
+    float acc[SL_TILE_ROWS];
+    for (uint32_t c = 0; c < t->n_cols; c++) {
+        const uint8_t *strip = (const uint8_t *)t->w + (c & ~(SL_STRIP_ROWS - 1)) * t->w_stride;
+        for (uint32_t r = 0; r < t->n_rows; r++) acc[r] = 0;
+        for (uint32_t b = 0; b < blocks; b++) {
+            sl_strips_block(t->dtype, strip, t->k, c % SL_STRIP_ROWS, b, block);
+            for (uint32_t r = 0; r < t->n_rows; r++) acc[r] = add_to_row(t, block, r, b, acc[r]);
+        }
+        for (uint32_t r = 0; r < t->n_rows; r++) t->y[(size_t)r * t->y_stride + c] = acc[r];
+    }
 }

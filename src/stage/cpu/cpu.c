@@ -2,6 +2,7 @@
  * call is through when submit returns. */
 #include "stage/stage_int.h"
 
+#include "base/log.h"
 #include "base/memfd.h"
 #include "base/quiet.h"
 #include "stage/cpu/mtp_pages.h"
@@ -286,6 +287,13 @@ static sl_status load(cpu *d, const sl_device_opts *o, bool *touched, sl_err *er
     return l.status;
 }
 
+static void warn_of_strips(const cpu *d) {
+    if (!sl_model_in_strips(d->model) || sl_kernels_like_strips(d->exec.k)) return;
+    sl_log(SL_LOG_WARN, "stage",
+           "weights lie in strips, which are for AVX-512: the file that they were made from "
+           "(sluice convert --repack) is faster here");
+}
+
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = cpu_close,
                                       .submit = cpu_submit,
@@ -304,6 +312,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     sl_status st = load(d, o, &touched, err);
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
+        warn_of_strips(d);
         d->base.spec = sl_model_stored_of(d->model);
         d->blocks = o->hosts.blocks.n ? o->hosts.blocks : (sl_extent){0, d->base.spec->n_layers};
         d->base.inside = o->inside;
