@@ -58,6 +58,16 @@ class Sluice:
         return out.stdout.strip() or "unknown"
 
 
+class Strips(Sluice):
+    """On the file that `sluice convert --repack` made of the others', which lies beside it."""
+
+    label = "Sluice, weights in strips"
+
+    def argv(self, model, *job):
+        root, ending = os.path.splitext(model)
+        return super().argv(f"{root}-strips{ending}", *job)
+
+
 class Split(Sluice):
     """Attention worker and expert worker; also what a step takes over what the busier core computes."""
 

@@ -38,7 +38,7 @@ def make_engines(args):
     one = ["--schedule", "ep"]
     pair = ["--threads", "1", "--pin", "0,1", "--transport", "shm"]
     found = {
-        "sluice": engines.Sluice(own, extra=one),
+        "sluice": (engines.Strips if args.strips else engines.Sluice)(own, extra=one),
         "two": engines.Sluice(own, 1, ["--attention", "2", "--schedule", "ep", *pair], "Sluice, 2 colocated workers"),
         "split": engines.Split(own, 1, ["--attention", "1", "--experts", "1", "--schedule", "pingpong", *pair],
                                "Sluice, attention worker + expert worker"),
@@ -157,6 +157,7 @@ def main():
     p.add_argument("--models", default=os.environ.get("MODELS", str(ROOT / "models")))
     p.add_argument("--llama", default=os.environ.get("LLAMA_CPP"))
     p.add_argument("--ik", default=os.environ.get("IK_LLAMA"))
+    p.add_argument("--strips", action="store_true", help="Sluice takes NAME-strips.gguf beside each NAME.gguf")
     p.add_argument("--store", default=str(BUILD / "peers.json"))
     p.add_argument("--machine", default="", help="of the configuration's machines this one: with pages and bars of its own")
     p.add_argument("--docs", default=str(ROOT / "docs"), help="folder of the pages; - writes none")
