@@ -212,11 +212,13 @@ static bool hear(sl_tls_link *l, uint8_t record[SL_TLS_RECORD]) {
     if (!l->plain_out || l->heard_all) return false;
     bool ok = !l->n_held || give_held(l);
     if (ok && (l->n_held || !l->net_in)) return false;
-    const ssize_t n = ok ? gnutls_record_recv(l->session, record, SL_TLS_RECORD) : 0;
+    ssize_t n = ok ? gnutls_record_recv(l->session, record, SL_TLS_RECORD) : 0;
     if (n == GNUTLS_E_AGAIN) {
         l->net_in = false;
         return false;
     }
+    /* HTTP says itself where a request ends: the server judges whether this one is whole */
+    if (n == GNUTLS_E_PREMATURE_TERMINATION) n = 0;
     if (n == GNUTLS_E_REHANDSHAKE || (n < 0 && gnutls_error_is_fatal((int)n))) {
         fail(l, n == GNUTLS_E_REHANDSHAKE ? GNUTLS_E_UNEXPECTED_HANDSHAKE_PACKET : (int)n);
         return false;

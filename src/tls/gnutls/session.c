@@ -86,8 +86,13 @@ static bool is_warning(ssize_t code) {
 static sl_status judge(sl_tls_session *s, ssize_t code, short *wants, sl_err *err) {
     *wants = gnutls_record_get_direction(s->session) ? POLLOUT : POLLIN;
     if (code == GNUTLS_E_AGAIN) return SL_ERR_AGAIN;
+    const bool began = s->shaken;
     s->shaken = false;
     if (code == GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR) return distrust(s, err);
+    if (code == GNUTLS_E_PREMATURE_TERMINATION && !began)
+        return sl_fail(err, SL_ERR_IO, "it closes before TLS begins: does it speak HTTPS?");
+    if (code == GNUTLS_E_PREMATURE_TERMINATION)
+        return sl_fail(err, SL_ERR_IO, "its answer is cut off");
     if (code == GNUTLS_E_UNEXPECTED_PACKET_LENGTH || code == GNUTLS_E_UNEXPECTED_PACKET)
         return sl_fail(err, SL_ERR_FORMAT, "what answers there speaks no TLS");
     return sl_fail(err, SL_ERR_IO, "TLS: %s", sl_tls_reason(s->session, (int)code));
