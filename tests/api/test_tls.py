@@ -495,4 +495,4 @@ def test_https_to_a_server_without(make_server, pair, tmp_path):
     subprocess.run([BINARY, "secret", "-o", key], check=True, stdout=subprocess.DEVNULL)
     server = make_server(MODEL, "--admin-key-file", str(key))
     said = verb("drain", "0", "--url", server.url.replace("http:", "https:"), "--admin-key-file", key, "--cacert", pair[0], code=1)
-    assert "it closes before TLS begins: does it speak HTTPS?" in said
+    assert "what answers there speaks no TLS" in said or "it closes before TLS begins" in said  # as the bytes of the hello look

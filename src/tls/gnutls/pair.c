@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <gnutls/x509.h>
+#include <pthread.h>
 
 static sl_status refuse(const sl_tls_text *what, const char *is_no, int code, sl_err *err) {
     return sl_fail(err, code == GNUTLS_E_MEMORY_ERROR ? SL_ERR_NOMEM : SL_ERR_ARG, "%s: %s (%s)",
@@ -98,15 +99,24 @@ int64_t sl_tls_pair_ends_s(const sl_tls_pair *p) {
 
 /* ---- what both sides of a session say ---- */
 
-int sl_tls_set_up(gnutls_session_t s) {
+static gnutls_priority_t spoken; /* written once, never freed */
+static int spoken_code;
+
+static void read_spoken(void) {
     static const char words[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
                                 ":-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA"
                                 ":-CIPHER-ALL:+AES-128-GCM:+AES-256-GCM:+CHACHA20-POLY1305"
                                 ":-MAC-ALL:+AEAD:%SERVER_PRECEDENCE";
+    spoken_code = gnutls_priority_init(&spoken, words, NULL);
+}
+
+int sl_tls_set_up(gnutls_session_t s) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     static unsigned char http[] = "http/1.1";
-    const gnutls_datum_t spoken = {http, sizeof http - 1};
-    int rc = gnutls_priority_set_direct(s, words, NULL);
-    return rc == 0 ? gnutls_alpn_set_protocols(s, &spoken, 1, GNUTLS_ALPN_MANDATORY) : rc;
+    const gnutls_datum_t inside = {http, sizeof http - 1};
+    pthread_once(&once, read_spoken);
+    const int rc = spoken_code == 0 ? gnutls_priority_set(s, spoken) : spoken_code;
+    return rc == 0 ? gnutls_alpn_set_protocols(s, &inside, 1, GNUTLS_ALPN_MANDATORY) : rc;
 }
 
 const char *sl_tls_reason(gnutls_session_t s, int code) {
