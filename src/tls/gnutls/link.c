@@ -18,8 +18,6 @@
 #define LAST_NS      30000000000 /* for the client to take more of what the server said at last */
 #define SHUT_NS      2000000000  /* for the client to close, too */
 
-#define HANDSHAKE_RECORD 0x16 /* what every client that speaks TLS begins with */
-
 /* ---- its life ---- */
 
 sl_tls_link *sl_tls_link_create(int net, int plain, sl_tls_pair *pair,
@@ -138,7 +136,7 @@ static bool greet(sl_tls_link *l) {
         l->stage = SL_TLS_OVER; /* a probe that only connects */
         return false;
     }
-    if (first != HANDSHAKE_RECORD && first >= 'A' && first <= 'Z') {
+    if (first >= 'A' && first <= 'Z') { /* of a method; what is no HTTP is GnuTLS's to refuse */
         answer_in_clear(l);
         return false;
     }
