@@ -126,12 +126,12 @@ typedef struct line {
 } line;
 
 static sl_status secure(line *l, const char *host, const char *cacert, sl_err *err) {
-    const char *variable = sl_options_hub(SL_SSL_CERT_FILE);
-    const char *trusted = cacert[0] ? cacert : variable;
-    short wants;
+    const char *trusted = cacert[0] ? cacert : sl_options_hub(SL_SSL_CERT_FILE);
+    short wants = POLLIN;
     sl_status st = sl_tls_session_open(l->fd, host, trusted, &l->tls, err);
-    if (st != SL_OK)
-        return trusted ? sl_err_prefix(err, cacert[0] ? "--cacert" : "SSL_CERT_FILE") : st;
+    if (st == SL_ERR_ARG && trusted)
+        return sl_err_prefix(err, cacert[0] ? "--cacert" : "SSL_CERT_FILE");
+    if (st != SL_OK) return st;
     while ((st = sl_tls_session_shake(l->tls, &wants, err)) == SL_ERR_AGAIN)
         if ((st = await(l->fd, wants, l->until_ns, l->url, err)) != SL_OK) return st;
     return st == SL_OK ? st : sl_err_prefix(err, "%s", l->url);
