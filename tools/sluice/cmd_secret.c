@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 #define READ_MS        60000      /* how long standard input may say nothing */
-#define MAX_TEXT_BYTES (1u << 20) /* of a file of clients' keys, or of a certificate and its key   \
-                                   */
+#define MAX_TEXT_BYTES (1u << 20) /* of a file of keys, or of certificates */
 
 /* Never replaces a file: whoever holds the old secret could not join any more. */
 static sl_status write_secret(const char *path, const char *secret, sl_err *err) {
