@@ -133,7 +133,7 @@ build-wheel/venv/ready: packaging/python/requirements.txt
 	@touch $@
 
 wheel: build-wheel/venv/ready
-	@cmake --preset release -B build-wheel -DBUILD_TESTING=OFF -DSL_WHEEL=ON -DSL_UCX=OFF -DSL_CURL=ON -DCMAKE_SKIP_INSTALL_ALL_DEPENDENCY=ON \
+	@cmake --preset release -B build-wheel -DBUILD_TESTING=OFF -DSL_WHEEL=ON -DSL_UCX=OFF -DSL_CURL=ON -DSL_GNUTLS=ON -DCMAKE_SKIP_INSTALL_ALL_DEPENDENCY=ON \
 	    -DSL_VERSION=$$(python3 packaging/version.py) >build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 	@cmake --build build-wheel -j$(J) --target sluice sluice_shared

@@ -8,10 +8,12 @@
   a plan           --with "--plan ONE.json" --without "--plan OTHER.json"
   copies of KV     --with "--kv-replicas 1" -- --attention 2 --experts 1
   guesses          --with "--speculate lookup" --prompts bench/prompts/repeats.json
+  HTTPS            --with "--tls-cert FOLDER/cert.pem --tls-key FOLDER/key.pem"
 
-FOLDER: one of this run's own. Two servers stand side by side, one of which has the options, and the other those of --without;
+FOLDER: one of this run's own, with a certificate for HTTPS. Two servers stand side by side, one of which has the options, and the other those of --without;
 they are asked in turn, so that what else the machine does falls on both. Prints each pair, and the median of the quotients with
-and without, of tokens per second and of the coordinator's CPU time. --prompts: a list of fields of requests, of which streams and
+and without, of tokens per second, of the time to a stream's first token (the median of its streams) and of the coordinator's CPU time.
+--handshakes N: then N new connections for each server, one after the other, each with a question. --prompts: a list of fields of requests, of which streams and
 pairs take one after the other."""
 import argparse
 import concurrent.futures
@@ -43,19 +45,35 @@ class Server:
 
     def stream(self, i, tokens, fields):
         body = {"model": self.about["model"], "prompt": [3 + i, 17, 41], "max_tokens": tokens, "ignore_eos": True, "stream": True, "seed": i, **fields}
-        request = urllib.request.Request(self.about["url"] + "/v1/completions", json.dumps(body).encode())
+        request, began = urllib.request.Request(self.about["url"] + "/v1/completions", json.dumps(body).encode()), time.monotonic()
         with urllib.request.urlopen(request, timeout=600) as answer:
             answer.readline()
             first = time.monotonic()
             assert answer.read().endswith(b"[DONE]\n\n")
-        return (tokens - 1) / (time.monotonic() - first)
+        return (tokens - 1) / (time.monotonic() - first), first - began
 
     def run(self, streams, tokens, prompts, first):
-        """(tokens per second, the same from each stream's first token on, CPU seconds of the coordinator per 1,000 tokens)"""
+        """(tokens per second, the same from each stream's first token on, seconds to that, CPU seconds of the coordinator per 1,000 tokens)"""
         began, cpu = time.monotonic(), self.cpu()
         with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-            decode = sum(pool.map(lambda i: self.stream(i, tokens, prompts[(first + i) % len(prompts)]), range(streams)))
-        return streams * tokens / (time.monotonic() - began), decode, 1000 * (self.cpu() - cpu) / (streams * tokens)
+            decodes, firsts = zip(*pool.map(lambda i: self.stream(i, tokens, prompts[(first + i) % len(prompts)]), range(streams)))
+        took = time.monotonic() - began
+        return streams * tokens / took, sum(decodes), statistics.median(firsts), 1000 * (self.cpu() - cpu) / (streams * tokens)
+
+    def connect(self, times):
+        """(connections per second, each with a question; CPU seconds of the coordinator for one)"""
+        began, cpu = time.monotonic(), self.cpu()
+        for _ in range(times):
+            with urllib.request.urlopen(self.about["url"] + "/livez", timeout=60) as answer:
+                answer.read()
+        return times / (time.monotonic() - began), (self.cpu() - cpu) / times
+
+
+def certify(folder):
+    """A certificate for this machine, which is trusted here from now on."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=127.0.0.1", "-addext",
+                    "subjectAltName=IP:127.0.0.1", "-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"], check=True, capture_output=True)
+    os.environ["SSL_CERT_FILE"] = str(pathlib.Path(folder, "cert.pem").resolve())
 
 
 def main():
@@ -65,6 +83,7 @@ def main():
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--with", dest="given", required=True)
     parser.add_argument("--without", default="")
+    parser.add_argument("--handshakes", type=int, default=0)
     parser.add_argument("--prompts")
     own, rest = sys.argv[1:], []
     if "--" in own:
@@ -72,25 +91,32 @@ def main():
     o = parser.parse_args(own)
     prompts = json.loads(pathlib.Path(o.prompts).read_text()) if o.prompts else [{}]
     with tempfile.TemporaryDirectory(dir=".") as folder:
+        if "--tls-cert" in o.given:
+            certify(folder)
         given = shlex.split(o.given.replace("FOLDER", folder))
         servers = [Server(o.model, [*rest, *given]), Server(o.model, [*rest, *shlex.split(o.without)])]
         quotients = []
         for pair in range(-1, o.pairs):
             turn = servers if pair % 2 else servers[::-1]
             got = {s: s.run(o.streams, o.tokens, prompts, max(pair, 0)) for s in turn}
-            (rate, decode, cpu), (rate0, decode0, cpu0) = (got[s] for s in servers)
+            (rate, decode, first, cpu), (rate0, decode0, first0, cpu0) = (got[s] for s in servers)
             if pair < 0:
                 continue
-            quotients.append((rate / rate0, decode / decode0, cpu / cpu0))
+            quotients.append((rate / rate0, decode / decode0, first / first0, cpu / cpu0))
             print(f"pair {pair}: {rate:8.0f} tokens/s with, {rate0:8.0f} without: {rate / rate0:.3f}; from first tokens on {decode / decode0:.3f}; "
+                  f"first tokens after {1000 * first:.1f} and {1000 * first0:.1f} ms; "
                   f"coordinator {1000 * cpu:.1f} and {1000 * cpu0:.1f} us a token", flush=True)
+        if o.handshakes:
+            for name, (rate, cpu) in zip(("with", "without"), [s.connect(o.handshakes) for s in servers]):
+                print(f"{name}: {rate:.0f} connections a second, one after the other; {1e6 * cpu:.0f} us of the coordinator's CPU time for each")
         for s in servers:
             s.process.terminate()
         for s in servers:
             s.process.wait()
-    rates, decodes, cpus = zip(*quotients)
+    rates, decodes, firsts, cpus = zip(*quotients)
     print(f"median of {o.pairs} pairs: {statistics.median(rates):.3f} of the tokens per second ({min(rates):.3f} to {max(rates):.3f}), "
           f"from first tokens on {statistics.median(decodes):.3f} ({min(decodes):.3f} to {max(decodes):.3f}), "
+          f"{statistics.median(firsts):.3f} of the time to a first token ({min(firsts):.3f} to {max(firsts):.3f}), "
           f"{statistics.median(cpus):.2f} of the coordinator's CPU time")
 
 

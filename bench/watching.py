@@ -48,7 +48,8 @@ def workers_cpu(server):
 def run(server, watched, o):
     """(tokens per second, ms of the coordinator's CPU time a token, ms of the workers')"""
     watcher, before = Watcher(server.about["url"]) if watched else None, workers_cpu(server)
-    got = (*server.run(o.streams, o.tokens), 1000 * (workers_cpu(server) - before) / (o.streams * o.tokens))
+    rate, _, _, cpu = server.run(o.streams, o.tokens, [{}], 0)
+    got = (rate, cpu, 1000 * (workers_cpu(server) - before) / (o.streams * o.tokens))
     if watcher:
         watcher.close()
         assert watcher.samples > 1, "nothing was watched"

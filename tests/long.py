@@ -147,6 +147,8 @@ PARTS = {
                                                ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])
                      for seed, args in enumerate([[], ["--transport", "tcp"], ["--schedule", "pingpong"], ["--schedule", "aep"],
                                                   ["--attention", "2", "--experts", "2"], ["--journal-sync", "each"]])]),
+    "https": ("all tests of the API over HTTPS", 3,
+              [("all", ["env", "SLUICE_TEST_TLS=1", ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api"])]),
     "launchers": ("jobs under a Slurm of the test's own, under Open MPI's mpirun, and on a Ray from PyPI: kills, signals, nothing left behind", 1,
                   [(name, ["sh", "-c", f"tools/install-deps.sh cluster && exec .venv/bin/python -m pytest -q -n0 tests/launchers/test_{name}.py"])
                    for name in ("slurm", "mpi")]
@@ -169,7 +171,7 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "clients": ("release", "build", "sluice"),
           "races": ("release", "build", "all"), "many": ("release", "build", "all"), "whole": ("release", "build", "all"),
           "whole-asan": ("dev", "build-dev", "all"), "whole-tsan": ("tsan", "build-tsan", "all"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
-          "launchers": ("release", "build", "sluice")}
+          "launchers": ("release", "build", "sluice"), "https": ("release", "build", "sluice")}
 
 
 def prepare(part):

@@ -77,6 +77,7 @@ NOT_RUN = {
 # First line -> what has to be there before: commands, or files.
 BEFORE = {
     "$ sluice serve models/demo --attention 1 --experts 2 --max-experts 4 --admin-key-file admin.key &": ["sluice secret -o admin.key"],
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 -subj /CN=llm.example \\": ["sluice secret -o keys", "sluice secret -o admin.key"],
     "from openai import OpenAI": ["sluice serve models/demo"],
     'curl -s http://127.0.0.1:8000/infill -d \'{"input_prefix": "def area(r):\\n    ", "input_suffix": "\\n    return x\\n", "n_predict": 32}\'': ["sluice serve models/demo"],
     "curl -sN http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\": ["sluice serve models/demo"],
@@ -118,7 +119,7 @@ class Place:
         """The command with addresses of this machine."""
         command = command.replace("--fabric-port 7000", f"--fabric-port {self.fabric}").replace("10.0.0.1:7000", f"127.0.0.1:{self.fabric}")
         command = re.sub(r"10\.0\.0\.\d", "127.0.0.1", command).replace("/var/lib/sluice/", "")
-        return command.replace("http://127.0.0.1:8000", self.env.get("SLUICE_URL", "http://127.0.0.1:8000"))
+        return re.sub(r"https?://127\.0\.0\.1:8000", lambda m: self.env.get("SLUICE_URL", m[0]), command)
 
     def run(self, command):
         command = self.here(command.rstrip("& "))
@@ -151,7 +152,7 @@ class Place:
         found = None
         for line in process.stderr:
             self.said.append(line.rstrip("\n"))
-            if found := re.search(r"listening on (http://\S+)", line):
+            if found := re.search(r"listening on (https?://\S+)", line):
                 self.env["SLUICE_URL"] = found.group(1)
                 break
         end.cancel()

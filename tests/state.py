@@ -28,6 +28,7 @@ REACHES = {
     "clients": (["engine", "serve"], ["tests/clients", "tests/environment.py", "tests/api/saying.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden"]),
     "stalls": (["engine"], ["tests/multi/test_stall.py", "tests/multi/test_relay.py", "tests/relay.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
     "launchers": (["engine", "serve"], ["packaging/python", "tests/wheel/package.py", "tests/launchers", "tests/environment.py", "tests/launched.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden", "tools/sluice"]),
+    "https": (["engine", "serve"], ["tests/api", "tests/*.py", "tests/golden"]),
     "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
     "races": (["stage"], ["tests/cuda"]), "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),
     "docs": (None, ALL), "packages": (None, ALL), "fuzz": (None, ["src", "include", "tests/fuzz"]),

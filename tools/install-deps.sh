@@ -4,7 +4,7 @@
 #   tools/install-deps.sh [build|test|neon|page|cluster ...]     none named: build
 set -eu
 build="gcc cmake ninja-build pkg-config libucx-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
-libsodium-dev libcurl4-openssl-dev libutf8proc-dev libyaml-dev libcmocka-dev python3 python3-venv curl jq ca-certificates"
+libsodium-dev libgnutls28-dev libcurl4-openssl-dev libutf8proc-dev libyaml-dev libcmocka-dev python3 python3-venv curl jq ca-certificates"
 test="spin clang libclang-rt-14-dev valgrind iproute2 procps zsh fish"
 neon="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcmocka-dev:arm64"
 page="chromium"

@@ -30,8 +30,8 @@ into=${1:-$tree/.gpu}
 build=$tree/build/lease
 launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
-# no UCX and no curl: one machine, no network, half as many libraries
-cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSL_UCX=OFF -DSL_CURL=OFF "${launcher[@]}" >/dev/null
+# no UCX, no curl, no GnuTLS of its own: one machine, no network, half as many libraries
+cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSL_UCX=OFF -DSL_CURL=OFF -DSL_GNUTLS=OFF "${launcher[@]}" >/dev/null
 # tests of kernels, which run on whatever driver there is; others bring the tests' own
 targets=$(ninja -C "$build" -t targets all | sed -n 's/^\(cuda_[a-z0-9_]*\|bench_moe\|bench_dense\|bench_cuda_attention\|test_law\): .*/\1/p' |
     grep -v '^cuda_\(fake\|blocks\|emulator\|fast\)$' | sort -u)

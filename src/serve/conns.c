@@ -169,13 +169,19 @@ static bool count(sl_conns *c, int change) {
     return room;
 }
 
-bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d) {
+/* The socket at which the client who waited speaks in the clear; -1, with errno: there is none. */
+static int accept_one(int listen_fd, sl_tls_front *tls, struct sockaddr *from, socklen_t *n) {
+    const int fd = accept4(listen_fd, from, n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    return fd >= 0 && tls ? sl_tls_front_take(tls, fd, from) : fd;
+}
+
+bool sl_conns_accept(sl_conns *c, int listen_fd, sl_tls_front *tls, struct MHD_Daemon *d) {
     for (int i = 0; i < MOST_AT_ONCE; i++) {
         struct sockaddr_storage from = {0};
         struct sockaddr *a = (struct sockaddr *)&from;
         socklen_t n = sizeof from;
         if (!count(c, 1)) return false;
-        int fd = accept4(listen_fd, a, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept_one(listen_fd, tls, a, &n);
         /* libmicrohttpd closes what it does not take */
         if (fd >= 0 && MHD_add_connection(d, fd, a, n) == MHD_YES) continue;
         int why = errno;

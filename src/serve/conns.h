@@ -10,6 +10,7 @@
 #define SL_SERVE_CONNS_H
 
 #include "base/status.h"
+#include "tls/tls.h"
 
 #include <microhttpd.h>
 #include <pthread.h>
@@ -50,9 +51,10 @@ void sl_conns_init(sl_conns *c);
 /* Every connection was closed before. */
 void sl_conns_free(sl_conns *c);
 
-/* Lets in whoever waits at the socket. Returns false when it should be tried again after a pause
- * rather than as soon as the socket is ready. Thread: one. */
-bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d);
+/* Lets in whoever waits at the socket, through `tls`, if not NULL: then the socket of a connection
+ * is the end of a pair at which the client speaks in the clear. Returns false when it should be
+ * tried again after a pause rather than as soon as the socket is ready. Thread: one. */
+bool sl_conns_accept(sl_conns *c, int listen_fd, sl_tls_front *tls, struct MHD_Daemon *d);
 /* Ends what has had its time; to be called about once a second. gap_ns: since it was called last,
  * or could have been. Where that is longer, this process stood still, and that time is nobody's. */
 void sl_conns_sweep(sl_conns *c, uint64_t gap_ns);

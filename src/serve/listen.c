@@ -1,6 +1,7 @@
 /* Where the server listens: at an address, or at a file of this machine (unix:PATH). */
 #include "serve/server_int.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <arpa/inet.h>
@@ -25,18 +26,24 @@ static bool is_loopback(const struct sockaddr *a) {
     return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
-static sl_status resolve_host(const char *host, uint16_t port, bool has_key, struct addrinfo **out,
+static sl_status resolve_host(const sl_server *s, const char *host, struct addrinfo **out,
                               sl_err *err) {
     char service[8];
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
-    snprintf(service, sizeof service, "%u", port);
+    snprintf(service, sizeof service, "%u", s->o.port);
     int rc = getaddrinfo(host, service, &hints, out);
     if (rc != 0)
         return sl_fail(err, SL_ERR_ARG, "host: \"%s\" is not an address (%s)", host,
                        gai_strerror(rc));
-    if (has_key || is_loopback((*out)->ai_addr)) return SL_OK;
+    if (is_loopback((*out)->ai_addr)) return SL_OK;
+    if (s->keyed && !s->o.tls)
+        sl_log(SL_LOG_WARN, "serve",
+               "host: %s can be reached from other machines, and keys and texts come there in the "
+               "clear: --tls-cert and --tls-key, or a proxy or a tunnel with TLS",
+               host);
+    if (s->keyed) return SL_OK;
     freeaddrinfo(*out);
     *out = NULL;
     return sl_fail(err, SL_ERR_ARG,
@@ -53,7 +60,8 @@ static sl_status read_port(sl_server *s, bool v6, const char *host, sl_err *err)
         return sl_fail(err, SL_ERR_IO, "getsockname: %s", strerror(errno));
     s->port =
         ntohs(v6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
-    snprintf(url, sizeof url, v6 ? "http://[%s]:%u" : "http://%s:%u", host, s->port);
+    snprintf(url, sizeof url, v6 ? "http%s://[%s]:%u" : "http%s://%s:%u", s->o.tls ? "s" : "", host,
+             s->port);
     s->url = sl_strdup(url);
     return s->url ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
 }
@@ -69,7 +77,7 @@ static sl_status listen_at(sl_server *s, const char *host, sl_err *err) {
     }
     struct addrinfo *a = NULL;
     int one = 1, unsent = UNSENT_BYTES;
-    sl_status st = resolve_host(address, s->o.port, s->keyed, &a, err);
+    sl_status st = resolve_host(s, address, &a, err);
     if (st != SL_OK) return st;
     bool v6 = a->ai_family == AF_INET6;
     s->listen_fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -127,6 +135,11 @@ static sl_status bind_unix(sl_server *s, const struct sockaddr_un *a, sl_err *er
 static sl_status listen_at_file(sl_server *s, const char *host, sl_err *err) {
     const char *path = host + sizeof UNIX - 1;
     struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (s->o.tls)
+        return sl_fail(err, SL_ERR_ARG,
+                       "host: " UNIX "%.80s: TLS is spoken at an address, not at a file of this "
+                       "machine",
+                       path);
     if (path[0] != '/')
         return sl_fail(err, SL_ERR_ARG, "host: " UNIX "%.80s: the path has to begin with /", path);
     if (strlen(path) >= sizeof a.sun_path)

@@ -421,15 +421,22 @@ static void put_adapting(const sl_engine_stats *stats, const char *model, sl_jbu
 }
 
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
-                      uint32_t n_connections, const sl_metrics_kept *kept, const sl_cached *weights,
-                      const char *model, sl_jbuf *out) {
+                      const sl_metrics_clients *clients, const sl_metrics_kept *kept,
+                      const sl_cached *weights, const char *model, sl_jbuf *out) {
     double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
     put_single(out, "num_requests_running", "gauge", "Requests in execution.", model,
                stats->running);
     put_single(out, "num_requests_waiting", "gauge", "Requests that wait for a place.", model,
                stats->waiting);
-    put_single(out, "http_connections", "gauge", "Open connections of clients.", model,
-               n_connections);
+    put_single(out, "http_connections", "gauge", "Open connections of clients.", model, clients->n);
+    put_single(out, "tls_handshakes_total", "counter", "Sessions of HTTPS that began.", model,
+               (double)clients->tls.n_shaken);
+    put_single(out, "tls_handshakes_failed_total", "counter",
+               "Connections to a server with HTTPS whose session did not begin.", model,
+               (double)clients->tls.n_failed);
+    put_single(out, "tls_certificate_expiry_seconds", "gauge",
+               "Unix time at which the certificate of HTTPS ends; 0: there is none.", model,
+               (double)clients->tls.ends_s);
     put_single(out, "responses_kept", "gauge", "Answers kept for who asks again.", model,
                (double)kept->n);
     put_single(out, "responses_kept_bytes", "gauge", "Memory of the answers that are kept.", model,

@@ -6,6 +6,7 @@
 #include "engine/coord/engine.h"
 #include "format/cached.h"
 #include "serve/jbuf.h"
+#include "tls/tls.h"
 
 #include <pthread.h>
 
@@ -83,8 +84,14 @@ typedef struct sl_metrics_kept {
     bool journal_broken;  /* it cannot be written */
 } sl_metrics_kept;
 
+/* Of clients, before they ask anything. */
+typedef struct sl_metrics_clients {
+    uint32_t n;             /* connections */
+    sl_tls_front_stats tls; /* zeros: they speak in the clear */
+} sl_metrics_clients;
+
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
-                      uint32_t n_connections, const sl_metrics_kept *kept, const sl_cached *weights,
-                      const char *model, sl_jbuf *out);
+                      const sl_metrics_clients *clients, const sl_metrics_kept *kept,
+                      const sl_cached *weights, const char *model, sl_jbuf *out);
 
 #endif

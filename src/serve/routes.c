@@ -77,8 +77,9 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
     if (sl_engine_detail_get(s->o.engine, &detail, &err) != SL_OK)
         sl_log(SL_LOG_WARN, "serve", "metrics without workers and layers: %s", err.msg);
     sl_metrics_kept kept = sl_kept_stats(s);
-    sl_metrics_write(&s->metrics, &stats, &detail, sl_conns_open(&s->conns), &kept, s->o.weights,
-                     s->model, &b);
+    sl_metrics_clients clients = {.n = sl_conns_open(&s->conns)};
+    if (s->tls) clients.tls = sl_tls_front_stats_get(s->tls);
+    sl_metrics_write(&s->metrics, &stats, &detail, &clients, &kept, s->o.weights, s->model, &b);
     sl_engine_detail_free(&detail);
     return sl_call_reply(call, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &b);
 }

@@ -123,9 +123,12 @@ static sl_status allow_files(sl_server *s, sl_err *err) {
     if (setrlimit(RLIMIT_NOFILE, &r) != 0)
         return sl_fail(err, SL_ERR_IO, "open files: %llu: %s", (unsigned long long)r.rlim_cur,
                        strerror(errno));
-    rlim_t others = SL_CONNS_SPARE + SPARE_FILES;
-    if (r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= open_connections(asked) + others) return SL_OK;
-    rlim_t room = r.rlim_cur > others ? r.rlim_cur - others : 0;
+    rlim_t each = s->o.tls ? 1 + SL_TLS_FRONT_FILES : 1;
+    rlim_t others = each * SL_CONNS_SPARE + SPARE_FILES;
+    if (s->o.tls) others += SL_TLS_FRONT_FILES * SL_TLS_FRONT_LEAVING;
+    if (r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= each * open_connections(asked) + others)
+        return SL_OK;
+    rlim_t room = r.rlim_cur > others ? (r.rlim_cur - others) / each : 0;
     s->o.max_connections = (uint32_t)(room * 4 / 5);
     if (s->o.max_connections == 0)
         return sl_fail(err, SL_ERR_LIMIT,
@@ -288,6 +291,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
                                  .idle_ms = s->o.idle_timeout_s * 1000,
                                  .stall_ms = s->o.stall_timeout_s * 1000};
     if (st == SL_OK) st = sl_server_listen(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
+    if (st == SL_OK && o->tls) st = sl_tls_front_start(o->tls, &s->tls, err);
     if (st == SL_OK) st = sl_watch_start(s, err);
     if (st == SL_OK) st = sl_resume(s, err);
     if (st == SL_OK) st = sl_keeper_start(s, err);
@@ -346,6 +350,7 @@ void sl_server_free(sl_server *s) {
     if (s->daemon) wait_until(s, true, DRAIN_S);
     sl_watch_stop(s); /* before the daemon, which it hands connections to */
     if (s->daemon) MHD_stop_daemon(s->daemon);
+    sl_tls_front_stop(s->tls); /* the daemon has closed its ends */
     sl_keeper_stop(s);
     sl_kept_close(s);
     wait_until(s, false, LAST_EVENTS_S);
@@ -354,6 +359,10 @@ void sl_server_free(sl_server *s) {
 
 sl_status sl_server_set_keys(sl_server *s, const char *lines, sl_err *err) {
     return sl_keys_set(&s->keys, s->api_key, lines, err);
+}
+
+void sl_server_set_tls(sl_server *s, sl_tls_pair *pair) {
+    sl_tls_front_renew(s->tls, pair);
 }
 
 uint16_t sl_server_port(const sl_server *s) {

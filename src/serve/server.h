@@ -12,6 +12,7 @@
 #include "serve/journal.h"
 #include "spec/plan.h"
 #include "text/chat.h"
+#include "tls/tls.h"
 
 typedef struct sl_server sl_server;
 
@@ -37,6 +38,8 @@ typedef struct sl_server_opts {
     const char *tool_format; /* of calls, by name; NULL or "auto": as the template says */
     const char *host;        /* address or "localhost"; NULL: 127.0.0.1 */
     uint16_t port;           /* 0: any free one */
+    /* Its own reference is taken; NULL: clients speak in the clear. */
+    sl_tls_pair *tls;
     const char *api_key;     /* NULL or "": none */
     const char *api_keys;    /* further ones, see sl_server_set_keys; NULL: none. Without any
                                 key only a loopback host is accepted */
@@ -80,9 +83,10 @@ typedef struct sl_server_opts {
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this
- * machine without an api_key; SL_ERR_IO: the address cannot be bound; SL_ERR_LIMIT: this
- * process may have hardly any open files. Its soft limit of them is raised to the hard one; where
- * that allows less than max_connections, fewer are taken, and the log says so. */
+ * machine without an api_key, or a file with TLS; SL_ERR_IO: the address cannot be bound;
+ * SL_ERR_LIMIT: this process may have hardly any open files. Its soft limit of them is raised to
+ * the hard one; where that allows less than max_connections, fewer are taken, and the log says so.
+ */
 sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err) SL_MUST_CHECK;
 
 /* Stops listening, ends running requests with a clear error, waits for the engine's last events of
@@ -93,6 +97,10 @@ void sl_server_free(sl_server *s);
  * begin with '#'. What was let in goes on. On an error nothing has changed; none is one, too.
  * Thread: any. */
 sl_status sl_server_set_keys(sl_server *s, const char *lines, sl_err *err) SL_MUST_CHECK;
+
+/* Clients that connect from now on get this certificate, of a server that has had one. Its own
+ * reference is taken. Thread: any. */
+void sl_server_set_tls(sl_server *s, sl_tls_pair *pair);
 
 /* From now on new generations are answered 503 and /health says "draining"; those that run go on.
  * Thread: any. */
@@ -106,7 +114,7 @@ sl_status sl_server_about(const sl_model_spec *spec, const sl_tokenizer *tok,
                           sl_err *err) SL_MUST_CHECK;
 
 uint16_t sl_server_port(const sl_server *s);
-/* "http://HOST:PORT", borrowed until sl_server_free. */
+/* "http://HOST:PORT" or, with TLS, "https://HOST:PORT"; borrowed until sl_server_free. */
 const char *sl_server_url(const sl_server *s);
 
 #endif

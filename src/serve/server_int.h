@@ -272,6 +272,7 @@ struct sl_server {
     sl_metrics metrics;
     struct MHD_Daemon *daemon;
     int listen_fd;
+    sl_tls_front *tls; /* NULL: clients speak in the clear */
     char *socket_path; /* where that is a file; NULL: an address */
     uint16_t port;
     uint64_t created;                       /* seconds since 1970 */

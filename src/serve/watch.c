@@ -57,7 +57,7 @@ static bool await_clients(sl_server *s, int op, uint32_t events) {
  * until then. */
 static void let_in(sl_server *s, bool *paused) {
     bool stopping = atomic_load_explicit(&s->stopping, memory_order_acquire);
-    bool pause = !stopping && !sl_conns_accept(&s->conns, s->listen_fd, s->daemon);
+    bool pause = !stopping && !sl_conns_accept(&s->conns, s->listen_fd, s->tls, s->daemon);
     if (stopping)
         await_clients(s, EPOLL_CTL_DEL, 0);
     else if (pause != *paused)

@@ -1,12 +1,18 @@
 """Starts the real server on fixtures of tests/golden. SLUICE_BIN names another binary than
-build/sluice; SLUICE_SERVE_ARGS adds arguments, e.g. "--attention 1 --experts 2"."""
+build/sluice; SLUICE_SERVE_ARGS adds arguments, e.g. "--attention 1 --experts 2"; with SLUICE_TEST_TLS=1
+all servers speak HTTPS, and clients ask them so."""
+import atexit
 import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
+import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 
@@ -22,6 +28,24 @@ BINARY = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice"))
 GOLDEN = ROOT / "tests" / "golden"
 BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion", re.I)
 KEY = "test-key"
+
+
+def certificate(folder, *more, days=90, name="127.0.0.1", sans="IP:127.0.0.1,DNS:localhost", kind=("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")):
+    """Files of a certificate that signs itself and of its key; `more` goes to openssl req."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["openssl", "req", "-x509", "-newkey", *kind, "-nodes", "-days", str(days), "-subj", f"/CN={name}", "-addext", f"subjectAltName={sans}",
+                    "-keyout", folder / "key.pem", "-out", folder / "cert.pem", *more], check=True, capture_output=True)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+TLS = []
+if os.environ.get("SLUICE_TEST_TLS"):
+    at = tempfile.mkdtemp(prefix="sluice-tls-")
+    atexit.register(shutil.rmtree, at)
+    cert, key = certificate(at)
+    TLS = ["--tls-cert", str(cert), "--tls-key", str(key)]
+    os.environ["SSL_CERT_FILE"] = str(cert)  # httpx trusts what stands there, and nothing else
 # One for all, as making one takes longer than most answers; it keeps no connection open.
 HTTP = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
 
@@ -33,7 +57,7 @@ class Server:
         self.golden = json.loads((GOLDEN / fixture / "golden.json").read_text())
         self.config = json.loads((GOLDEN / fixture / "config.json").read_text())
         self.log = log
-        command = [str(BINARY), "serve", str(GOLDEN / fixture), "--port", "0", *args,
+        command = [str(BINARY), "serve", str(GOLDEN / fixture), "--port", "0", *args, *(TLS if "--tls-cert" not in args else []),
                    *shlex.split(os.environ.get("SLUICE_SERVE_ARGS", ""))]
         if open_files:  # the most that this process may ever have
             command = ["prlimit", f"--nofile={open_files}:{open_files}", *command]
@@ -42,7 +66,7 @@ class Server:
 
     def wait_for_url(self):
         for _ in range(1200):
-            found = re.search(r"listening on (http://\S+)", self.log.read_text())
+            found = re.search(r"listening on (https?://\S+)", self.log.read_text())
             if found:
                 return found.group(1)
             if self.process.poll() is not None:
@@ -66,6 +90,16 @@ class Server:
 
     def get(self, path, **options):
         return HTTP.get(self.url + path, **options)
+
+    def connect(self, timeout=None, receive_bytes=None):
+        """A socket to it, over TLS where it speaks that."""
+        where = httpx.URL(self.url)
+        sock = socket.socket()
+        sock.settimeout(timeout)
+        if receive_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        sock.connect((where.host, where.port))
+        return ssl.create_default_context().wrap_socket(sock, server_hostname=where.host) if where.scheme == "https" else sock
 
     def metric(self, name, **labels):
         """Sum of the samples of a name that carry these labels."""

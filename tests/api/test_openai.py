@@ -2,7 +2,6 @@
 import concurrent.futures
 import json
 import re
-import socket
 import subprocess
 
 import httpx
@@ -287,8 +286,7 @@ def test_client_who_leaves_stops_its_request(server, stream):
     limit = server.config["max_position_embeddings"] - 20
     body = json.dumps({"model": server.model, "prompt": "And", "stream": stream,
                        "max_tokens": min(limit, 4000), "ignore_eos": True}).encode()
-    where = httpx.URL(server.url)
-    with socket.create_connection((where.host, where.port), timeout=10) as s:
+    with server.connect(timeout=10) as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
                   + body)
         if stream:

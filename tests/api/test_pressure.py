@@ -14,11 +14,7 @@ STREAM = {"prompt": [3, 17, 41], "max_tokens": 480, "temperature": 0, "stream": 
 
 def ask(server, receive_bytes=None, **body):
     """A socket on which a request has been sent."""
-    host, port = server.url[7:].split(":")
-    sock = socket.socket()
-    if receive_bytes:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    sock.connect((host, int(port)))
+    sock = server.connect(receive_bytes=receive_bytes)
     text = json.dumps({"model": server.model, **STREAM, **body})
     sock.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
     return sock

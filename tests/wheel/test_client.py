@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -124,6 +125,24 @@ def test_refusals_say_field_and_code(server, client):
 def test_addresses_are_checked(url):
     with pytest.raises(ValueError, match="url"):
         sluice_moe.Client(url)
+
+
+def test_https(tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=127.0.0.1", "-addext",
+                    "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+    with sluice_moe.Server(MODEL, tls_cert=str(cert), tls_key=str(key)) as secure:
+        assert secure.url.startswith("https://127.0.0.1:")
+        trusting = secure.client(cacert=cert)
+        trusting.wait_ready(20)
+        with trusting.stream_complete("a", max_tokens=3) as stream:
+            assert "".join(delta.text for delta in stream) and stream.usage.completion_tokens == 3
+        with pytest.raises(sluice_moe.ConnectError, match="certificate"):
+            secure.client().models()
+    with pytest.raises(ValueError, match="cacert: .*none.pem"):
+        sluice_moe.Client("https://127.0.0.1:1", cacert=tmp_path / "none.pem")
+    with pytest.raises(ValueError, match="cacert"):
+        sluice_moe.Client("http://127.0.0.1:1", cacert=cert)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@
 #include "spec/costs.h"
 #include "spec/profile.h"
 #include "spec/shape.h"
+#include "tls/tls.h"
 
 #include <jansson.h>
 
@@ -127,6 +128,11 @@ sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1],
                              sl_err *err) SL_MUST_CHECK;
 /* What a file of clients' keys holds, of 1 MiB at most, its owner's alone; free with sl_free. */
 sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) SL_MUST_CHECK;
+/* The same of a file that need be nobody's alone. */
+sl_status sl_deploy_read_text(const char *path, char **out, sl_err *err) SL_MUST_CHECK;
+/* What --tls-cert and --tls-key name (tls_pair.c); NULL: neither is given. Logs where the
+ * certificate is not valid now, or not for long. Free with sl_tls_pair_unref. */
+sl_status sl_deploy_tls(const sl_options *o, sl_tls_pair **out, sl_err *err) SL_MUST_CHECK;
 /* Sets what must be set before any thread, e.g. UCX's environment. */
 void sl_deploy_setup_process(const sl_options *o);
 /* The transport to other machines: --transport, auto: the first that reaches them. NULL: see
@@ -225,10 +231,19 @@ typedef struct sl_http_answer {
     char *body; /* NUL-terminated; sl_free */
 } sl_http_answer;
 
-/* One request to `url`, http://HOST[:PORT], at `path`; body NULL: GET, else POST. Ends within
- * timeout_s. SL_ERR_ARG: no such URL; SL_ERR_UNSUPPORTED: another scheme; SL_ERR_IO,
- * SL_ERR_TIMEOUT, SL_ERR_FORMAT: no HTTP answer; SL_ERR_LIMIT: one that is too long. */
-sl_status sl_http_ask(const char *url, const char *path, const char *key, const char *body,
+/* Whom to ask, and as whom. */
+typedef struct sl_http_server {
+    const char *url; /* http://HOST[:PORT], https://HOST[:PORT] or unix:PATH */
+    const char
+        *cacert; /* file of certificates to trust; "": as SSL_CERT_FILE says, or the system */
+    const char *key;
+} sl_http_server;
+
+/* One request at `path`; body NULL: GET, else POST. Ends within timeout_s. SL_ERR_ARG: no such URL,
+ * or file of certificates; SL_ERR_UNSUPPORTED: https, without GnuTLS; SL_ERR_AUTH: the server's
+ * certificate is not trusted; SL_ERR_IO, SL_ERR_TIMEOUT, SL_ERR_FORMAT: no HTTP answer;
+ * SL_ERR_LIMIT: one that is too long. */
+sl_status sl_http_ask(const sl_http_server *to, const char *path, const char *body,
                       double timeout_s, sl_http_answer *out, sl_err *err) SL_MUST_CHECK;
 
 /* A JSON string literal with quotes; valid UTF-8 in, ASCII-safe escapes for control characters. */

@@ -50,7 +50,8 @@ static sl_status ask(const admin *a, const char *path, const char *body, json_t 
     sl_http_answer answer;
     *out = NULL;
     *not_now = false;
-    sl_status st = sl_http_ask(a->o->url, path, a->key, body, REQUEST_S, &answer, err);
+    const sl_http_server to = {a->o->url, a->o->cacert, a->key};
+    sl_status st = sl_http_ask(&to, path, body, REQUEST_S, &answer, err);
     if (st != SL_OK) return st;
     json_t *doc = json_loads(answer.body, 0, NULL);
     sl_free(answer.body);

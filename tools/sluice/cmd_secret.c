@@ -1,4 +1,5 @@
-/* The fabric's secret: made by `sluice secret`, read from --secret-file or the environment. */
+/* The fabric's secret: made by `sluice secret`, read from --secret-file or the environment. And
+ * files of keys and certificates. */
 #include "cmd.h"
 
 #include "base/mem.h"
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 #define READ_MS        60000      /* how long standard input may say nothing */
-#define MAX_KEYS_BYTES (1u << 20) /* of a file of clients' keys */
+#define MAX_TEXT_BYTES (1u << 20) /* of a file of keys, or of certificates */
 
 /* Never replaces a file: whoever holds the old secret could not join any more. */
 static sl_status write_secret(const char *path, const char *secret, sl_err *err) {
@@ -65,9 +66,10 @@ static bool read_all(int fd, char *out, size_t most, size_t *n) {
     return true;
 }
 
-/* At most `most` bytes of a file that is its owner's alone, or of standard input, "-", which may be
- * a pipe. */
-static sl_status read_private(const char *path, char *out, size_t most, size_t *n, sl_err *err) {
+/* At most `most` bytes of a file, which has to be its owner's alone where it is a secret, or of
+ * standard input, "-", which may be a pipe. */
+static sl_status read_file(const char *path, bool secret, char *out, size_t most, size_t *n,
+                           sl_err *err) {
     struct stat s;
     const bool given = strcmp(path, "-") == 0;
     int fd = given ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
@@ -76,7 +78,7 @@ static sl_status read_private(const char *path, char *out, size_t most, size_t *
                                                  !S_ISCHR(s.st_mode) && is_open_to_others(&s));
     bool failed = !read_all(fd, out, most, n);
     if (!given) close(fd);
-    if (open_to_others)
+    if (secret && open_to_others)
         return sl_fail(err, SL_ERR_ARG, "%s: mode %04o opens the secret to others: chmod 600 %s",
                        path, s.st_mode & 07777u, path);
     return failed ? sl_fail(err, SL_ERR_IO, "%s: cannot be read", path) : SL_OK;
@@ -84,7 +86,7 @@ static sl_status read_private(const char *path, char *out, size_t most, size_t *
 
 sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
     size_t n;
-    sl_status st = read_private(path, out, SL_SECRET_MAX + 1, &n, err);
+    sl_status st = read_file(path, true, out, SL_SECRET_MAX + 1, &n, err);
     if (st != SL_OK) return st;
     while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r')) n--;
     if (memchr(out, 0, n))
@@ -94,15 +96,16 @@ sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_e
     return st;
 }
 
-sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) {
+static sl_status read_text(const char *path, bool secret, char **out, sl_err *err) {
     size_t n = 0;
-    char *text = sl_alloc(MAX_KEYS_BYTES + 1, 1);
+    char *text = sl_alloc(MAX_TEXT_BYTES + 1, 1);
     if (!text) return sl_fail(err, SL_ERR_NOMEM, "%s: out of memory", path);
-    sl_status st = read_private(path, text, MAX_KEYS_BYTES + 1, &n, err);
-    if (st == SL_OK && n > MAX_KEYS_BYTES)
-        st = sl_fail(err, SL_ERR_LIMIT, "%s: more than %u bytes", path, MAX_KEYS_BYTES);
+    sl_status st = read_file(path, secret, text, MAX_TEXT_BYTES + 1, &n, err);
+    if (st == SL_OK && n > MAX_TEXT_BYTES)
+        st = sl_fail(err, SL_ERR_LIMIT, "%s: more than %u bytes", path, MAX_TEXT_BYTES);
     if (st == SL_OK && memchr(text, 0, n))
-        st = sl_fail(err, SL_ERR_ARG, "%s: keys are text, byte %zu is 0", path, strlen(text));
+        st = sl_fail(err, SL_ERR_ARG, "%s: %s text, byte %zu is 0", path,
+                     secret ? "keys are" : "it is no", strlen(text));
     if (st != SL_OK) {
         sl_free(text);
         return st;
@@ -110,6 +113,14 @@ sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) {
     text[n] = 0;
     *out = text;
     return SL_OK;
+}
+
+sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) {
+    return read_text(path, true, out, err);
+}
+
+sl_status sl_deploy_read_text(const char *path, char **out, sl_err *err) {
+    return read_text(path, false, out, err);
 }
 
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1], sl_err *err) {

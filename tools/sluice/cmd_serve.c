@@ -90,12 +90,35 @@ static void read_keys_again(sl_server *server, const char *path) {
         sl_log(SL_LOG_ERROR, "serve", "%s: %s; the keys are as before", path, err.msg);
 }
 
+/* Files that cannot be read, or do not fit, change nothing. */
+static void read_tls_again(sl_server *server, const sl_options *o) {
+    sl_err err = {0};
+    sl_tls_pair *pair = NULL;
+    if (sl_deploy_tls(o, &pair, &err) != SL_OK) {
+        sl_log(SL_LOG_ERROR, "serve", "%s; the certificate is as before", err.msg);
+        return;
+    }
+    sl_server_set_tls(server, pair);
+    sl_tls_pair_unref(pair);
+    sl_log(SL_LOG_WARN, "serve", "%s: the certificate is read again, for clients that come now",
+           o->tls_cert);
+}
+
+static bool hears_hangups(const sl_options *o) {
+    return o->api_key_file[0] || o->tls_cert[0];
+}
+
+static void read_again(sl_server *server, const sl_options *o) {
+    if (o->api_key_file[0]) read_keys_again(server, o->api_key_file);
+    if (o->tls_cert[0]) read_tls_again(server, o);
+}
+
 /* Returns when it is time to stop: at SIGINT, or at SIGTERM when running requests are answered. */
 static void await_end(sl_server *server, const sl_options *o) {
     sigset_t set = stop_signals();
     int sig = 0;
-    if (o->api_key_file[0]) sigaddset(&set, SIGHUP);
-    while (sigwait(&set, &sig) == 0 && sig == SIGHUP) read_keys_again(server, o->api_key_file);
+    if (hears_hangups(o)) sigaddset(&set, SIGHUP);
+    while (sigwait(&set, &sig) == 0 && sig == SIGHUP) read_again(server, o);
     sl_log(SL_LOG_INFO, "serve", "signal %d: stopping, %u requests run", sig,
            sl_server_running(server));
     sl_notify_stopping();
@@ -208,7 +231,8 @@ static sl_status open_journal(const sl_options *o, const sl_deployment *d, const
 }
 
 static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer *tok,
-                       const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_err *err) {
+                       const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_tls_pair *tls,
+                       sl_err *err) {
     sl_engine *e = NULL;
     sl_server *server = NULL;
     sl_cache cache;
@@ -232,6 +256,7 @@ static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer
                                .tool_format = o->tool_format,
                                .host = o->host,
                                .port = (uint16_t)o->port,
+                               .tls = tls,
                                .api_key = o->api_key,
                                .api_keys = keys,
                                .cors_origin = o->cors_origin,
@@ -284,12 +309,14 @@ int cmd_serve(const sl_options *o) {
     sl_tokenizer *tok = NULL;
     sl_chat *chat = NULL;
     sl_journal *journal = NULL;
+    sl_tls_pair *tls = NULL;
     sl_sync sync = SL_SYNC_NEVER;
     sl_deploy_setup_process(o);
-    block_signals(o->api_key_file[0]);
+    block_signals(hears_hangups(o));
     sl_notify_open();
     sl_log_set_who("coordinator");
-    sl_status st = sl_deploy_prepare(o, true, 0, &d, &err);
+    sl_status st = sl_deploy_tls(o, &tls, &err);
+    if (st == SL_OK) st = sl_deploy_prepare(o, true, 0, &d, &err);
     d.gen = sl_deploy_generation(o, d.gen);
     d.opts.give_up = signalled;
     d.opts.max_queue = o->max_queue;
@@ -313,9 +340,10 @@ int cmd_serve(const sl_options *o) {
     if (st == SL_OK) say_context(o, &d);
     if (st == SL_OK) st = read_sync(o->journal_sync, &sync, &err);
     if (st == SL_OK) st = open_journal(o, &d, tok, &journal, &err);
-    if (st == SL_OK) st = serve(o, &d, tok, chat, journal, sync, &err);
+    if (st == SL_OK) st = serve(o, &d, tok, chat, journal, sync, tls, &err);
     if (st == SL_ERR_CANCELLED && signalled()) st = SL_OK; /* asked to stop before it began */
     sl_journal_close(journal);
+    sl_tls_pair_unref(tls);
     sl_chat_free(chat);
     sl_tokenizer_free(tok);
     sl_deploy_free(&d);

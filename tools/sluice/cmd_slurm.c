@@ -82,6 +82,8 @@ static void put_script(const sl_options *o, const sl_job *j) {
     put_variable("SLUICE_HOST", o->host, "127.0.0.1");
     put_variable("SLUICE_PORT", port, "8000");
     put_variable("SLUICE_API_KEY_FILE", o->api_key_file, "");
+    put_variable("SLUICE_TLS_CERT", o->tls_cert, "");
+    put_variable("SLUICE_TLS_KEY", o->tls_key, "");
     put_variable("SLUICE_ADMIN_KEY_FILE", o->admin_key_file, "");
     put_variable("SLUICE_SERVED_MODEL_NAME", o->served_model_name, "");
     puts("# Any other option --some-name of serve or worker: export SLUICE_SOME_NAME=..\n\n"

@@ -1,4 +1,5 @@
-/* The smallest HTTP client: one request to a server of ours, with a deadline. */
+/* The smallest HTTP client: one request to a server of ours, in the clear or over TLS, with a
+ * deadline. */
 #include "cmd.h"
 
 #include "base/clock.h"
@@ -21,6 +22,7 @@
 
 typedef struct place {
     char host[256], port[8], authority[300];
+    bool secure;             /* https */
     struct sockaddr_un file; /* sun_path not empty: there */
 } place;
 
@@ -36,29 +38,28 @@ static sl_status parse_file(const char *path, place *out, sl_err *err) {
 }
 
 static sl_status parse_url(const char *url, place *out, sl_err *err) {
-    static const char scheme[] = "http://";
-    const char *at = url + strlen(scheme);
+    static const char clear[] = "http://", secure[] = "https://";
     if (strncmp(url, "unix:", 5) == 0) return parse_file(url + 5, out, err);
-    *out = (place){0};
-    if (strncasecmp(url, "https://", 8) == 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--url: %.100s: https is not spoken here; ask on the server's machine, or "
-                       "through a tunnel",
-                       url);
-    if (strncasecmp(url, scheme, strlen(scheme)) != 0)
-        return sl_fail(err, SL_ERR_ARG, "--url: '%.100s' is not http://HOST:PORT", url);
+    *out = (place){.secure = strncasecmp(url, secure, strlen(secure)) == 0};
+    if (!out->secure && strncasecmp(url, clear, strlen(clear)) != 0)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--url: '%.100s' is not http://HOST:PORT or https://HOST:PORT", url);
+    const char *at = url + strlen(out->secure ? secure : clear);
     size_t n = strcspn(at, "/");
     bool bracket = *at == '[';
     const char *close = bracket ? memchr(at, ']', n) : NULL, *end = at + n;
     const char *colon = bracket ? (close ? close + 1 : NULL) : memchr(at, ':', n);
     if (n == 0 || n >= sizeof out->authority || (bracket && !close) || (at[n] && at[n + 1]))
-        return sl_fail(err, SL_ERR_ARG, "--url: '%.100s' is not http://HOST:PORT", url);
+        return sl_fail(err, SL_ERR_ARG, "--url: '%.100s' is not http%s://HOST:PORT", url,
+                       out->secure ? "s" : "");
     const char *host_end = bracket ? close : colon ? colon : end;
     bool has_port = colon && colon < end;
     snprintf(out->authority, sizeof out->authority, "%.*s", (int)n, at);
     snprintf(out->host, sizeof out->host, "%.*s", (int)(host_end - at - bracket), at + bracket);
-    snprintf(out->port, sizeof out->port, "%.*s", has_port ? (int)SL_MIN(end - colon - 1, 7) : 2,
-             has_port ? colon + 1 : "80");
+    if (has_port)
+        snprintf(out->port, sizeof out->port, "%.*s", (int)SL_MIN(end - colon - 1, 7), colon + 1);
+    else
+        snprintf(out->port, sizeof out->port, "%s", out->secure ? "443" : "80");
     return SL_OK;
 }
 
@@ -115,47 +116,92 @@ static sl_status open_socket(const place *p, uint64_t until_ns, const char *url,
     return st;
 }
 
-static sl_status send_all(int fd, const char *text, size_t n, uint64_t until_ns, const char *url,
-                          sl_err *err) {
+/* ---- bytes, in the clear or over TLS ---- */
+
+typedef struct line {
+    int fd;
+    sl_tls_session *tls; /* NULL: in the clear */
+    uint64_t until_ns;
+    const char *url;
+} line;
+
+static sl_status secure(line *l, const char *host, const char *cacert, sl_err *err) {
+    const char *trusted = cacert[0] ? cacert : sl_options_hub(SL_SSL_CERT_FILE);
+    short wants = POLLIN;
+    sl_status st = sl_tls_session_open(l->fd, host, trusted, &l->tls, err);
+    if (st == SL_ERR_ARG && trusted)
+        return sl_err_prefix(err, cacert[0] ? "--cacert" : "SSL_CERT_FILE");
+    if (st != SL_OK) return st;
+    while ((st = sl_tls_session_shake(l->tls, &wants, err)) == SL_ERR_AGAIN)
+        if ((st = await(l->fd, wants, l->until_ns, l->url, err)) != SL_OK) return st;
+    return st == SL_OK ? st : sl_err_prefix(err, "%s", l->url);
+}
+
+/* *n bytes, and how many went, which may be none. */
+static sl_status send_some(line *l, const char *text, size_t *n, sl_err *err) {
+    short wants = POLLOUT;
     sl_status st = SL_OK;
-    while (st == SL_OK && n > 0) {
-        ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
+    if (l->tls) {
+        st = sl_tls_session_send(l->tls, text, n, &wants, err);
+        if (st != SL_OK && st != SL_ERR_AGAIN) return sl_err_prefix(err, "%s", l->url);
+    } else {
+        const ssize_t sent = send(l->fd, text, *n, MSG_NOSIGNAL);
         if (sent < 0 && errno != EAGAIN && errno != EINTR)
-            return sl_fail(err, SL_ERR_IO, "%s: %s", url, strerror(errno));
-        if (sent < 0) {
-            st = await(fd, POLLOUT, until_ns, url, err);
-            continue;
-        }
-        text += sent;
-        n -= (size_t)sent;
+            return sl_fail(err, SL_ERR_IO, "%s: %s", l->url, strerror(errno));
+        *n = sent > 0 ? (size_t)sent : 0;
+    }
+    return *n > 0 ? SL_OK : await(l->fd, wants, l->until_ns, l->url, err);
+}
+
+/* The same of what came; *end: no more will. */
+static sl_status receive_some(line *l, char *out, size_t *n, bool *end, sl_err *err) {
+    short wants = POLLIN;
+    sl_status st = SL_OK;
+    if (l->tls) {
+        st = sl_tls_session_receive(l->tls, out, n, &wants, err);
+        if (st != SL_OK && st != SL_ERR_AGAIN) return sl_err_prefix(err, "%s", l->url);
+        *end = st == SL_OK && *n == 0;
+    } else {
+        const ssize_t got = recv(l->fd, out, *n, 0);
+        if (got < 0 && errno != EAGAIN && errno != EINTR)
+            return sl_fail(err, SL_ERR_IO, "%s: %s", l->url, strerror(errno));
+        *n = got > 0 ? (size_t)got : 0;
+        *end = got == 0;
+    }
+    return *n > 0 || *end ? SL_OK : await(l->fd, wants, l->until_ns, l->url, err);
+}
+
+static sl_status send_all(line *l, const char *text, size_t n, sl_err *err) {
+    sl_status st = SL_OK;
+    for (size_t went; st == SL_OK && n > 0; text += went, n -= went) {
+        went = n;
+        st = send_some(l, text, &went, err);
     }
     return st;
 }
 
 /* To the end of the connection: the request asks for that. */
-static sl_status receive_all(int fd, uint64_t until_ns, const char *url, char **out, size_t *len,
-                             sl_err *err) {
+static sl_status receive_all(line *l, char **out, size_t *len, sl_err *err) {
     size_t cap = 0;
+    bool end = false;
+    sl_status st = SL_OK;
     *len = 0;
-    for (;;) {
+    while (st == SL_OK && !end) {
         if (cap - *len < 2) {
             size_t more = cap ? 2 * cap : FIRST_ROOM;
             if (more > MAX_ANSWER)
-                return sl_fail(err, SL_ERR_LIMIT, "%s: more than %zu bytes", url, MAX_ANSWER);
+                return sl_fail(err, SL_ERR_LIMIT, "%s: more than %zu bytes", l->url, MAX_ANSWER);
             char *bigger = sl_grow(*out, cap, more, 1);
             if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "answer of %zu bytes", more);
             *out = bigger;
             cap = more;
         }
-        ssize_t got = recv(fd, *out + *len, cap - *len - 1, 0);
-        if (got == 0) return SL_OK;
-        if (got < 0 && errno != EAGAIN && errno != EINTR)
-            return sl_fail(err, SL_ERR_IO, "%s: %s", url, strerror(errno));
-        sl_status st = got < 0 ? await(fd, POLLIN, until_ns, url, err) : SL_OK;
-        if (st != SL_OK) return st;
-        if (got > 0) *len += (size_t)got;
+        size_t got = cap - *len - 1;
+        st = receive_some(l, *out + *len, &got, &end, err);
+        *len += st == SL_OK ? got : 0;
         (*out)[*len] = '\0';
     }
+    return st;
 }
 
 /* "HTTP/1.1 200 OK", headers, the body as it is: chunks are not asked for. */
@@ -170,28 +216,31 @@ static sl_status split_answer(char *text, const char *url, sl_http_answer *out, 
     return out->body ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "answer");
 }
 
-sl_status sl_http_ask(const char *url, const char *path, const char *key, const char *body,
+sl_status sl_http_ask(const sl_http_server *to, const char *path, const char *body,
                       double timeout_s, sl_http_answer *out, sl_err *err) {
     place p;
     char *answer = NULL, head[1024];
     size_t len = 0;
-    int fd = -1;
-    uint64_t until_ns = sl_now_ns() + (uint64_t)(1e9 * timeout_s);
+    line l = {.fd = -1, .url = to->url, .until_ns = sl_now_ns() + (uint64_t)(1e9 * timeout_s)};
     *out = (sl_http_answer){0};
-    sl_status st = parse_url(url, &p, err);
-    if (st == SL_OK) st = open_socket(&p, until_ns, url, &fd, err);
+    sl_status st = parse_url(to->url, &p, err);
+    if (st == SL_OK && to->cacert[0] && !p.secure)
+        st = sl_fail(err, SL_ERR_ARG, "--cacert: %.100s has no certificate", to->url);
+    if (st == SL_OK) st = open_socket(&p, l.until_ns, to->url, &l.fd, err);
     if (st != SL_OK) return st;
     int n = snprintf(head, sizeof head,
                      "%s %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"
                      "Content-Type: application/json\r\nContent-Length: %zu\r\n"
                      "Connection: close\r\n\r\n",
-                     body ? "POST" : "GET", path, p.authority, key, body ? strlen(body) : 0);
+                     body ? "POST" : "GET", path, p.authority, to->key, body ? strlen(body) : 0);
     SL_ASSERT(n > 0 && (size_t)n < sizeof head);
-    st = send_all(fd, head, (size_t)n, until_ns, url, err);
-    if (st == SL_OK && body) st = send_all(fd, body, strlen(body), until_ns, url, err);
-    if (st == SL_OK) st = receive_all(fd, until_ns, url, &answer, &len, err);
-    if (st == SL_OK) st = split_answer(answer, url, out, err);
+    if (p.secure) st = secure(&l, p.host, to->cacert, err);
+    if (st == SL_OK) st = send_all(&l, head, (size_t)n, err);
+    if (st == SL_OK && body) st = send_all(&l, body, strlen(body), err);
+    if (st == SL_OK) st = receive_all(&l, &answer, &len, err);
+    if (st == SL_OK) st = split_answer(answer, to->url, out, err);
     sl_free(answer);
-    close(fd);
+    sl_tls_session_free(l.tls);
+    close(l.fd);
     return st;
 }

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
+import ssl
 import threading
 import time
 import urllib.parse
@@ -269,18 +271,29 @@ def _metrics(text: str) -> Iterator[Sample]:
             yield Sample(found[1], labels, float(found[3]))
 
 
+def _trusting(cacert: "Union[None, str, os.PathLike[str]]") -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=cacert)
+    except (OSError, ssl.SSLError) as e:
+        raise ValueError(f"cacert: {cacert}: {e.strerror or e}") from None
+
+
 class Client:
-    """Speaks to the server at `url`. `api_key` opens what it serves, `admin_key` the workers' verbs (`--admin-key-file`)."""
+    """Speaks to the server at `url`. `api_key` opens what it serves, `admin_key` the workers' verbs (`--admin-key-file`). `cacert` is a file
+    of certificates (PEM) of which one has to have signed that of an https address, instead of the system's."""
 
     def __init__(self, url: str = "http://127.0.0.1:8000", *, api_key: Optional[str] = None, admin_key: Optional[str] = None,
-                 timeout: float = 60.0) -> None:
+                 timeout: float = 60.0, cacert: "Union[None, str, os.PathLike[str]]" = None) -> None:
         at = urllib.parse.urlsplit(url)
         if at.scheme not in ("http", "https") or not at.hostname or at.query or at.fragment:
             raise ValueError(f"url: {url!r} is no address of http or https")
         if not timeout > 0:
             raise ValueError(f"timeout: {timeout}, more than 0 seconds are needed")
+        if cacert is not None and at.scheme != "https":
+            raise ValueError(f"cacert: {url!r} has no certificate")
         self.url = url.rstrip("/")
         self.timeout = timeout
+        self._tls = _trusting(cacert) if at.scheme == "https" else None
         self._at = at
         self._path = at.path.rstrip("/")
         self._api_key = api_key
@@ -302,8 +315,9 @@ class Client:
         if body is not None:
             data = json.dumps(body, allow_nan=False).encode()
             head["Content-Type"] = "application/json"
-        of = http.client.HTTPSConnection if self._at.scheme == "https" else http.client.HTTPConnection
-        connection = of(cast(str, self._at.hostname), self._at.port, timeout=self.timeout if timeout is None else timeout)
+        host, patience = cast(str, self._at.hostname), self.timeout if timeout is None else timeout
+        connection = (http.client.HTTPSConnection(host, self._at.port, timeout=patience, context=self._tls) if self._tls
+                      else http.client.HTTPConnection(host, self._at.port, timeout=patience))
         try:
             connection.request(method, self._path + path, data, head)
             return connection, connection.getresponse()

@@ -31,6 +31,7 @@ _OF_PLAN = ("attention", "experts", "max_attention", "max_experts", "threads")
 _IN_PLAN = "the plan's workers say it, so that Ray hears of it"
 _NOT_YOURS = {"remote": "workers are always Ray's", "secret": "each deployment makes its own", "secret_file": "each deployment makes its own",
               "device": _IN_PLAN, "attention_device": _IN_PLAN, "expert_device": _IN_PLAN, "worker_id": _IN_PLAN, "rank": _IN_PLAN,
+              "tls_cert": "the server of a deployment speaks plain HTTP", "tls_key": "the server of a deployment speaks plain HTTP",
               "join": "Ray says where", "first": "Ray says where", "fabric_host": "Ray says where"}
 
 

@@ -22,7 +22,7 @@ from ._errors import ServerError
 from ._program import environment, program
 
 Option = Union[None, bool, int, float, str]
-_LISTENING = re.compile(r"listening on (http://\S+)")
+_LISTENING = re.compile(r"listening on (https?://\S+)")
 _LINES_KEPT = 200
 _running: "weakref.WeakSet[Server]" = weakref.WeakSet()
 
@@ -101,9 +101,9 @@ class Server:
             self.process.wait(5)
             raise ServerError(f"sluice serve: ended with {self.process.returncode}\n" + "\n".join(self.log))
 
-    def client(self, *, timeout: float = 60.0) -> Client:
-        """A client with this server's keys."""
-        return Client(self.url, api_key=self._api_key, admin_key=self._admin_key, timeout=timeout)
+    def client(self, *, timeout: float = 60.0, cacert: "Union[None, str, os.PathLike[str]]" = None) -> Client:
+        """A client with this server's keys. `cacert` as of `Client`: of a server with `tls_cert` that the system does not trust."""
+        return Client(self.url, api_key=self._api_key, admin_key=self._admin_key, timeout=timeout, cacert=cacert)
 
     def _end(self, how: int) -> int:
         if self.process.poll() is None:
