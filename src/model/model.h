@@ -55,7 +55,8 @@ typedef struct sl_gang {
     uint32_t threads; /* by which calls are cut into slices, at all ranks alike; 0: the rank's own,
                        * which are as many at all */
     bool apart; /* no rank sees another's rows: what rows need of no other rank each does for all of
-                 * them, and its part of a result is there in its own columns */
+                 * them, and its part of a result is there in its own columns, */
+    sl_extent out; /* which are these */
 } sl_gang;
 
 /* A model is a Hugging Face folder or a GGUF file: wherever a `folder` is asked for below, the path
@@ -151,6 +152,9 @@ typedef struct sl_idle {
     bool heads, dense, expert, shared;
 } sl_idle;
 sl_idle sl_model_idle(const sl_model *m);
+/* Columns of the stream and of results that are there after a call: all of them, but for a rank
+ * that is apart. */
+sl_extent sl_model_columns(const sl_model *m);
 /* Those of a rank, of all kv heads; ranks may have the same. */
 sl_extent sl_model_kv_heads(const sl_model *m);
 

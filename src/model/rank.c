@@ -198,6 +198,10 @@ bool sl_model_out(const sl_model *m, sl_extent *out) {
     return true;
 }
 
+sl_extent sl_model_columns(const sl_model *m) {
+    return m->gang && m->gang->apart ? m->gang->out : (sl_extent){0, m->stored.d_model};
+}
+
 sl_extent sl_model_kv_heads(const sl_model *m) {
     if (sl_rank_alone(m->rank)) return (sl_extent){0, m->spec.n_kv_heads};
     return (sl_extent){m->holds.kv_heads.first, m->holds.kv_heads.n};

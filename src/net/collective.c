@@ -130,6 +130,15 @@ sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uin
     return told(c, st != SL_OK ? st : c->ops->all_gather(c, part, n_rows, mine, width, whole), err);
 }
 
+sl_status sl_coll_share(sl_coll *c, float *rows, uint32_t n_rows, uint32_t first, uint32_t n,
+                        uint32_t width, sl_err *err) {
+    const sl_status st = c->err.code;
+    const sl_extent mine = {first, n};
+    SL_ASSERT(c->ops->share != NULL);
+    c->last = SL_COLL_ALL;
+    return told(c, st != SL_OK ? st : c->ops->share(c, rows, n_rows, mine, width), err);
+}
+
 /* ---- life ---- */
 
 void sl_coll_check(const sl_coll_opts *o) {

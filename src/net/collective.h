@@ -60,6 +60,11 @@ sl_status sl_coll_on_open(sl_coll *c, uint32_t rank, sl_conn *conn, sl_err *err)
  * expected. */
 sl_status sl_coll_on_message(sl_coll *c, uint32_t rank, const sl_wire_header *h, sl_buf *payload,
                              sl_err *err) SL_MUST_CHECK;
+/* rows is [n_rows][width], of which each rank has columns first .. first + n - 1: afterwards all
+ * have all of them. What nobody has stays as it is. In memory ranks need no such call.
+ * SL_ERR_PROTOCOL: a rank has columns beyond the width; else as the calls below. */
+sl_status sl_coll_share(sl_coll *c, float *rows, uint32_t n_rows, uint32_t first, uint32_t n,
+                        uint32_t width, sl_err *err) SL_MUST_CHECK;
 /* The connection is gone, and with it the rank for good. Of one that is no rank's nothing happens.
  */
 void sl_coll_on_down(sl_coll *c, const sl_conn *conn);

@@ -13,6 +13,8 @@ typedef struct sl_coll_ops {
                                 sl_extent mine);
     sl_status (*all_gather)(sl_coll *c, const float *part, uint32_t n_rows, sl_extent mine,
                             uint32_t width, float *whole);
+    sl_status (*share)(sl_coll *c, float *rows, uint32_t n_rows, sl_extent mine,
+                       uint32_t width); /* NULL: ranks see each other's rows */
     /* Of the step that is waited for. */
     bool (*has_come)(const sl_coll *c, uint32_t rank);
     bool (*is_gone)(const sl_coll *c, uint32_t rank);

@@ -209,12 +209,13 @@ static sl_status net_reduce_scatter(sl_coll *base, float *y, uint32_t n_rows, ui
     return st;
 }
 
-static sl_status gather_piece(net_coll *c, const float *part, uint32_t rows, sl_extent mine,
-                              uint32_t width, float *whole) {
+/* The others' parts; a row of `part` is `stride` values. */
+static sl_status gather_others(net_coll *c, const float *part, size_t stride, uint32_t rows,
+                               sl_extent mine, uint32_t width, float *whole) {
     sl_status st = SL_OK;
     c->round++;
     for (uint32_t i = 0; st == SL_OK && i < c->base.o.rank.of; i++)
-        if (is_other(c, i)) st = send_rows(c, i, mine, part, rows, mine.n);
+        if (is_other(c, i)) st = send_rows(c, i, mine, part, rows, stride);
     if (st == SL_OK) st = wait_for_all(c);
     for (uint32_t i = 0; st == SL_OK && i < c->base.o.rank.of; i++) {
         if (!is_other(c, i)) continue;
@@ -224,10 +225,27 @@ static sl_status gather_piece(net_coll *c, const float *part, uint32_t rows, sl_
         if (st == SL_OK)
             sl_coll_put_part(values_of(c, i), 0, (size_t)rows * its.n, its, width, whole);
     }
-    if (st != SL_OK) return st;
-    sl_coll_put_part(part, 0, (size_t)rows * mine.n, mine, width, whole);
-    drop_all(c);
-    return SL_OK;
+    if (st == SL_OK) drop_all(c);
+    return st;
+}
+
+static sl_status gather_piece(net_coll *c, const float *part, uint32_t rows, sl_extent mine,
+                              uint32_t width, float *whole) {
+    sl_status st = gather_others(c, part, mine.n, rows, mine, width, whole);
+    if (st == SL_OK) sl_coll_put_part(part, 0, (size_t)rows * mine.n, mine, width, whole);
+    return st;
+}
+
+static sl_status net_share(sl_coll *base, float *rows, uint32_t n_rows, sl_extent mine,
+                           uint32_t width) {
+    const uint32_t most = rows_of_piece(width);
+    sl_status st = sl_coll_check_part(base, base->o.rank.index, mine, width);
+    for (uint32_t r = 0; st == SL_OK && r < n_rows; r += most) {
+        float *piece = rows + (size_t)r * width;
+        st = gather_others(of(base), piece + mine.first, width, SL_MIN(n_rows - r, most), mine,
+                           width, piece);
+    }
+    return st;
 }
 
 static sl_status net_all_gather(sl_coll *base, const float *part, uint32_t n_rows, sl_extent mine,
@@ -345,6 +363,7 @@ sl_status sl_coll_open_net(const sl_coll_opts *o, sl_net *net, sl_coll **out, sl
                                     .all_reduce = net_all_reduce,
                                     .reduce_scatter = net_reduce_scatter,
                                     .all_gather = net_all_gather,
+                                    .share = net_share,
                                     .has_come = net_has_come,
                                     .is_gone = net_is_gone};
     sl_coll_check(o);

@@ -195,7 +195,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     gang_job j = job_of((data[0] & 63) % 10);
     if (data[0] & 64) make_empty(&j);
     gang_job_pack(&here, AREA, &j, &spec, &from->job);
-    if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, &err) != SL_OK) abort();
+    if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, NULL, &err) != SL_OK) abort();
     size_t len = p.len;
     for (size_t i = 1; i + 3 <= size; i += 3) {
         const size_t at = (size_t)(data[i] | data[i + 1] << 8);

@@ -64,6 +64,19 @@ sl_status gang_take_cores(sl_rank is, uint32_t threads, sl_err *err) {
     return st;
 }
 
+/* Blocks with experts stay inside where all experts are: of the stream ranks tell each other their
+ * columns. A router that comes before its block's attention has no way inside. */
+static sl_status compute_inside(sl_device_opts *o, sl_err *err) {
+    sl_model_spec m;
+    sl_status st = sl_model_read_spec(o->folder, &m, NULL, err);
+    if (st != SL_OK) return st;
+    const size_t n = (size_t)m.n_moe * m.n_experts;
+    const uint8_t *hosted = o->hosts.hosted;
+    o->inside = n > 0 && o->hosts.attention && o->hosts.experts && !m.dense_branch;
+    for (size_t i = 0; hosted && o->inside && i < n; i++) o->inside = hosted[i] != 0;
+    return SL_OK;
+}
+
 static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     sl_device_opts o = j->open.o;
     sl_status st = SL_OK;
@@ -75,7 +88,11 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     o.apart = o.apart && !r->threads;
     o.gang = &r->link;
     o.loud = r->link.apart;
-    if (o.pipeline > 1 && (st = gang_pipeline_opts(r->is, &o, &report->err)) != SL_OK) return st;
+    if (o.pipeline > 1)
+        st = gang_pipeline_opts(r->is, &o, &report->err);
+    else if (r->link.apart)
+        st = compute_inside(&o, &report->err);
+    if (st != SL_OK) return st;
     if (r->threads) r->link.threads = SL_MAX(j->open.o.threads, 1u); /* rank 0's */
     if (r->is.index) o.tick = NULL;
     if (r->tick) o.tick = r->tick, o.ctx = r->ctx, o.tick_us = r->tick_us;
@@ -90,6 +107,7 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
         report->out = (sl_extent){0, r->device->spec->d_model};
     else if (!sl_cpu_out(r->device, &report->out))
         report->out = sl_coll_columns(r->is, r->device->spec->d_model);
+    r->link.out = report->out;
     return SL_OK;
 }
 
@@ -129,18 +147,29 @@ static void do_page(const gang_rank *r, const gang_job *j) {
             do_block(r, j, j->page.first + i, (uint8_t *)j->page.blocks + i * block);
 }
 
-/* What blocks inside choose is kept of each of them. */
+/* Ranks have their columns of the stream: afterwards all of it. */
+static void share(gang_rank *r, const sl_rowset *rows) {
+    sl_err err;
+    if (sl_coll_share(r->coll, sl_mem_ptr(rows->x), rows->n, r->link.out.first, r->link.out.n,
+                      r->device->spec->d_model, &err) != SL_OK)
+        r->lost(r, &err);
+}
+
+/* What blocks inside choose is kept of each of them, where somebody asks. */
 static void do_run(gang_rank *r, const gang_job *j) {
     sl_stage_call c = j->run.call;
     const size_t n = (size_t)c.rows.n * r->device->spec->top_k;
     uint32_t *chosen = j->run.chosen;
     for (uint32_t i = 0; i < j->run.n_steps; i++) {
-        c.op = j->run.step[i].op;
-        c.layer = j->run.step[i].layer;
+        const gang_step *s = &j->run.step[i];
+        c.op = s->op;
+        c.layer = s->layer;
         sl_device_submit(r->device, &c);
+        if (s->shares) share(r, &c.rows);
         if (c.op != SL_OP_INSIDE) continue;
-        memcpy(chosen, c.rows.expert, n * sizeof *chosen);
-        chosen += n;
+        if (r->routed) r->routed(r->routed_ctx, c.layer, c.rows.n, c.rows.expert);
+        if (chosen) memcpy(chosen, c.rows.expert, n * sizeof *chosen);
+        if (chosen) chosen += n;
     }
 }
 

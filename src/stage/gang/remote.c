@@ -61,6 +61,7 @@ static void make_own(remote *m, gang_job *j) {
     m->bounds = (gang_bounds){.max_rows = o->max_rows,
                               .max_pairs = o->max_pairs,
                               .kv_pages = o->kv_pages,
+                              .together = o->pipeline <= 1,
                               .attention = o->hosts.attention,
                               .experts = o->hosts.experts};
 }
@@ -123,7 +124,7 @@ static sl_status serve(remote *m, sl_err *err) {
         if (st == SL_OK) st = read_job(m, err);
         if (st != SL_OK || m->job.kind == GANG_LEAVE) return st;
         gang_rank_do(&m->rank, &m->job);
-        st = answer(m, err);
+        st = gang_job_is_answered(&m->job) ? answer(m, err) : SL_OK;
         if (st != SL_OK) return st;
         gang_link_took(&m->link, 0);
     }
