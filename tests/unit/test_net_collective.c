@@ -126,6 +126,19 @@ static bool gathers(guest *g, sl_coll *c, uint32_t call, float *part, float *who
     return true;
 }
 
+/* Each has its columns where all are to be. */
+static bool shares(guest *g, sl_coll *c, uint32_t call, float *y, uint32_t rows, uint32_t width,
+                   sl_err *err) {
+    const party *p = g->of;
+    const sl_extent mine = part_of(g->rank, p->ranks, width, call % 2);
+    for (size_t i = 0; i < (size_t)rows * width; i++)
+        y[i] = sl_extent_has(mine, (uint32_t)(i % width)) ? value(p->seed, call, 0, i) : 0;
+    if (sl_coll_share(c, y, rows, mine.first, mine.n, width, err) != SL_OK) return false;
+    for (size_t i = 0; i < (size_t)rows * width; i++)
+        if (differs(g, "share", call, i, y[i], value(p->seed, call, 0, i))) return false;
+    return true;
+}
+
 /* Rank 0 says something, the others answer. */
 static bool talks(guest *g, sl_coll *c, uint32_t call, sl_err *err) {
     if (g->of->transport)
@@ -145,13 +158,14 @@ static bool calls(guest *g, sl_coll *c, float *a, float *b, sl_err *err) {
     uint64_t rng = g->of->seed;
     bool good = true;
     for (uint32_t call = 0; good && call < CALLS; call++) {
-        const uint32_t kind = (uint32_t)sl_rng_below(&rng, 4), large = !sl_rng_below(&rng, 6);
+        const uint32_t kind = (uint32_t)sl_rng_below(&rng, 5), large = !sl_rng_below(&rng, 6);
         const uint32_t rows = 1 + (uint32_t)sl_rng_below(&rng, large ? 2 : MOST_ROWS);
         const uint32_t width = 1 + (uint32_t)sl_rng_below(&rng, large ? MOST_WIDE : 700);
         if (kind == 0) good = reduces(g, c, call, a, (size_t)rows * width, err);
         if (kind == 1) good = scatters(g, c, call, a, rows, width, err);
         if (kind == 2) good = gathers(g, c, call, a, b, rows, width, err);
         if (kind == 3) good = talks(g, c, call, err);
+        if (kind == 4 && g->of->transport) good = shares(g, c, call, a, rows, width, err);
     }
     return good;
 }

@@ -169,8 +169,8 @@ static void words(const results *r, uint32_t *at, size_t n) {
     if (n) r->f(r->ctx, (float *)(void *)at, n);
 }
 
-/* The stream, where ranks have not told each other; of a pipeline's rank what blocks inside chose; what the last router did, and the rows of one that ends the
- * run. */
+/* The stream, where ranks have not told each other; of a pipeline's rank what blocks inside chose;
+ * what the last router did, and the rows of one that ends the run. */
 static void run_wrote(const results *r, const gang_job *j) {
     const sl_rowset *rows = &j->run.call.rows;
     const size_t n = (size_t)rows->n * r->spec->top_k;
@@ -359,11 +359,12 @@ static bool has_choices(const checking *k, const gang_job *j, uint32_t inside, b
     const sl_rowset *r = &j->run.call.rows;
     const size_t pairs = (size_t)r->n * k->b->spec->top_k, word = sizeof(uint32_t);
     const uintptr_t expert = (uintptr_t)r->expert, gate = (uintptr_t)r->gate;
+    if (j->run.together && j->run.chosen) return false;
     if (j->run.together && !inside && !routes) return !expert && !gate;
     if (!has_room(k, r->expert, pairs, word) || !has_room(k, r->gate, pairs, word)) return false;
     if (gate < expert || gate - expert < pairs * word) return false;
-    if (inside == 0) return true;
-    if (j->run.together) return pairs <= k->b->max_pairs && !j->run.chosen;
+    if (inside == 0) return is_place(k, j->run.chosen);
+    if (j->run.together) return pairs <= k->b->max_pairs;
     const uintptr_t chosen = (uintptr_t)j->run.chosen;
     return pairs <= k->b->max_pairs && has_room(k, j->run.chosen, inside * pairs, word) &&
            chosen >= gate && chosen - gate >= pairs * word;

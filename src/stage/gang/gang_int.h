@@ -16,7 +16,7 @@
 typedef enum gang_job_kind {
     GANG_OPEN,
     GANG_CALL,
-    GANG_RUN,  /* several calls on the same rows, one after the other */
+    GANG_RUN, /* several calls on the same rows, one after the other */
     GANG_HOST,
     GANG_READ,  /* pages of their heads, into blocks */
     GANG_WRITE, /* and from there */
@@ -139,7 +139,7 @@ typedef struct gang_ways {
     sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
     void (*give)(sl_device *d, sl_mem m);
     void (*alone)(gang *g, const sl_stage_call *c); /* rank 0 did it by itself. NULL: no matter */
-    void (*tend)(gang *g); /* as of sl_device_ops; NULL: nothing */
+    void (*tend)(gang *g);                          /* as of sl_device_ops; NULL: nothing */
 } gang_ways;
 
 extern const gang_ways gang_threads, gang_processes, gang_machines;

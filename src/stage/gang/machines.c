@@ -142,9 +142,8 @@ static sl_status fill(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
     crew *c = g->others;
     sl_status st = gang_blocks_show(&c->blocks, j, own, err);
     if (st == SL_OK)
-        st =
-            gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, g->base.spec, &c->marks,
-                             c->keeps ? &c->kept : NULL, err);
+        st = gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, g->base.spec, &c->marks,
+                              c->keeps ? &c->kept : NULL, err);
     c->jobs++;
     return st;
 }

@@ -101,8 +101,7 @@ sl_status gang_parcel_fill(gang_parcel *p, const gang_memory *m, const gang_boar
     const size_t filled = gang_job_has_lists(j->kind) ? gang_job_filled(j, spec) : 0;
     head h = {
         .job = board->job, .area = gang_job_has_lists(j->kind) ? board->area : 0, .filled = filled};
-    filling f = {
-        .p = p, .m = m, .kept = kept, .row = spec ? spec->d_model * sizeof(float) : 0};
+    filling f = {.p = p, .m = m, .kept = kept, .row = spec ? spec->d_model * sizeof(float) : 0};
     p->len = 0;
     f.ok = put(p, &h, sizeof h) && put(p, filled ? m->block[board->area].at : NULL, filled);
     sl_status st = gang_each_input(j, spec, marks, add_input, &f, err);

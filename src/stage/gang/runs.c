@@ -5,8 +5,8 @@
 /* Polls without a new call after which none is expected: an engine's block takes some turns of its
  * worker's loop, in which it has nothing to submit. */
 #define QUIET_POLLS 8u
-/* Rows from which on a job for each block costs little beside it, and what else the worker has to do
- * would wait for long. */
+/* Rows from which on a job for each block costs little beside it, and what else the worker has to
+ * do would wait for long. */
 #define MANY_ROWS 64u
 
 /* The router needs the stream alone. Ranks that have it make what the shared expert reads, too;
@@ -52,8 +52,7 @@ static void do_run(gang *g, const sl_stage_call *c, uint32_t n) {
     gang_job j = {.kind = GANG_RUN,
                   .run = {.call = *c, .step = step, .n_steps = n, .together = true}};
     for (uint32_t i = 0; i < n; i++)
-        step[i] =
-            (gang_step){c[i].op, c[i].layer, is_read(g, &c[i], i + 1 < n ? &c[i + 1] : NULL)};
+        step[i] = (gang_step){c[i].op, c[i].layer, is_read(g, &c[i], i + 1 < n ? &c[i + 1] : NULL)};
     /* Only routers write there. */
     if (!gang_run_chooses(&j)) j.run.call.rows.expert = NULL, j.run.call.rows.gate = NULL;
     if (c->rows.n) gang_must_do(g, &j);

@@ -60,8 +60,8 @@ static inline bool gang_run_shares(const gang_job *j) {
     return i > 0 && j->run.step[i - 1].shares;
 }
 
-/* Whether rank 0 is told when the job is through. It need not be of a run after which all ranks have
- * the stream: in that it has met them, so that none has more than one such job before it. */
+/* Whether rank 0 is told when the job is through. It need not be of a run after which all ranks
+ * have the stream: in that it has met them, so that none has more than one such job before it. */
 static inline bool gang_job_is_answered(const gang_job *j) {
     return j->kind != GANG_RUN || !j->run.together || !gang_run_shares(j);
 }
