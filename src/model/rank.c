@@ -209,7 +209,7 @@ sl_extent sl_model_kv_heads(const sl_model *m) {
 
 /* ---- what ranks do together ---- */
 
-size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
+static size_t rows_bytes(const sl_model *m, uint32_t max_rows) {
     const sl_model_spec *s = &m->stored;
     if (!m->gang) return 0;
     size_t q = (size_t)s->n_heads * SL_MAX(s->head_dim, s->v_dim);
@@ -219,10 +219,33 @@ size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
     return 2 * sl_scratch_floats(max_rows, SL_MAX(q, s->d_model)) + joined;
 }
 
-size_t sl_rank_pairs_bytes(const sl_model *m, uint32_t max_pairs) {
+static size_t pairs_bytes(const sl_model *m, uint32_t max_pairs) {
     const uint32_t whole = m->stored.d_ff_expert;
     if (!m->gang || !takes_rows(m)) return 0;
     return sl_scratch_floats(max_pairs, whole) + sl_scratch_act(max_pairs, whole);
+}
+
+size_t sl_rank_part_bytes(const sl_model *m, uint32_t n_rows) {
+    return sl_model_scratch_bytes(&m->spec, n_rows) + rows_bytes(m, n_rows);
+}
+
+/* Two parts begin at a place of their own each. */
+size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
+    const size_t apart = sl_rank_overlaps(m) ? sl_rank_part_bytes(m, 0) + 2 * SL_SCRATCH_SLACK : 0;
+    return rows_bytes(m, max_rows) + apart;
+}
+
+/* ...and halves of pairs are rounded up. */
+size_t sl_rank_pairs_bytes(const sl_model *m, uint32_t max_pairs) {
+    size_t apart = 0;
+    if (sl_rank_overlaps(m))
+        apart = sl_experts_scratch_bytes(&m->spec, 1) + pairs_bytes(m, 1) + 2 * SL_SCRATCH_SLACK;
+    return pairs_bytes(m, max_pairs) + apart;
+}
+
+size_t sl_rank_slice_bytes(const sl_model *m, uint32_t pairs, bool rounded) {
+    const size_t in = rounded ? sl_scratch_act(pairs, m->spec.d_model) : 0;
+    return sl_experts_scratch_bytes(&m->spec, pairs) + pairs_bytes(m, pairs) - in;
 }
 
 uint32_t sl_rank_group(const sl_model *m) {
@@ -238,12 +261,49 @@ uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
     return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
 }
 
+sl_arrival sl_rank_send(const sl_model *m, const sl_holding *mine, uint32_t values, const float *x,
+                        uint32_t n_rows, uint32_t width, sl_arena *scratch) {
+    const uint32_t first = mine->first * values, n = mine->n * values;
+    sl_arrival a = {.whole = x};
+    if (!m->gang || !takes_rows(m)) return a;
+    float *whole = sl_take_rows(scratch, n_rows, width);
+    a.whole = whole;
+    if (sl_rank_overlaps(m))
+        a.ticket = m->gang->begin(m->gang->ctx, x, n_rows, first, n, width, whole);
+    else
+        m->gang->gather(m->gang->ctx, x, n_rows, first, n, width, whole);
+    return a;
+}
+
+const float *sl_rank_arrived(const sl_model *m, const sl_arrival *a) {
+    if (a->ticket) m->gang->end(m->gang->ctx, a->ticket);
+    return a->whole;
+}
+
 const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
                            const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch) {
-    if (!m->gang || !takes_rows(m)) return x;
-    float *whole = sl_take_rows(scratch, n_rows, width);
-    m->gang->gather(m->gang->ctx, x, n_rows, mine->first * values, mine->n * values, width, whole);
-    return whole;
+    const sl_arrival a = sl_rank_send(m, mine, values, x, n_rows, width, scratch);
+    return sl_rank_arrived(m, &a);
+}
+
+bool sl_rank_overlaps(const sl_model *m) {
+    return m->gang && m->gang->begin && takes_rows(m);
+}
+
+void sl_rank_turns(bool overlap, size_t first, size_t second, sl_arena *scratch,
+                   sl_turns_scratch *out) {
+    const size_t bytes[] = {first, second};
+    out->ahead = overlap;
+    for (uint32_t i = 0; i < 2; i++) {
+        out->at[i] = scratch;
+        if (!overlap) continue;
+        out->own[i] = (sl_arena){.base = sl_take(scratch, bytes[i], 1), .cap = bytes[i]};
+        out->at[i] = &out->own[i];
+    }
+}
+
+void sl_rank_needs(const sl_model *m, const float *x, uint32_t n_rows) {
+    if (m->gang && m->gang->needs) m->gang->needs(m->gang->ctx, x, n_rows);
 }
 
 uint32_t sl_rank_first(const sl_model *m) {
@@ -277,7 +337,7 @@ void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, flo
         }
         sl_vec_add(&alone, x + at, y + at, n);
     }
-    m->gang->meet(m->gang->ctx);
+    m->gang->wrote(m->gang->ctx, x, n_rows);
 }
 
 void sl_rank_put(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows,

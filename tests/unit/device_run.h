@@ -21,10 +21,12 @@
 #include <cmocka.h>
 
 #define GOLDEN SL_SOURCE_DIR "/tests/golden/"
-#define ROWS   41u /* of a step: two requests, one of which goes into a second page */
-#define STEPS  2u
-#define PAGES  8u
-#define PAIRS  (ROWS * 16u)
+#ifndef ROWS
+#define ROWS  41u /* of a step: two requests, one of which goes into a second page */
+#define PAGES 8u  /* half of them each request's */
+#endif
+#define STEPS 2u
+#define PAIRS (ROWS * 16u)
 
 typedef struct run {
     sl_device *d;
@@ -261,9 +263,10 @@ static inline void run_block(run *r, uint32_t layer) {
 
 /* A step of two requests; the second one has 8 rows less. Logits in two pieces. */
 static inline void run_step(run *r, uint32_t step) {
-    static const uint32_t page[2][3] = {{0, 5, 2}, {1, 4, 3}};
+    static uint32_t page[2][PAGES / 2];
     uint64_t rng = 7 + step;
     const uint32_t half = ROWS / 2 + 4;
+    for (uint32_t i = 0; i < PAGES; i++) page[i % 2][i / 2] = i ^ (i / 2 % 2);
     for (uint32_t i = 0; i < ROWS; i++) {
         bool second = i >= half;
         r->pages[i] = page[second];

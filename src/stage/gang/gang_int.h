@@ -92,6 +92,18 @@ static inline size_t gang_board_bytes(uint32_t ranks) {
     return sizeof(gang_board) + sl_coll_bytes(ranks);
 }
 
+#define GANG_TOLD 32u /* parts of the stream that are on their way after a step, at most */
+
+/* Rows of the stream that ranks tell each other as a step leaves them, part by part, each once its
+ * columns are there. */
+typedef struct gang_told {
+    uint32_t n;
+    struct {
+        uint32_t end; /* the row behind it */
+        uint64_t ticket;
+    } part[GANG_TOLD];
+} gang_told;
+
 /* A rank, where it computes. */
 typedef struct gang_rank gang_rank;
 struct gang_rank {
@@ -100,7 +112,12 @@ struct gang_rank {
     sl_coll *coll;
     sl_device *device; /* NULL: not open */
     sl_gang link;      /* what its model meets the others by */
-    uint32_t threads;  /* its kernel threads; 0: its share of the worker's */
+    /* Where ranks are apart: what the step before has told, and what the one that is done does, if
+     * it shares; rows are counted from x on. */
+    gang_told before, now;
+    const float *x;
+    bool shares;
+    uint32_t threads; /* its kernel threads; 0: its share of the worker's */
     /* Called about every tick_us while a stage keeps the thread; NULL: by rank 0 what the worker
      * wants, by the others nothing. */
     void (*tick)(void *ctx);

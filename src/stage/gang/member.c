@@ -34,14 +34,76 @@ static void meet(void *ctx) {
     if (sl_coll_meet(r->coll, SL_COLL_ALL, &err) != SL_OK) r->lost(r, &err);
 }
 
+/* Others read it from where it lies. */
+static void wrote(void *ctx, float *x, uint32_t n_rows) {
+    (void)x, (void)n_rows;
+    meet(ctx);
+}
+
+/* ---- the same where ranks are apart ---- */
+
 /* Nobody sees what others wrote. */
 static void meet_nobody(void *ctx) {
     (void)ctx;
 }
 
+static uint64_t begin(void *ctx, const float *part, uint32_t n_rows, uint32_t first, uint32_t n,
+                      uint32_t width, float *whole) {
+    gang_rank *r = ctx;
+    uint64_t ticket;
+    sl_err err;
+    if (sl_coll_begin_gather(r->coll, part, n_rows, first, n, width, whole, &ticket, &err) != SL_OK)
+        r->lost(r, &err);
+    return ticket;
+}
+
+static void end(void *ctx, uint64_t ticket) {
+    gang_rank *r = ctx;
+    sl_err err;
+    if (sl_coll_finish(r->coll, ticket, &err) != SL_OK) r->lost(r, &err);
+}
+
+/* The row behind n rows from x on. */
+static uint32_t row_behind(const gang_rank *r, const float *x, uint32_t n) {
+    return (uint32_t)((size_t)(x - r->x) / r->device->spec->d_model) + n;
+}
+
+static void tell(void *ctx, float *x, uint32_t n_rows) {
+    gang_rank *r = ctx;
+    gang_told *t = &r->now;
+    sl_err err;
+    if (!r->shares) return;
+    if (t->n == GANG_TOLD) t->n--; /* a part's ticket is that of all before it, too */
+    t->part[t->n].end = row_behind(r, x, n_rows);
+    if (sl_coll_begin_share(r->coll, x, n_rows, r->link.out.first, r->link.out.n,
+                            r->device->spec->d_model, &t->part[t->n].ticket, &err) != SL_OK)
+        r->lost(r, &err);
+    t->n++;
+}
+
+static void hear(void *ctx, const float *x, uint32_t n_rows) {
+    gang_rank *r = ctx;
+    const gang_told *t = &r->before;
+    const uint32_t wanted = row_behind(r, x, n_rows);
+    uint32_t i = 0;
+    while (i + 1 < t->n && t->part[i].end < wanted) i++;
+    if (t->n) end(r, t->part[i].ticket);
+}
+
+static void hear_all(gang_rank *r) {
+    if (r->before.n || r->now.n) end(r, UINT64_MAX);
+    r->before.n = r->now.n = 0;
+}
+
 void gang_rank_link(gang_rank *r, bool apart) {
-    r->link = (sl_gang){
-        .sum = sum, .gather = gather, .meet = apart ? meet_nobody : meet, .ctx = r, .apart = apart};
+    r->link = (sl_gang){.sum = sum, .gather = gather, .meet = meet, .wrote = wrote, .ctx = r};
+    if (!apart) return;
+    r->link.apart = true;
+    r->link.meet = meet_nobody;
+    r->link.begin = begin;
+    r->link.end = end;
+    r->link.wrote = tell;
+    r->link.needs = hear;
 }
 
 /* ---- jobs ---- */
@@ -147,12 +209,16 @@ static void do_page(const gang_rank *r, const gang_job *j) {
             do_block(r, j, j->page.first + i, (uint8_t *)j->page.blocks + i * block);
 }
 
-/* Ranks have their columns of the stream: afterwards all of it. */
-static void share(gang_rank *r, const sl_rowset *rows) {
-    sl_err err;
-    if (sl_coll_share(r->coll, sl_mem_ptr(rows->x), rows->n, r->link.out.first, r->link.out.n,
-                      r->device->spec->d_model, &err) != SL_OK)
-        r->lost(r, &err);
+/* Attention and dense blocks ask for rows part by part; other steps begin when all are there. */
+static void do_step(gang_rank *r, const gang_step *s, const sl_stage_call *c) {
+    if (s->op != SL_OP_ATTEND && s->op != SL_OP_DENSE) hear_all(r);
+    r->before = r->now;
+    r->now.n = 0;
+    r->x = sl_mem_ptr(c->rows.x);
+    r->shares = s->shares;
+    sl_device_submit(r->device, c);
+    if (s->op == SL_OP_INSIDE) tell(r, sl_mem_ptr(c->rows.x), c->rows.n);
+    r->shares = false;
 }
 
 /* What blocks inside choose is kept of each of them, where somebody asks. */
@@ -161,16 +227,15 @@ static void do_run(gang_rank *r, const gang_job *j) {
     const size_t n = (size_t)c.rows.n * r->device->spec->top_k;
     uint32_t *chosen = j->run.chosen;
     for (uint32_t i = 0; i < j->run.n_steps; i++) {
-        const gang_step *s = &j->run.step[i];
-        c.op = s->op;
-        c.layer = s->layer;
-        sl_device_submit(r->device, &c);
-        if (s->shares) share(r, &c.rows);
+        c.op = j->run.step[i].op;
+        c.layer = j->run.step[i].layer;
+        do_step(r, &j->run.step[i], &c);
         if (c.op != SL_OP_INSIDE) continue;
         if (r->routed) r->routed(r->routed_ctx, c.layer, c.rows.n, c.rows.expert);
         if (chosen) memcpy(chosen, c.rows.expert, n * sizeof *chosen);
         if (chosen) chosen += n;
     }
+    hear_all(r);
 }
 
 static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
