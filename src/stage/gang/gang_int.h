@@ -201,6 +201,9 @@ static inline void gang_hosting_add(sl_hosting its, sl_hosting *left) {
     if (its == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
     if (its == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
 }
+/* Rows that a run has left are here, of all ranks: what is on its way until the next step needs it.
+ */
+void gang_rank_hear(gang_rank *r);
 /* Does the job and reports it on the board. */
 void gang_rank_do(gang_rank *r, const gang_job *j);
 /* The caller's thread runs, with the threads that are made from here on, on the rank's own of the
@@ -230,7 +233,7 @@ bool gang_is_step(const gang *g, const sl_stage_call *c);
 void gang_wait(gang *g, const sl_stage_call *c);
 /* The device is polled: they are through after it, unless more may come soon. */
 void gang_run_some(gang *g);
-/* All calls that wait are through after it. */
+/* All calls that wait are through after it, and what they left is here. */
 void gang_run_all(gang *g);
 
 #endif

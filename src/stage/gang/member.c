@@ -9,6 +9,10 @@
 #include <sched.h>
 #include <string.h>
 
+/* Parts in which a block that stays inside tells its rows: as attention takes them, or few. */
+#define PART_ROWS  128u
+#define MOST_PARTS 4u
+
 /* ---- how its model meets the others ---- */
 
 static void sum(void *ctx, const sl_exec *ex, float *y, uint32_t n_rows, uint32_t width,
@@ -90,9 +94,18 @@ static void hear(void *ctx, const float *x, uint32_t n_rows) {
     if (t->n) end(r, t->part[i].ticket);
 }
 
-static void hear_all(gang_rank *r) {
+void gang_rank_hear(gang_rank *r) {
     if (r->before.n || r->now.n) end(r, UINT64_MAX);
     r->before.n = r->now.n = 0;
+}
+
+/* Rows of which the block after this one can begin with some. */
+static void tell_in_parts(gang_rank *r, float *x, uint32_t n_rows) {
+    const uint32_t each = SL_MAX(PART_ROWS, (n_rows + MOST_PARTS - 1) / MOST_PARTS);
+    for (uint32_t at = 0, n; at < n_rows; at += n) {
+        n = SL_MIN(each, n_rows - at);
+        tell(r, x + (size_t)at * r->device->spec->d_model, n);
+    }
 }
 
 void gang_rank_link(gang_rank *r, bool apart) {
@@ -211,13 +224,14 @@ static void do_page(const gang_rank *r, const gang_job *j) {
 
 /* Attention and dense blocks ask for rows part by part; other steps begin when all are there. */
 static void do_step(gang_rank *r, const gang_step *s, const sl_stage_call *c) {
-    if (s->op != SL_OP_ATTEND && s->op != SL_OP_DENSE) hear_all(r);
+    float *x = sl_mem_ptr(c->rows.x);
+    if ((s->op != SL_OP_ATTEND && s->op != SL_OP_DENSE) || x != r->x) gang_rank_hear(r);
     r->before = r->now;
     r->now.n = 0;
-    r->x = sl_mem_ptr(c->rows.x);
+    r->x = x;
     r->shares = s->shares;
     sl_device_submit(r->device, c);
-    if (s->op == SL_OP_INSIDE) tell(r, sl_mem_ptr(c->rows.x), c->rows.n);
+    if (s->op == SL_OP_INSIDE) tell_in_parts(r, x, c->rows.n);
     r->shares = false;
 }
 
@@ -235,7 +249,6 @@ static void do_run(gang_rank *r, const gang_job *j) {
         if (chosen) memcpy(chosen, c.rows.expert, n * sizeof *chosen);
         if (chosen) chosen += n;
     }
-    hear_all(r);
 }
 
 static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
@@ -266,6 +279,7 @@ static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
 
 void gang_rank_do(gang_rank *r, const gang_job *j) {
     gang_report *report = &r->board->report[r->is.index];
+    if (j->kind != GANG_RUN) gang_rank_hear(r);
     report->ok = do_job(r, j, report) == SL_OK;
 }
 

@@ -135,6 +135,13 @@ static sl_status take_inputs(const gang_memory *m, uint32_t area, uint32_t n, co
     return len == 0 ? SL_OK : is_none(err, "more bytes than it has rows");
 }
 
+bool gang_parcel_carries(const uint8_t *data, size_t len) {
+    head h;
+    if (len < sizeof h) return false;
+    memcpy(&h, data, sizeof h);
+    return h.n_inputs > 0;
+}
+
 sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_bounds *b,
                            const uint8_t *data, size_t len, sl_err *err) {
     head h;

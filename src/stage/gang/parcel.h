@@ -22,6 +22,8 @@ void gang_parcel_free(gang_parcel *p);
 sl_status gang_parcel_fill(gang_parcel *p, const gang_memory *m, const gang_board *board,
                            const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
                            gang_kept *kept, sl_err *err) SL_MUST_CHECK;
+/* Whether rows come with it. */
+bool gang_parcel_carries(const uint8_t *data, size_t len);
 /* The same at a rank: onto its board, into its blocks. SL_ERR_PROTOCOL: it is no such parcel, or
  * the job fails gang_job_check. */
 sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_bounds *b,

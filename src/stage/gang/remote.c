@@ -85,6 +85,8 @@ static sl_status check_open(const remote *m, const gang_job *j, sl_err *err) {
 static sl_status read_job(remote *m, sl_err *err) {
     const gang_inbound *p = gang_peer_at(&m->link.peer[0], 0);
     gang_board *board = m->rank.board;
+    /* Rows of the worker's come after those that ranks have told. */
+    if (gang_parcel_carries(p->data, p->len)) gang_rank_hear(&m->rank);
     sl_status st = gang_parcel_take(&m->memory, board, &m->bounds, p->data, p->len, err);
     if (st != SL_OK) return st;
     const gang_job_kind kind = board->job.kind;

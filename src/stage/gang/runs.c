@@ -22,12 +22,6 @@ bool gang_is_step(const gang *g, const sl_stage_call *c) {
     return c->op == SL_OP_ATTEND || c->op == SL_OP_DENSE || c->op == SL_OP_INSIDE;
 }
 
-void gang_wait(gang *g, const sl_stage_call *c) {
-    if (g->waiting.n == GANG_WAITING) gang_run_all(g);
-    g->waiting.call[g->waiting.n++] = *c;
-    g->waiting.quiet = 0;
-}
-
 /* Whether ranks read the stream as the step leaves it; next: of the same run, NULL: it is the last.
  * Of the last block some rows are read, by the head. */
 static bool is_read(const gang *g, const sl_stage_call *c, const sl_stage_call *next) {
@@ -59,7 +53,7 @@ static void do_run(gang *g, const sl_stage_call *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) sl_device_ran(&g->base, c->queue);
 }
 
-void gang_run_all(gang *g) {
+static void run_waiting(gang *g) {
     gang_waiting *w = &g->waiting;
     const uint32_t all = w->n;
     for (uint32_t at = 0, n; at < all; at += n) {
@@ -67,6 +61,17 @@ void gang_run_all(gang *g) {
         do_run(g, w->call + at, n);
     }
     w->n = 0;
+}
+
+void gang_wait(gang *g, const sl_stage_call *c) {
+    if (g->waiting.n == GANG_WAITING) run_waiting(g);
+    g->waiting.call[g->waiting.n++] = *c;
+    g->waiting.quiet = 0;
+}
+
+void gang_run_all(gang *g) {
+    run_waiting(g);
+    gang_rank_hear(&g->own);
 }
 
 /* Nobody waits for a block that stays inside, but for the last: the next one follows. */
@@ -79,5 +84,5 @@ static bool goes_on(const gang *g) {
 
 void gang_run_some(gang *g) {
     if (g->waiting.n && goes_on(g) && g->waiting.quiet++ < QUIET_POLLS) return;
-    gang_run_all(g);
+    run_waiting(g);
 }

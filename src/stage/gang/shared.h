@@ -61,7 +61,8 @@ static inline bool gang_run_shares(const gang_job *j) {
 }
 
 /* Whether rank 0 is told when the job is through. It need not be of a run after which all ranks
- * have the stream: in that it has met them, so that none has more than one such job before it. */
+ * have the stream: the next job waits for that, so that a rank has no more than two such before it.
+ */
 static inline bool gang_job_is_answered(const gang_job *j) {
     return j->kind != GANG_RUN || !j->run.together || !gang_run_shares(j);
 }
