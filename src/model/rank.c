@@ -5,6 +5,9 @@
 #include <string.h>
 
 #define OUT_UNIT 32u
+/* What passes together elsewhere, of ranks whose rows travel: the first of these travels while
+ * nothing is computed. */
+#define PARTS_IN_ONE 2u
 
 static uint32_t gcd(uint32_t a, uint32_t b) {
     while (b) {
@@ -258,6 +261,7 @@ uint32_t sl_rank_skip(const sl_model *m) {
 }
 
 uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
+    if (sl_rank_overlaps(m)) each /= PARTS_IN_ONE;
     return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
 }
 

@@ -1,8 +1,8 @@
 /* Prompts at ranks on machines: rows pass in parts, the next of which is computed while what one
  * needs of the other ranks travels. Of every family's fixture 2 and 4 ranks give the bits of one
  * device, by blocks inside and stage by stage. */
-#define ROWS                                                                                       \
-    290u /* three parts of attention, several slices of pairs, the last of each a short one */
+/* Five parts of attention, several slices of pairs; the last of each is a short one. */
+#define ROWS  290u
 #define PAGES 24u
 #include "device_run.h"
 #include "sanitized.h"

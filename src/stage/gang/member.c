@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Parts in which a block that stays inside tells its rows: as attention takes them, or few. */
-#define PART_ROWS  128u
+#define PART_ROWS  64u
 #define MOST_PARTS 4u
 
 /* ---- how its model meets the others ---- */
