@@ -242,6 +242,10 @@ static void end_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, 
     scratch->used = a->level;
 }
 
+static size_t part_bytes(const sl_model *m, uint32_t n_rows) {
+    return sl_model_scratch_bytes(&m->spec, n_rows) + sl_rank_scratch_bytes(m, n_rows);
+}
+
 static sl_rows some_rows(const sl_rows *rows, uint32_t at, uint32_t n) {
     return (sl_rows){.n = n,
                      .id = rows->id ? rows->id + at : NULL,
@@ -264,9 +268,8 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     uint32_t begun = 0, ended = 0;
     SL_ASSERT(m->block[layer].mat[SL_ROLE_Q].data != NULL);
     const bool overlap = rows->n > most && sl_rank_overlaps(m);
-    sl_rank_turns(overlap, overlap ? sl_rank_part_bytes(m, most) : 0,
-                  overlap ? sl_rank_part_bytes(m, SL_MIN(rows->n - most, most)) : 0, scratch,
-                  &turns);
+    sl_rank_turns(overlap, overlap ? part_bytes(m, most) : 0,
+                  overlap ? part_bytes(m, SL_MIN(rows->n - most, most)) : 0, scratch, &turns);
     for (uint32_t at = 0; at < rows->n || ended < begun;) {
         if (at < rows->n) {
             attending *a = &part[begun % 2];

@@ -161,10 +161,6 @@ typedef struct sl_turns_scratch {
 } sl_turns_scratch;
 void sl_rank_turns(bool overlap, size_t first, size_t second, sl_arena *scratch,
                    sl_turns_scratch *out);
-/* Of so many rows of attention, of sl_rank_scratch_bytes and sl_model_scratch_bytes together. */
-size_t sl_rank_part_bytes(const sl_model *m, uint32_t n_rows);
-/* Of a slice of so many pairs; rounded: what they read is there in 8 bits. */
-size_t sl_rank_slice_bytes(const sl_model *m, uint32_t pairs, bool rounded);
 /* Rows of the stream up to this one are there, as the call before left them. */
 void sl_rank_needs(const sl_model *m, const float *x, uint32_t n_rows);
 /* The first column of such a product's results that is this rank's, if it has rows of the matrix.

@@ -240,6 +240,12 @@ static void end_slice(const sl_model *m, const sl_exec *ex, const sl_expert_batc
     scratch->used = p->level;
 }
 
+/* rounded: what they read is there in 8 bits. */
+static size_t slice_bytes(const sl_model *m, uint32_t pairs, bool rounded) {
+    const size_t in = rounded ? sl_scratch_act(pairs, m->spec.d_model) : 0;
+    return sl_experts_scratch_bytes(&m->spec, pairs) + sl_rank_pairs_bytes(m, pairs) - in;
+}
+
 /* Slices one by one, or the first product of one while what lies between those of the one before it
  * travels. */
 static void run_slices(const sl_model *m, const sl_exec *ex, uint32_t layer,
@@ -248,7 +254,7 @@ static void run_slices(const sl_model *m, const sl_exec *ex, uint32_t layer,
     uint32_t most = sl_rank_slice(m, ex, SLICE_PAIRS), begun = 0, ended = 0;
     const bool overlap = pairs > most && sl_rank_overlaps(m);
     if (overlap) most = SL_MIN(most, (pairs + 1) / 2); /* two have room where all had */
-    const size_t bytes = overlap ? sl_rank_slice_bytes(m, most, once != NULL) : 0;
+    const size_t bytes = overlap ? slice_bytes(m, most, once != NULL) : 0;
     passing part[2];
     sl_turns_scratch turns;
     sl_rank_turns(overlap, bytes, bytes, scratch, &turns);

@@ -212,7 +212,7 @@ sl_extent sl_model_kv_heads(const sl_model *m) {
 
 /* ---- what ranks do together ---- */
 
-static size_t rows_bytes(const sl_model *m, uint32_t max_rows) {
+size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
     const sl_model_spec *s = &m->stored;
     if (!m->gang) return 0;
     size_t q = (size_t)s->n_heads * SL_MAX(s->head_dim, s->v_dim);
@@ -222,33 +222,10 @@ static size_t rows_bytes(const sl_model *m, uint32_t max_rows) {
     return 2 * sl_scratch_floats(max_rows, SL_MAX(q, s->d_model)) + joined;
 }
 
-static size_t pairs_bytes(const sl_model *m, uint32_t max_pairs) {
+size_t sl_rank_pairs_bytes(const sl_model *m, uint32_t max_pairs) {
     const uint32_t whole = m->stored.d_ff_expert;
     if (!m->gang || !takes_rows(m)) return 0;
     return sl_scratch_floats(max_pairs, whole) + sl_scratch_act(max_pairs, whole);
-}
-
-size_t sl_rank_part_bytes(const sl_model *m, uint32_t n_rows) {
-    return sl_model_scratch_bytes(&m->spec, n_rows) + rows_bytes(m, n_rows);
-}
-
-/* Two parts begin at a place of their own each. */
-size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
-    const size_t apart = sl_rank_overlaps(m) ? sl_rank_part_bytes(m, 0) + 2 * SL_SCRATCH_SLACK : 0;
-    return rows_bytes(m, max_rows) + apart;
-}
-
-/* ...and halves of pairs are rounded up. */
-size_t sl_rank_pairs_bytes(const sl_model *m, uint32_t max_pairs) {
-    size_t apart = 0;
-    if (sl_rank_overlaps(m))
-        apart = sl_experts_scratch_bytes(&m->spec, 1) + pairs_bytes(m, 1) + 2 * SL_SCRATCH_SLACK;
-    return pairs_bytes(m, max_pairs) + apart;
-}
-
-size_t sl_rank_slice_bytes(const sl_model *m, uint32_t pairs, bool rounded) {
-    const size_t in = rounded ? sl_scratch_act(pairs, m->spec.d_model) : 0;
-    return sl_experts_scratch_bytes(&m->spec, pairs) + pairs_bytes(m, pairs) - in;
 }
 
 uint32_t sl_rank_group(const sl_model *m) {

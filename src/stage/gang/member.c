@@ -88,10 +88,11 @@ static void tell(void *ctx, float *x, uint32_t n_rows) {
 static void hear(void *ctx, const float *x, uint32_t n_rows) {
     gang_rank *r = ctx;
     const gang_told *t = &r->before;
-    const uint32_t wanted = row_behind(r, x, n_rows);
     uint32_t i = 0;
+    if (t->n == 0) return;
+    const uint32_t wanted = row_behind(r, x, n_rows);
     while (i + 1 < t->n && t->part[i].end < wanted) i++;
-    if (t->n) end(r, t->part[i].ticket);
+    end(r, t->part[i].ticket);
 }
 
 void gang_rank_hear(gang_rank *r) {
