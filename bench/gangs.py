@@ -3,11 +3,13 @@
 
   bench/gangs.py MODEL [--ranks 2] [--pairs 5]            ranks that are threads, processes, and processes called over TCP as on other
                                                           machines, beside one device with as many threads
+  bench/gangs.py MODEL --rates 1gbit 4gbit [--ranks 2]     ranks on "machines": namespaces of bench/lab/net.sh, linked by so much; needs root
   bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says;
                                                           with --by pp ranks of a pipeline, and as many micro-batches
 
 The first takes turns: one device, threads, processes, machines (all on this one), and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
-that decode; medians, and medians of the quotients with the one device of the same turn. The second needs a config.json alone; stages
+that decode; medians, and medians of the quotients with the one device of the same turn. The second does so for ranks behind each of the links, and for
+another program with --beside, against which the quotients then are. The third needs a config.json alone; stages
 are stretched (--scale), so that they take milliseconds; what is compared are times of a step in terms of one rank's."""
 import argparse
 import contextlib
@@ -20,7 +22,9 @@ import subprocess
 import sys
 import tempfile
 
-SLUICE = os.environ.get("SLUICE_BIN", str(pathlib.Path(__file__).resolve().parents[1] / "build" / "sluice"))
+HERE = pathlib.Path(__file__).resolve().parent
+SLUICE = os.environ.get("SLUICE_BIN", str(HERE.parent / "build" / "sluice"))
+NET, TAG = str(HERE / "lab" / "net.sh"), "gangs"
 TESTS = {"prompt 512": ["--n-prompt", 512, "--n-gen", 0], "decode 1": ["--n-prompt", 0, "--n-gen", 64],
          "decode 16": ["--n-prompt", 0, "--n-gen", 48, "--batch", 16]}
 
@@ -55,6 +59,58 @@ def rank_servers(model, n):
                 s.wait()
 
 
+def in_node(node, *command, **more):
+    return subprocess.Popen(["bash", NET, "exec", TAG, str(node), *map(str, command)], **more)
+
+
+@contextlib.contextmanager
+def linked_ranks(program, model, n, port, secret):
+    """Where n ranks of one thread wait, each in a namespace of its own from the second on."""
+    at = [f"10.77.0.{i + 2}" for i in range(n)]
+    servers = [in_node(i + 1, program, "rank", model, "--fabric-host", host, "--fabric-port", port, "--secret-file", secret, "--threads", 1, "--log", "warn")
+               for i, host in enumerate(at)]
+    try:
+        yield ",".join(f"{host}:{port}" for host in at)
+    finally:
+        for s in servers:
+            s.terminate()
+            s.wait()
+
+
+def linked_rate(program, model, *args):
+    bench = in_node(0, program, "bench", model, "--reps", 1, "--json", *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = bench.communicate(timeout=600)
+    if bench.returncode:
+        sys.exit(err)
+    return json.loads(out)[-1]["median_ts"]
+
+
+def linked(model, ranks, pairs, rate, programs):
+    """programs by name; quotients are with the first."""
+    print(f"{model}, {ranks} ranks of one thread each, linked by {rate}, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as there:
+        secret = f"{folder}/secret"
+        subprocess.run([SLUICE, "secret", "-o", secret], check=True, capture_output=True)
+        subprocess.run(["bash", NET, "up", TAG, str(ranks), "--rate", rate], check=True)
+        there.callback(subprocess.run, ["bash", NET, "down", TAG], check=True)
+        hosts = {name: there.enter_context(linked_ranks(program, model, ranks - 1, 7100 + i, secret)) for i, (name, program) in enumerate(programs.items())}
+        for test, options in TESTS.items():
+            got = {name: [] for name in programs}
+            for _ in range(pairs):
+                for name, program in programs.items():
+                    how = ["--tp", ranks, "--threads", 1, "--rank-hosts", hosts[name], "--secret-file", secret]
+                    got[name].append(linked_rate(program, model, *options, *how))
+            report(test, got)
+
+
+def report(test, got):
+    """Quotients with the first."""
+    first = next(iter(got.values()))
+    for way, rates in got.items():
+        quotients = [a / b for a, b in zip(rates, first)]
+        print(f"{test:12} {way:12} {statistics.median(rates):8.1f}  {statistics.median(quotients):.3f} ({min(quotients):.3f}, {max(quotients):.3f})", flush=True)
+
+
 def real(model, ranks, pairs):
     with rank_servers(model, ranks - 1) as (hosts, secret):
         compare(model, ranks, pairs, hosts, secret)
@@ -70,10 +126,7 @@ def compare(model, ranks, pairs, hosts, secret):
         for _ in range(pairs):
             for way, how in ways.items():
                 got[way].append(rate(model, "--threads", ranks, *options, *how))
-        for way, rates in got.items():
-            quotients = [a / b for a, b in zip(rates, got["one device"])]
-            print(f"{test:12} {way:12} {statistics.median(rates):8.1f}  {statistics.median(quotients):.3f} "
-                  f"({min(quotients):.3f}, {max(quotients):.3f})", flush=True)
+        report(test, got)
 
 
 def predicted(model, device, batch, steps):
@@ -108,11 +161,16 @@ def main():
     parser.add_argument("model")
     for name, default in (("ranks", 2), ("pairs", 5), ("scale", 20), ("steps", 12)):
         parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--rates", nargs="+", metavar="RATE")
+    parser.add_argument("--beside", metavar="PROGRAM", help="another sluice, which takes turns with this one behind the links")
     parser.add_argument("--emulated", metavar="DEVICE")
     parser.add_argument("--link", default="10:160")
     parser.add_argument("--by", choices=["tp", "pp"], default="tp")
     o = parser.parse_args()
-    if o.emulated:
+    if o.rates:
+        for rate in o.rates:
+            linked(o.model, o.ranks, o.pairs, rate, {"beside": o.beside, "this": SLUICE} if o.beside else {"this": SLUICE})
+    elif o.emulated:
         emulated(o.model, o.emulated, o.link, o.scale, o.steps, o.by)
     else:
         real(o.model, o.ranks, o.pairs)

@@ -187,19 +187,28 @@ static float score_scale(const sl_model_spec *s) {
     return (float)(yarn * yarn / sqrt((double)s->head_dim));
 }
 
+/* Rows that pass attention together, between their heads and O. */
+typedef struct attending {
+    sl_rows rows;
+    float *x, *y;
+    sl_arrival heads;
+    size_t level; /* of its scratch, before */
+} attending;
+
 /* Rows h become the heads' results and queries the projected ones:
  * what is read no more makes room. */
-static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
-                   float *x, sl_arena *scratch) {
+static void begin_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, attending *a,
+                            sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
-    const sl_weights *w = &m->block[layer];
-    size_t level = scratch->used;
+    const sl_rows *rows = &a->rows;
+    a->level = scratch->used;
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
     float *h = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width)), *o = h;
-    float *q = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width)), *y = q;
+    float *q = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width));
     float *k = sl_take_rows(scratch, rows->n, kv_width);
     float *v = sl_take_rows(scratch, rows->n, kv_width);
-    project_heads(m, ex, layer, rows, x, h, q, k, v, scratch);
+    a->y = q;
+    project_heads(m, ex, layer, rows, a->x, h, q, k, v, scratch);
     if (!settle_at_once(m, ex, layer, rows, q, k, v, scratch))
         settle_heads(m, ex, layer, rows, q, k, v, scratch);
     const sl_attn_args args = {
@@ -220,11 +229,30 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
         .o_stride = q_width};
     if (s->n_heads) sl_attention(ex, &args);
     const uint32_t all = m->stored.n_heads * s->head_dim;
-    const float *whole = sl_rank_whole(m, &m->holds.heads, s->head_dim, o, rows->n, all, scratch);
-    sl_project_to(ex, &w->mat[SL_ROLE_O], whole, rows->n, y + sl_rank_first(m), s->d_model,
-                  scratch);
-    sl_stream_add(m, ex, &w->mat[SL_ROLE_O_BIAS], y, rows->n, x);
-    scratch->used = level;
+    a->heads = sl_rank_send(m, &m->holds.heads, s->head_dim, o, rows->n, all, scratch);
+}
+
+static void end_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const attending *a,
+                          sl_arena *scratch) {
+    const sl_weights *w = &m->block[layer];
+    const float *whole = sl_rank_arrived(m, &a->heads);
+    sl_project_to(ex, &w->mat[SL_ROLE_O], whole, a->rows.n, a->y + sl_rank_first(m),
+                  m->spec.d_model, scratch);
+    sl_stream_add(m, ex, &w->mat[SL_ROLE_O_BIAS], a->y, a->rows.n, a->x);
+    scratch->used = a->level;
+}
+
+static size_t part_bytes(const sl_model *m, uint32_t n_rows) {
+    return sl_model_scratch_bytes(&m->spec, n_rows) + sl_rank_scratch_bytes(m, n_rows);
+}
+
+static sl_rows some_rows(const sl_rows *rows, uint32_t at, uint32_t n) {
+    return (sl_rows){.n = n,
+                     .id = rows->id ? rows->id + at : NULL,
+                     .pos = rows->pos + at,
+                     .kv = rows->kv,
+                     .pages = rows->pages + at,
+                     .low = rows->low ? rows->low + at : NULL};
 }
 
 void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
@@ -233,32 +261,75 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
         sl_mla_attention(m, ex, layer, rows, x, scratch);
         return;
     }
-    uint32_t most = sl_rank_slice(m, ex, ATTENTION_ROWS);
+    const uint32_t most = sl_rank_slice(m, ex, ATTENTION_ROWS), d = m->spec.d_model;
+    const size_t level = scratch->used;
+    attending part[2];
+    sl_turns_scratch turns;
+    uint32_t begun = 0, ended = 0;
     SL_ASSERT(m->block[layer].mat[SL_ROLE_Q].data != NULL);
-    for (uint32_t at = 0; at < rows->n; at += SL_MIN(rows->n - at, most)) {
-        const sl_rows part = {.n = SL_MIN(rows->n - at, most),
-                              .id = rows->id ? rows->id + at : NULL,
-                              .pos = rows->pos + at,
-                              .kv = rows->kv,
-                              .pages = rows->pages + at,
-                              .low = rows->low ? rows->low + at : NULL};
-        attend(m, ex, layer, &part, x + (size_t)at * m->spec.d_model, scratch);
+    const bool overlap = rows->n > most && sl_rank_overlaps(m);
+    sl_rank_turns(overlap, overlap ? part_bytes(m, most) : 0,
+                  overlap ? part_bytes(m, SL_MIN(rows->n - most, most)) : 0, scratch, &turns);
+    for (uint32_t at = 0; at < rows->n || ended < begun;) {
+        if (at < rows->n) {
+            attending *a = &part[begun % 2];
+            a->rows = some_rows(rows, at, SL_MIN(rows->n - at, most));
+            a->x = x + (size_t)at * d;
+            sl_rank_needs(m, a->x, a->rows.n);
+            begin_attention(m, ex, layer, a, turns.at[begun++ % 2]);
+            at += a->rows.n;
+        }
+        if (begun - ended > turns.ahead || at == rows->n) {
+            end_attention(m, ex, layer, &part[ended % 2], turns.at[ended % 2]);
+            ended++;
+        }
     }
+    scratch->used = level;
+}
+
+/* The rounded rows from the first-th on, as a product with w takes them. */
+static sl_act act_from(const sl_act *act, uint32_t first, const sl_mat *w) {
+    sl_act from = *act;
+    for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
+        if (from.row[i]) from.row[i] += first * sl_act_bytes_in(w->segments, i, w->k);
+    return from;
 }
 
 /* The three matrices of a SwiGLU feed-forward, in the order of their roles; rows h, or act. mine: a
- * rank's of `width` values between them. */
+ * rank's of `width` values between them. While some rows travel the next are computed. */
 static void feed_forward(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *h,
                          const sl_act *act, const sl_holding *mine, uint32_t width, uint32_t n_rows,
                          float *y, sl_arena *scratch) {
     size_t level = scratch->used;
     float *mid = sl_take_rows(scratch, n_rows, w[0].n);
-    sl_gemm_job job = sl_dense_job(&w[0], h, n_rows, mid);
     const sl_mat *up = &w[1];
-    job.act = *act;
-    sl_gemm_swiglu(ex, &job, &up, 1);
-    const float *whole = sl_rank_whole(m, mine, 1, mid, n_rows, width, scratch);
-    sl_project_to(ex, &w[2], whole, n_rows, y + sl_rank_first(m), m->spec.d_model, scratch);
+    const bool overlap = sl_rank_overlaps(m);
+    const uint32_t most = overlap ? sl_rank_slice(m, ex, ATTENTION_ROWS) : n_rows;
+    struct {
+        uint32_t first, n;
+        sl_arrival mid;
+    } part[2];
+    uint32_t begun = 0, ended = 0;
+    for (uint32_t at = 0; at < n_rows || ended < begun;) {
+        if (at < n_rows) {
+            const uint32_t n = SL_MIN(n_rows - at, most);
+            float *own = mid + (size_t)at * w[0].n;
+            sl_gemm_job job = sl_dense_job(&w[0], h + (size_t)at * w[0].k, n, own);
+            job.act = act_from(act, at, &w[0]);
+            sl_gemm_swiglu(ex, &job, &up, 1);
+            part[begun % 2].first = at;
+            part[begun % 2].n = n;
+            part[begun++ % 2].mid = sl_rank_send(m, mine, 1, own, n, width, scratch);
+            at += n;
+        }
+        if (begun - ended > overlap || at == n_rows) {
+            const uint32_t i = ended++ % 2;
+            const float *whole = sl_rank_arrived(m, &part[i].mid);
+            sl_project_to(ex, &w[2], whole, part[i].n,
+                          y + (size_t)part[i].first * m->spec.d_model + sl_rank_first(m),
+                          m->spec.d_model, scratch);
+        }
+    }
     scratch->used = level;
 }
 
@@ -271,6 +342,7 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
     float *h = sl_take_rows(scratch, n_rows, m->spec.d_model);
     float *y = sl_take_rows(scratch, n_rows, m->spec.d_model);
     const sl_mat *const into[] = {&w->mat[SL_ROLE_DENSE_GATE], &w->mat[SL_ROLE_DENSE_UP]};
+    sl_rank_needs(m, x, n_rows);
     sl_act act =
         sl_norm_for(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, into, SL_LEN(into), h, scratch);
     feed_forward(m, ex, into[0], h, &act, &m->holds.dense, m->stored.d_ff_dense, n_rows, y,

@@ -142,6 +142,27 @@ uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each);
  * things that have `values` each. */
 const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
                            const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch);
+/* The same in two, so that rows travel while something else is computed: x and what is to be whole
+ * stay as they are in between. */
+typedef struct sl_arrival {
+    const float *whole;
+    uint64_t ticket;
+} sl_arrival;
+sl_arrival sl_rank_send(const sl_model *m, const sl_holding *mine, uint32_t values, const float *x,
+                        uint32_t n_rows, uint32_t width, sl_arena *scratch);
+const float *sl_rank_arrived(const sl_model *m, const sl_arrival *a);
+/* Whether a part of a call is begun before the one before it is ended, as rows travel. */
+bool sl_rank_overlaps(const sl_model *m);
+/* Scratch of such parts, which take turns at it: two of their own of so many bytes, or the one that
+ * there is, where parts do not overlap. */
+typedef struct sl_turns_scratch {
+    sl_arena own[2], *at[2];
+    uint32_t ahead; /* parts that are begun before one is ended: 0 or 1 */
+} sl_turns_scratch;
+void sl_rank_turns(bool overlap, size_t first, size_t second, sl_arena *scratch,
+                   sl_turns_scratch *out);
+/* Rows of the stream up to this one are there, as the call before left them. */
+void sl_rank_needs(const sl_model *m, const float *x, uint32_t n_rows);
 /* The first column of such a product's results that is this rank's, if it has rows of the matrix.
  */
 uint32_t sl_rank_first(const sl_model *m);

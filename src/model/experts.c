@@ -165,27 +165,28 @@ static slice_jobs make_jobs(const sl_model *m, const sl_exec *ex, uint32_t layer
     return j;
 }
 
-/* What DOWN multiplies is with all ranks, where each has some of its rows: afterwards here. */
-static const float *gather_mid(const sl_model *m, const slice_jobs *j, const float *mid,
-                               uint32_t pairs, uint32_t width, sl_arena *scratch) {
-    const float *whole = sl_rank_whole(m, &m->holds.expert, 1, mid, pairs, width, scratch);
-    size_t at = 0;
-    for (uint32_t i = 0; whole != mid && i < j->n; i++) {
-        j->out[i].x = whole + at * width;
-        at += j->out[i].n_rows;
-    }
-    return whole;
-}
+/* A slice between its two products: what DOWN multiplies is with all ranks, where each has some of
+ * its rows, and on its way here. */
+typedef struct passing {
+    slice s;
+    slice_jobs j;
+    float *y;
+    const float *gate;
+    sl_arrival mid;
+    size_t level; /* of its scratch, before */
+} passing;
 
 /* once: rows of x in 8 bits, all of them; NULL: a slice rounds what its pairs take. */
-static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
-                      const sl_expert_batch *b, const slice *s, const sl_act *once,
-                      sl_arena *scratch) {
+static void begin_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                        const sl_expert_batch *b, const sl_act *once, passing *p,
+                        sl_arena *scratch) {
     const sl_model_spec *spec = &m->spec;
+    const slice *s = &p->s;
     uint32_t pairs = s->end - s->first, d = spec->d_model, d_ff = spec->d_ff_expert;
-    size_t level = scratch->used;
+    p->level = scratch->used;
     bool weighed = spec->gate_input && b->gate;
-    const float *x = b->x, *gate = weighed ? NULL : b->gate;
+    const float *x = b->x;
+    p->gate = weighed ? NULL : b->gate;
     if (weighed) {
         float *own = sl_take_rows(scratch, pairs, d);
         sl_pick_rows(ex, b->x, b->row + s->first, b->gate + s->first, pairs, d, own);
@@ -193,8 +194,8 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
     }
     float *mid = sl_take_rows(scratch, pairs, d_ff);
     bool apart = b->to || m->gang; /* ranks share what results go to */
-    float *y = apart ? sl_take_rows(scratch, pairs, d) : b->y + (size_t)s->first * d;
-    slice_jobs j = make_jobs(m, ex, layer, b, s, x, weighed, mid, y, scratch);
+    p->y = apart ? sl_take_rows(scratch, pairs, d) : b->y + (size_t)s->first * d;
+    slice_jobs j = make_jobs(m, ex, layer, b, s, x, weighed, mid, p->y, scratch);
     for (uint32_t i = 0; once && i < j.n; i++) {
         j.in[i].act = *once;
         j.in[i].act_row = j.in[i].row;
@@ -207,32 +208,73 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
         clamped_swiglu(ex, spec->glu_limit, j.in, j.who, j.n, pairs, scratch);
     else
         sl_gemm_swiglu(ex, j.in, j.up, j.n);
-    const float *whole = gather_mid(m, &j, mid, pairs, m->stored.d_ff_expert, scratch);
-    const uint32_t wide = j.out[0].w->k;
+    p->j = j;
+    p->mid = sl_rank_send(m, &m->holds.expert, 1, mid, pairs, m->stored.d_ff_expert, scratch);
+}
+
+static void end_slice(const sl_model *m, const sl_exec *ex, const sl_expert_batch *b,
+                      const passing *p, sl_arena *scratch) {
+    const slice_jobs *j = &p->j;
+    const slice *s = &p->s;
+    const uint32_t pairs = s->end - s->first, d = m->spec.d_model, wide = j->out[0].w->k;
+    const float *whole = sl_rank_arrived(m, &p->mid);
+    for (uint32_t i = 0, at = 0; i < j->n; at += j->out[i++].n_rows)
+        j->out[i].x = whole + (size_t)at * wide;
     act_to_jobs(
-        sl_take_act(ex, j.out_kinds, whole, NULL, pairs, wide, j.out[0].w->segments, scratch), wide,
-        j.out, j.n);
-    sl_gemm(ex, j.out, j.n);
+        sl_take_act(ex, j->out_kinds, whole, NULL, pairs, wide, j->out[0].w->segments, scratch),
+        wide, j->out, j->n);
+    sl_gemm(ex, j->out, j->n);
     uint32_t c0 = 0, n = d;
-    if (m->gang) sl_rank_join(m, ex, y, pairs, &c0, &n);
-    for (uint32_t i = 0; i < j.n; i++)
-        if (j.who[i]->down_bias.data)
-            add_bias(ex, j.out[i].y - sl_rank_first(m), &j.who[i]->down_bias, j.out[i].n_rows, c0,
-                     n);
+    if (m->gang) sl_rank_join(m, ex, p->y, pairs, &c0, &n);
+    for (uint32_t i = 0; i < j->n; i++)
+        if (j->who[i]->down_bias.data)
+            add_bias(ex, j->out[i].y - sl_rank_first(m), &j->who[i]->down_bias, j->out[i].n_rows,
+                     c0, n);
     if (m->gang)
-        put_results(ex, b, s, gate, d, y, c0, n);
+        put_results(ex, b, s, p->gate, d, p->y, c0, n);
     else if (b->to)
-        sum_results(ex, b, s, gate, d, y, 0, d);
-    else if (gate)
-        sl_pick_rows(ex, y, NULL, gate + s->first, pairs, d, y);
+        sum_results(ex, b, s, p->gate, d, p->y, 0, d);
+    else if (p->gate)
+        sl_pick_rows(ex, p->y, NULL, p->gate + s->first, pairs, d, p->y);
     if (m->gang) m->gang->meet(m->gang->ctx);
-    scratch->used = level;
+    scratch->used = p->level;
+}
+
+/* rounded: what they read is there in 8 bits. */
+static size_t slice_bytes(const sl_model *m, uint32_t pairs, bool rounded) {
+    const size_t in = rounded ? sl_scratch_act(pairs, m->spec.d_model) : 0;
+    return sl_experts_scratch_bytes(&m->spec, pairs) + sl_rank_pairs_bytes(m, pairs) - in;
+}
+
+/* Slices one by one, or the first product of one while what lies between those of the one before it
+ * travels. */
+static void run_slices(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                       const sl_expert_batch *b, const sl_act *once, sl_arena *scratch) {
+    const uint32_t pairs = b->first[b->n_groups];
+    uint32_t most = sl_rank_slice(m, ex, SLICE_PAIRS), begun = 0, ended = 0;
+    const bool overlap = pairs > most && sl_rank_overlaps(m);
+    if (overlap) most = SL_MIN(most, (pairs + 1) / 2); /* two have room where all had */
+    const size_t bytes = overlap ? slice_bytes(m, most, once != NULL) : 0;
+    passing part[2];
+    sl_turns_scratch turns;
+    sl_rank_turns(overlap, bytes, bytes, scratch, &turns);
+    for (slice s = {0}; s.end < pairs || ended < begun;) {
+        if (s.end < pairs) {
+            s = next_slice(b, s, most);
+            part[begun % 2].s = s;
+            begin_slice(m, ex, layer, b, once, &part[begun % 2], turns.at[begun % 2]);
+            begun++;
+        }
+        if (begun - ended > turns.ahead || s.end == pairs) {
+            end_slice(m, ex, b, &part[ended % 2], turns.at[ended % 2]);
+            ended++;
+        }
+    }
 }
 
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
                       const sl_expert_batch *b, sl_arena *scratch) {
     uint32_t pairs = b->first[b->n_groups], kinds = 0;
-    uint32_t most = sl_rank_slice(m, ex, SLICE_PAIRS);
     size_t level = scratch->used;
     SL_ASSERT(m->spec.ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
     bool once = b->n_rows && b->n_rows <= pairs && !(m->spec.gate_input && b->gate);
@@ -242,9 +284,6 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
         kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
     }
     sl_act act = sl_take_act(ex, kinds, b->x, NULL, b->n_rows, m->spec.d_model, NULL, scratch);
-    for (slice s = {0}; s.end < pairs;) {
-        s = next_slice(b, s, most);
-        run_slice(m, ex, layer, b, &s, once ? &act : NULL, scratch);
-    }
+    run_slices(m, ex, layer, b, once ? &act : NULL, scratch);
     scratch->used = level;
 }

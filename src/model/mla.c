@@ -184,6 +184,7 @@ void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, cons
     size_t level = scratch->used;
     SL_ASSERT(m->mla[layer].absorb != NULL);
     if (rows->n == 0) return;
+    sl_rank_needs(m, x, rows->n);
     float *h = sl_take_rows(scratch, rows->n, s->d_model);
     float *y = sl_take_rows(scratch, rows->n, s->d_model);
     float *q = sl_take_rows(scratch, rows->n, (size_t)s->n_heads * sl_query_dim(s));

@@ -48,14 +48,25 @@ typedef struct sl_gang {
      * Ranks may have the same values; all are there. */
     void (*gather)(void *ctx, const float *part, uint32_t n_rows, uint32_t first, uint32_t n,
                    uint32_t width, float *whole);
+    /* The same in two, of ranks that are apart: what comes between them is computed while rows
+     * travel. Both parts stay as they are until the end, which is one of all that were begun
+     * before. NULL: nothing travels. */
+    uint64_t (*begin)(void *ctx, const float *part, uint32_t n_rows, uint32_t first, uint32_t n,
+                      uint32_t width, float *whole);
+    void (*end)(void *ctx, uint64_t ticket);
     /* What ranks wrote for all before it is there for all after it. Nothing where ranks are apart.
      */
     void (*meet)(void *ctx);
+    /* The rank's columns of these rows of the stream are as the call leaves them. */
+    void (*wrote)(void *ctx, float *x, uint32_t n_rows);
+    /* The first n rows of the stream are needed, as the call before this one left them. */
+    void (*needs)(void *ctx, const float *x, uint32_t n_rows);
     void *ctx;
     uint32_t threads; /* by which calls are cut into slices, at all ranks alike; 0: the rank's own,
                        * which are as many at all */
     bool apart; /* no rank sees another's rows: what rows need of no other rank each does for all of
-                 * them, and its part of a result is there in its own columns */
+                 * them, and its part of a result is there in its own columns, */
+    sl_extent out; /* which are these */
 } sl_gang;
 
 /* A model is a Hugging Face folder or a GGUF file: wherever a `folder` is asked for below, the path
@@ -151,6 +162,9 @@ typedef struct sl_idle {
     bool heads, dense, expert, shared;
 } sl_idle;
 sl_idle sl_model_idle(const sl_model *m);
+/* Columns of the stream and of results that are there after a call: all of them, but for a rank
+ * that is apart. */
+sl_extent sl_model_columns(const sl_model *m);
 /* Those of a rank, of all kv heads; ranks may have the same. */
 sl_extent sl_model_kv_heads(const sl_model *m);
 

@@ -5,6 +5,9 @@
 #include <string.h>
 
 #define OUT_UNIT 32u
+/* What passes together elsewhere, of ranks whose rows travel: the first of these travels while
+ * nothing is computed. */
+#define PARTS_IN_ONE 2u
 
 static uint32_t gcd(uint32_t a, uint32_t b) {
     while (b) {
@@ -228,6 +231,10 @@ bool sl_model_out(const sl_model *m, sl_extent *out) {
     return true;
 }
 
+sl_extent sl_model_columns(const sl_model *m) {
+    return m->gang && m->gang->apart ? m->gang->out : (sl_extent){0, m->stored.d_model};
+}
+
 sl_extent sl_model_kv_heads(const sl_model *m) {
     if (sl_rank_alone(m->rank)) return (sl_extent){0, m->spec.n_kv_heads};
     return (sl_extent){m->holds.kv_heads.first, m->holds.kv_heads.n};
@@ -265,15 +272,53 @@ uint32_t sl_rank_skip(const sl_model *m) {
 }
 
 uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
+    if (sl_rank_overlaps(m)) each /= PARTS_IN_ONE;
     return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
+}
+
+sl_arrival sl_rank_send(const sl_model *m, const sl_holding *mine, uint32_t values, const float *x,
+                        uint32_t n_rows, uint32_t width, sl_arena *scratch) {
+    const uint32_t first = mine->first * values, n = mine->n * values;
+    sl_arrival a = {.whole = x};
+    if (!m->gang || !takes_rows(m)) return a;
+    float *whole = sl_take_rows(scratch, n_rows, width);
+    a.whole = whole;
+    if (sl_rank_overlaps(m))
+        a.ticket = m->gang->begin(m->gang->ctx, x, n_rows, first, n, width, whole);
+    else
+        m->gang->gather(m->gang->ctx, x, n_rows, first, n, width, whole);
+    return a;
+}
+
+const float *sl_rank_arrived(const sl_model *m, const sl_arrival *a) {
+    if (a->ticket) m->gang->end(m->gang->ctx, a->ticket);
+    return a->whole;
 }
 
 const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
                            const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch) {
-    if (!m->gang || !takes_rows(m)) return x;
-    float *whole = sl_take_rows(scratch, n_rows, width);
-    m->gang->gather(m->gang->ctx, x, n_rows, mine->first * values, mine->n * values, width, whole);
-    return whole;
+    const sl_arrival a = sl_rank_send(m, mine, values, x, n_rows, width, scratch);
+    return sl_rank_arrived(m, &a);
+}
+
+bool sl_rank_overlaps(const sl_model *m) {
+    return m->gang && m->gang->begin && takes_rows(m);
+}
+
+void sl_rank_turns(bool overlap, size_t first, size_t second, sl_arena *scratch,
+                   sl_turns_scratch *out) {
+    const size_t bytes[] = {first, second};
+    out->ahead = overlap;
+    for (uint32_t i = 0; i < 2; i++) {
+        out->at[i] = scratch;
+        if (!overlap) continue;
+        out->own[i] = (sl_arena){.base = sl_take(scratch, bytes[i], 1), .cap = bytes[i]};
+        out->at[i] = &out->own[i];
+    }
+}
+
+void sl_rank_needs(const sl_model *m, const float *x, uint32_t n_rows) {
+    if (m->gang && m->gang->needs) m->gang->needs(m->gang->ctx, x, n_rows);
 }
 
 uint32_t sl_rank_first(const sl_model *m) {
@@ -307,7 +352,7 @@ void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, flo
         }
         sl_vec_add(&alone, x + at, y + at, n);
     }
-    m->gang->meet(m->gang->ctx);
+    m->gang->wrote(m->gang->ctx, x, n_rows);
 }
 
 void sl_rank_put(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows,

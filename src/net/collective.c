@@ -100,34 +100,66 @@ static sl_status told(const sl_coll *c, sl_status st, sl_err *err) {
     return st;
 }
 
+/* What was begun before comes first. */
+static sl_status ready(sl_coll *c, sl_coll_step last) {
+    c->last = last;
+    if (c->err.code != SL_OK || !c->ops->finish) return c->err.code;
+    return c->ops->finish(c, UINT64_MAX);
+}
+
 sl_status sl_coll_meet(sl_coll *c, sl_coll_step step, sl_err *err) {
-    if (c->err.code != SL_OK) return told(c, c->err.code, err);
-    SL_ASSERT(step == SL_COLL_ALL || step != c->last);
-    c->last = step;
-    return told(c, c->ops->step(c, step), err);
+    SL_ASSERT(c->err.code != SL_OK || step == SL_COLL_ALL || step != c->last);
+    const sl_status st = ready(c, step);
+    return told(c, st != SL_OK ? st : c->ops->step(c, step), err);
 }
 
 sl_status sl_coll_all_reduce(sl_coll *c, float *y, size_t n, sl_err *err) {
-    c->last = SL_COLL_ALL;
-    return told(c, c->err.code != SL_OK ? c->err.code : c->ops->all_reduce(c, y, n), err);
+    const sl_status st = ready(c, SL_COLL_ALL);
+    return told(c, st != SL_OK ? st : c->ops->all_reduce(c, y, n), err);
 }
 
 sl_status sl_coll_reduce_scatter(sl_coll *c, float *y, uint32_t n_rows, uint32_t width,
                                  uint32_t *first, uint32_t *n, sl_err *err) {
     const sl_extent mine = sl_coll_columns(c->o.rank, width);
-    c->last = SL_COLL_ALL;
+    const sl_status st = ready(c, SL_COLL_ALL);
     *first = mine.first;
     *n = mine.n;
-    const sl_status st = c->err.code;
     return told(c, st != SL_OK ? st : c->ops->reduce_scatter(c, y, n_rows, width, mine), err);
 }
 
 sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
                              uint32_t n, uint32_t width, float *whole, sl_err *err) {
-    const sl_status st = c->err.code;
+    const sl_status st = ready(c, SL_COLL_ALL);
     const sl_extent mine = {first, n};
-    c->last = SL_COLL_ALL;
     return told(c, st != SL_OK ? st : c->ops->all_gather(c, part, n_rows, mine, width, whole), err);
+}
+
+/* ---- while rows travel ---- */
+
+static sl_status begin(sl_coll *c, const float *part, size_t stride, uint32_t n_rows,
+                       sl_extent mine, uint32_t width, float *whole, uint64_t *ticket,
+                       sl_err *err) {
+    SL_ASSERT(c->ops->begin != NULL);
+    c->last = SL_COLL_ALL;
+    *ticket = 0;
+    if (c->err.code != SL_OK) return told(c, c->err.code, err);
+    return told(c, c->ops->begin(c, part, stride, n_rows, mine, width, whole, ticket), err);
+}
+
+sl_status sl_coll_begin_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
+                               uint32_t n, uint32_t width, float *whole, uint64_t *ticket,
+                               sl_err *err) {
+    return begin(c, part, n, n_rows, (sl_extent){first, n}, width, whole, ticket, err);
+}
+
+sl_status sl_coll_begin_share(sl_coll *c, float *rows, uint32_t n_rows, uint32_t first, uint32_t n,
+                              uint32_t width, uint64_t *ticket, sl_err *err) {
+    return begin(c, rows + first, width, n_rows, (sl_extent){first, n}, width, rows, ticket, err);
+}
+
+sl_status sl_coll_finish(sl_coll *c, uint64_t ticket, sl_err *err) {
+    SL_ASSERT(c->ops->finish != NULL);
+    return told(c, c->err.code != SL_OK ? c->err.code : c->ops->finish(c, ticket), err);
 }
 
 /* ---- life ---- */

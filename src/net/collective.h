@@ -95,4 +95,21 @@ sl_status sl_coll_reduce_scatter(sl_coll *c, float *y, uint32_t n_rows, uint32_t
 sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
                              uint32_t n, uint32_t width, float *whole, sl_err *err) SL_MUST_CHECK;
 
+/* ---- over a net, while rows travel ----
+ * What is begun is finished with all that was begun before it, at the latest by the next call
+ * above; until then its rows are left alone. In memory ranks see each other's rows, and have no
+ * such calls.
+ */
+
+/* As sl_coll_all_gather. */
+sl_status sl_coll_begin_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
+                               uint32_t n, uint32_t width, float *whole, uint64_t *ticket,
+                               sl_err *err) SL_MUST_CHECK;
+/* rows is [n_rows][width], of which each rank has columns first .. first + n - 1: in the end all
+ * have all of them. What nobody has stays as it is. */
+sl_status sl_coll_begin_share(sl_coll *c, float *rows, uint32_t n_rows, uint32_t first, uint32_t n,
+                              uint32_t width, uint64_t *ticket, sl_err *err) SL_MUST_CHECK;
+/* Ticket 0 is of what was finished long ago, UINT64_MAX of all. */
+sl_status sl_coll_finish(sl_coll *c, uint64_t ticket, sl_err *err) SL_MUST_CHECK;
+
 #endif

@@ -13,6 +13,10 @@ typedef struct sl_coll_ops {
                                 sl_extent mine);
     sl_status (*all_gather)(sl_coll *c, const float *part, uint32_t n_rows, sl_extent mine,
                             uint32_t width, float *whole);
+    /* NULL: ranks see each other's rows. A row of `part` is `stride` values. */
+    sl_status (*begin)(sl_coll *c, const float *part, size_t stride, uint32_t n_rows,
+                       sl_extent mine, uint32_t width, float *whole, uint64_t *ticket);
+    sl_status (*finish)(sl_coll *c, uint64_t ticket);
     /* Of the step that is waited for. */
     bool (*has_come)(const sl_coll *c, uint32_t rank);
     bool (*is_gone)(const sl_coll *c, uint32_t rank);

@@ -7,7 +7,10 @@
 
 #include <string.h>
 
-#define EARLY       4u /* rounds that messages may be ahead, of any peer */
+/* Gatherings that are begun and not finished, and rounds that messages of any peer may be ahead: it
+ * may have finished all that this rank has begun, and begun as many more. */
+#define UNDER_WAY   8u
+#define EARLY       (2 * UNDER_WAY + 4)
 #define PIECE_BYTES ((size_t)16 << 20)
 #define WAIT_US     1000u /* asleep at a time */
 
@@ -25,10 +28,23 @@ typedef struct peer {
     parcel came[EARLY]; /* by round */
 } peer;
 
+/* Parts that all ranks are sent, and where theirs go. */
+typedef struct gathering {
+    uint64_t round;
+    const float *part;
+    size_t stride; /* of its rows, in values */
+    uint32_t rows, width;
+    sl_extent mine;
+    float *whole;
+} gathering;
+
 typedef struct net_coll {
     sl_coll base;
     sl_net *net;
-    uint64_t round; /* the last that was begun */
+    uint64_t begun;                 /* the last round in which this rank has sent */
+    uint64_t round;                 /* the one that is waited for, or was last */
+    gathering under_way[UNDER_WAY]; /* a ring: n from `first` on */
+    uint32_t first, n;
     peer peer[SL_MAX_RANKS];
 } net_coll;
 
@@ -79,7 +95,7 @@ static sl_status send(net_coll *c, uint32_t rank, sl_extent columns, uint32_t ro
         st = sl_coll_look(&c->base, &w, rank, false);
     }
     const sl_wire_header h = {.kind = SL_MSG_COLLECTIVE,
-                              .pass = c->round,
+                              .pass = c->begun,
                               .lane = columns.first,
                               .chunk = columns.n,
                               .rows = rows};
@@ -161,7 +177,7 @@ static sl_status net_step(sl_coll *base, sl_coll_step step) {
     net_coll *c = of(base);
     const uint32_t own = base->o.rank.index, ranks = base->o.rank.of;
     sl_status st = SL_OK;
-    c->round++;
+    c->round = ++c->begun;
     for (uint32_t i = 0; st == SL_OK && i < ranks; i++)
         if (speaks(step, own, i)) st = send(c, i, (sl_extent){0}, 0, NULL);
     for (uint32_t i = 0; st == SL_OK && i < ranks; i++)
@@ -182,7 +198,7 @@ static sl_status reduce_piece(net_coll *c, float *y, uint32_t rows, size_t width
     const sl_rank self = c->base.o.rank;
     const float *from[SL_MAX_RANKS];
     sl_status st = SL_OK;
-    c->round++;
+    c->round = ++c->begun;
     for (uint32_t i = 0; st == SL_OK && i < self.of; i++) {
         const sl_extent its = sl_coll_columns((sl_rank){i, self.of}, width);
         if (is_other(c, i)) st = send_rows(c, i, its, y + its.first, rows, width);
@@ -209,35 +225,68 @@ static sl_status net_reduce_scatter(sl_coll *base, float *y, uint32_t n_rows, ui
     return st;
 }
 
-static sl_status gather_piece(net_coll *c, const float *part, uint32_t rows, sl_extent mine,
-                              uint32_t width, float *whole) {
-    sl_status st = SL_OK;
-    c->round++;
-    for (uint32_t i = 0; st == SL_OK && i < c->base.o.rank.of; i++)
-        if (is_other(c, i)) st = send_rows(c, i, mine, part, rows, mine.n);
-    if (st == SL_OK) st = wait_for_all(c);
+/* ---- gatherings ---- */
+
+/* The oldest that is under way. */
+static sl_status finish_oldest(net_coll *c) {
+    const gathering *g = &c->under_way[c->first];
+    c->round = g->round;
+    sl_status st = wait_for_all(c);
     for (uint32_t i = 0; st == SL_OK && i < c->base.o.rank.of; i++) {
         if (!is_other(c, i)) continue;
         const sl_extent its = parcel_of(c, i)->columns;
-        st = sl_coll_check_part(&c->base, i, its, width);
-        if (st == SL_OK) st = check(c, i, rows, its);
+        st = sl_coll_check_part(&c->base, i, its, g->width);
+        if (st == SL_OK) st = check(c, i, g->rows, its);
         if (st == SL_OK)
-            sl_coll_put_part(values_of(c, i), 0, (size_t)rows * its.n, its, width, whole);
+            sl_coll_put_part(values_of(c, i), 0, (size_t)g->rows * its.n, its, g->width, g->whole);
     }
     if (st != SL_OK) return st;
-    sl_coll_put_part(part, 0, (size_t)rows * mine.n, mine, width, whole);
+    if (g->part != g->whole + g->mine.first)
+        sl_coll_put_part(g->part, 0, (size_t)g->rows * g->mine.n, g->mine, g->width, g->whole);
     drop_all(c);
+    c->first = (c->first + 1) % UNDER_WAY;
+    c->n--;
     return SL_OK;
+}
+
+static sl_status net_finish(sl_coll *base, uint64_t ticket) {
+    net_coll *c = of(base);
+    sl_status st = SL_OK;
+    while (st == SL_OK && c->n && c->under_way[c->first].round <= ticket) st = finish_oldest(c);
+    return st;
+}
+
+static sl_status begin_one(net_coll *c, gathering g) {
+    sl_status st = c->n == UNDER_WAY ? finish_oldest(c) : SL_OK;
+    if (st != SL_OK) return st;
+    g.round = ++c->begun;
+    c->under_way[(c->first + c->n++) % UNDER_WAY] = g;
+    for (uint32_t i = 0; st == SL_OK && i < c->base.o.rank.of; i++)
+        if (is_other(c, i)) st = send_rows(c, i, g.mine, g.part, g.rows, g.stride);
+    return st;
+}
+
+static sl_status net_begin(sl_coll *base, const float *part, size_t stride, uint32_t n_rows,
+                           sl_extent mine, uint32_t width, float *whole, uint64_t *ticket) {
+    net_coll *c = of(base);
+    const uint32_t most = rows_of_piece(width);
+    sl_status st = sl_coll_check_part(base, base->o.rank.index, mine, width);
+    for (uint32_t r = 0; st == SL_OK && r < n_rows; r += most)
+        st = begin_one(c, (gathering){.part = part + r * stride,
+                                      .stride = stride,
+                                      .rows = SL_MIN(n_rows - r, most),
+                                      .width = width,
+                                      .mine = mine,
+                                      .whole = whole + (size_t)r * width});
+    *ticket = c->begun;
+    return st;
 }
 
 static sl_status net_all_gather(sl_coll *base, const float *part, uint32_t n_rows, sl_extent mine,
                                 uint32_t width, float *whole) {
-    const uint32_t most = rows_of_piece(width);
-    sl_status st = SL_OK;
-    for (uint32_t r = 0; st == SL_OK && r < n_rows; r += most)
-        st = gather_piece(of(base), part + (size_t)r * mine.n, SL_MIN(n_rows - r, most), mine,
-                          width, whole + (size_t)r * width);
-    return st;
+    uint64_t ticket;
+    sl_status st = net_begin(base, part, mine.n, n_rows, mine, width, whole, &ticket);
+    return st == SL_OK ? net_finish(base, ticket) : st;
 }
 
 /* Everybody gets all values of everybody. */
@@ -245,7 +294,7 @@ static sl_status reduce_alone(net_coll *c, float *y, uint32_t n) {
     const float *from[SL_MAX_RANKS];
     const sl_extent all = {0, n};
     sl_status st = SL_OK;
-    c->round++;
+    c->round = ++c->begun;
     for (uint32_t i = 0; st == SL_OK && i < c->base.o.rank.of; i++)
         if (is_other(c, i)) st = send_rows(c, i, all, y, 1, n);
     if (st == SL_OK) st = wait_for_all(c);
@@ -268,7 +317,7 @@ static sl_status net_all_reduce(sl_coll *base, float *y, size_t n) {
         const uint32_t some = (uint32_t)SL_MIN(n - at, most);
         const sl_extent mine = sl_coll_columns(base->o.rank, some);
         st = reduce_piece(of(base), y + at, 1, some, mine);
-        if (st == SL_OK) st = gather_piece(of(base), y + at + mine.first, 1, mine, some, y + at);
+        if (st == SL_OK) st = net_all_gather(base, y + at + mine.first, 1, mine, some, y + at);
     }
     return st;
 }
@@ -345,6 +394,8 @@ sl_status sl_coll_open_net(const sl_coll_opts *o, sl_net *net, sl_coll **out, sl
                                     .all_reduce = net_all_reduce,
                                     .reduce_scatter = net_reduce_scatter,
                                     .all_gather = net_all_gather,
+                                    .begin = net_begin,
+                                    .finish = net_finish,
                                     .has_come = net_has_come,
                                     .is_gone = net_is_gone};
     sl_coll_check(o);

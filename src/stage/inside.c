@@ -59,6 +59,21 @@ static void sort(pairs *p, const sl_rowset *r, uint32_t k, uint32_t experts) {
     }
 }
 
+/* y onto x, in columns that are there. */
+static void add(const sl_stage_model *s, uint32_t n, float *x, const float *y) {
+    const uint32_t d = sl_model_stored_of(s->model)->d_model;
+    const sl_extent has = sl_model_columns(s->model);
+    const sl_exec alone = {.k = s->exec->k};
+    if (has.n == d) {
+        sl_vec_add(s->exec, x, y, (size_t)n * d);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const size_t at = (size_t)i * d + has.first;
+        sl_vec_add(&alone, x + at, y + at, has.n);
+    }
+}
+
 void sl_stage_run_inside(const sl_stage_model *s, const sl_stage_call *c) {
     const sl_rowset *r = &c->rows;
     const sl_model_spec *m = sl_model_stored_of(s->model);
@@ -90,8 +105,8 @@ void sl_stage_run_inside(const sl_stage_model *s, const sl_stage_call *c) {
     if (m->d_ff_shared) {
         part.op = SL_OP_SHARED;
         (void)sl_stage_run_model(s, &part);
-        sl_vec_add(s->exec, y, h, values);
+        add(s, r->n, y, h);
     }
-    sl_vec_add(s->exec, x, y, values);
+    add(s, r->n, x, y);
     s->scratch->used = level;
 }

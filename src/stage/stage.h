@@ -202,7 +202,8 @@ struct sl_device {
     bool placed;   /* ...or at places of requests, too (sl_rowset.state): they keep theirs */
     bool kept;     /* and they lie in the file that sl_device_opts named */
     bool inside;   /* it takes SL_OP_INSIDE, */
-    bool inside_exact; /* with the bits of rows that travel in f32 */
+    bool inside_exact; /* with the bits of rows that travel in f32, */
+    bool inside_f32;   /* and is to be asked for it where rows would travel so, and nowhere else */
     bool mtp;          /* it takes SL_OP_MTP */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */

@@ -16,6 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define ROWS  4u
 #define PAIRS 6u
 #define PAGES 8u
+#define RUNS  5u
+#define ALONE 2u /* of these: of pipelines */
+#define JOBS  (8u + RUNS)
 
 static sl_model_spec spec;
 static gang_memory here, there; /* rank 0's, the rank's */
@@ -51,6 +54,41 @@ static void make(void) {
 static sl_mem rows(uint32_t block, uint32_t first, size_t n) {
     const size_t row = spec.d_model * sizeof(float);
     return sl_mem_host(here.block[block].at + first * row, n * row);
+}
+
+/* A run, of a rank of a pipeline or of all of a gang: whose last block is inside, which ends with a
+ * router, or which chooses nothing. */
+static gang_job run_of(uint8_t which, const sl_stage_call *call) {
+    static const gang_step inside[] = {{SL_OP_ATTEND, 0, false},
+                                       {SL_OP_DENSE, 0, false},
+                                       {SL_OP_ATTEND, 1, false},
+                                       {SL_OP_INSIDE, 1, false}},
+                           routed[] = {{SL_OP_INSIDE, 1, false},
+                                       {SL_OP_ATTEND, 1, false},
+                                       {SL_OP_ROUTE, 1, false}},
+                           shared[] = {{SL_OP_ATTEND, 0, true},
+                                       {SL_OP_DENSE, 0, true},
+                                       {SL_OP_ATTEND, 1, true},
+                                       {SL_OP_INSIDE, 1, true}},
+                           told[] = {{SL_OP_ATTEND, 1, true}, {SL_OP_ROUTE, 1, false}},
+                           dense[] = {{SL_OP_ATTEND, 0, true}, {SL_OP_DENSE, 0, false}};
+    static const struct {
+        const gang_step *step;
+        uint32_t n;
+    } of[RUNS] = {{inside, 4}, {routed, 3}, {shared, 4}, {told, 2}, {dense, 2}};
+    static uint32_t chosen[ROWS * 2], last[ROWS * 2];
+    static float gates[ROWS * 2];
+    const bool together = which >= ALONE;
+    gang_job j = {.kind = GANG_RUN,
+                  .run = {.call = *call,
+                          .step = of[which].step,
+                          .n_steps = of[which].n,
+                          .together = together,
+                          .chosen = together ? NULL : chosen}};
+    if (!gang_run_chooses(&j)) return j;
+    j.run.call.rows.expert = last;
+    j.run.call.rows.gate = gates;
+    return j;
 }
 
 /* One of every kind that there is. */
@@ -95,22 +133,8 @@ static gang_job job_of(uint8_t which) {
                                              .n_parts = 2}};
     } else if (which == 5) {
         j = (gang_job){.kind = GANG_HOST, .host = {hosted, sizeof hosted, PAIRS, false}};
-    } else if (which >= 8) { /* a run, whose last block is inside or ends with its router */
-        static const gang_step inside[] = {{SL_OP_ATTEND, 0},
-                                           {SL_OP_DENSE, 0},
-                                           {SL_OP_ATTEND, 1},
-                                           {SL_OP_INSIDE, 1}},
-                               routed[] = {{SL_OP_INSIDE, 1}, {SL_OP_ATTEND, 1}, {SL_OP_ROUTE, 1}};
-        static uint32_t chosen[ROWS * 2], last[ROWS * 2];
-        static float gates[ROWS * 2];
-        sl_stage_call c = j.call;
-        c.rows.expert = last;
-        c.rows.gate = gates;
-        j = (gang_job){.kind = GANG_RUN,
-                       .run = {.call = c,
-                               .step = which == 8 ? inside : routed,
-                               .n_steps = which == 8 ? SL_LEN(inside) : SL_LEN(routed),
-                               .chosen = chosen}};
+    } else if (which >= 8) {
+        j = run_of(which - 8, &j.call);
     } else {
         j = (gang_job){
             .kind = which == 6 ? GANG_READ : GANG_WRITE,
@@ -150,8 +174,9 @@ static void read_lists(const gang_job *j) {
         r = &j->run.call.rows;
         for (uint32_t i = 0; i < j->run.n_steps; i++)
             SL_ASSERT(j->run.step[i].layer < spec.n_layers);
-        see_result(NULL, (float *)(void *)r->expert, (size_t)r->n * spec.top_k);
-        see_result(NULL, r->gate, (size_t)r->n * spec.top_k);
+        const size_t n = (size_t)r->n * spec.top_k;
+        if (gang_run_chooses(j)) see_result(NULL, (float *)(void *)r->expert, n);
+        if (gang_run_chooses(j)) see_result(NULL, r->gate, n);
     } else if (j->kind != GANG_CALL || j->call.op == SL_OP_EXPERTS) {
         return;
     }
@@ -161,7 +186,7 @@ static void read_lists(const gang_job *j) {
             SL_ASSERT(r->pages[i][p] < PAGES);
 }
 
-static void take(const uint8_t *data, size_t len) {
+static void take(const uint8_t *data, size_t len, bool together) {
     static gang_marks marks;
     const gang_bounds b = {.spec = &spec,
                            .max_rows = ROWS,
@@ -170,6 +195,7 @@ static void take(const uint8_t *data, size_t len) {
                            .attention = true,
                            .experts = true,
                            .inside = true,
+                           .together = together,
                            .blocks = {0, 2}};
     const gang_share who = {{1, 2}, {8, 8}, {1, 1}, {0, 2}};
     gang_pointers pointers = {0};
@@ -192,10 +218,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_err err;
     if (size == 0) return 0;
     make();
-    gang_job j = job_of((data[0] & 63) % 10);
+    const uint8_t which = (data[0] & 63) % JOBS;
+    gang_job j = job_of(which);
     if (data[0] & 64) make_empty(&j);
     gang_job_pack(&here, AREA, &j, &spec, &from->job);
-    if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, &err) != SL_OK) abort();
+    if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, NULL, &err) != SL_OK) abort();
     size_t len = p.len;
     for (size_t i = 1; i + 3 <= size; i += 3) {
         const size_t at = (size_t)(data[i] | data[i + 1] << 8);
@@ -207,7 +234,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *exact = malloc(SL_MAX(len, (size_t)1)); /* what is read behind it is seen */
     if (!exact) abort();
     memcpy(exact, p.data, len);
-    take(exact, len);
+    take(exact, len, which >= 8 + ALONE);
     if (size == 1) SL_ASSERT(to->job.kind == j.kind); /* unchanged, it is taken */
     free(exact);
     gang_parcel_free(&p);

@@ -36,6 +36,7 @@ static void check(const char *name, const char *path, sl_activations how, uint32
             if (step == 1) carry_pages(&gang[3], &gang[4]);
             if (step == 1) carry_pages(&gang[4], &moved);
             run_step(&one, step);
+            gang[4].inside = gang[4].d->inside && (step + kind) % 2 == 0;
             for (uint32_t i = 0; i < 5; i++) {
                 run_step(&gang[i], step);
                 same_bits(&one, &gang[i], name, ranks[i]);

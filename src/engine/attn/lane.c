@@ -116,8 +116,9 @@ static bool stays_inside(const sl_lane *lane) {
     const sl_worker *w = a->w;
     const uint32_t layer = lane->pass.layer;
     const bool exactly = w->device->inside_exact && w->plan.wire == SL_WIRE_F32;
+    const bool freely = !w->plan.exact && !w->device->inside_f32;
     return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
-           a->n_chunks == 1 && (!w->plan.exact || exactly) && a->m->ffn[layer] == SL_FFN_MOE;
+           a->n_chunks == 1 && (freely || exactly) && a->m->ffn[layer] == SL_FFN_MOE;
 }
 
 static void begin_block(sl_lane *lane) {

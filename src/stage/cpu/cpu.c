@@ -159,16 +159,24 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     return SL_OK;
 }
 
-/* At least what calls of so many pairs need. */
+/* What calls of so many rows need; of so many pairs. */
+static size_t rows_bytes(const cpu *d, uint32_t n) {
+    return sl_model_scratch_bytes(sl_model_spec_of(d->model), n) +
+           sl_rank_scratch_bytes(d->model, n);
+}
+
+static size_t pairs_bytes(const cpu *d, uint32_t n) {
+    return sl_experts_scratch_bytes(sl_model_spec_of(d->model), n) +
+           sl_rank_pairs_bytes(d->model, n) + 2 * ((size_t)n * sizeof(void *) + 64);
+}
+
+/* At least what calls of so many pairs need. Ranks may have two parts of a call under way, each of
+ * which begins at a place of its own, halves of pairs being rounded up. */
 static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
     const sl_model_spec *m = sl_model_spec_of(d->model);
     size_t adding = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0, both = 0;
-    if (d->max_rows)
-        rows =
-            sl_model_scratch_bytes(m, d->max_rows) + sl_rank_scratch_bytes(d->model, d->max_rows);
-    if (max_pairs)
-        pairs = sl_experts_scratch_bytes(m, max_pairs) + sl_rank_pairs_bytes(d->model, max_pairs) +
-                2 * ((size_t)max_pairs * sizeof(void *) + 64);
+    if (d->max_rows) rows = rows_bytes(d, d->max_rows) + rows_bytes(d, 0);
+    if (max_pairs) pairs = pairs_bytes(d, max_pairs) + pairs_bytes(d, 1);
     if (d->base.inside) both = rows + pairs + sl_stage_inside_bytes(m, d->max_rows);
     const size_t mtp = d->base.mtp ? sl_stage_mtp_bytes(m) : 0;
     size_t cap = SL_MAX(SL_MAX(SL_MAX(rows, pairs), adding), SL_MAX(both, mtp));

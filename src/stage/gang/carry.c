@@ -169,12 +169,13 @@ static void words(const results *r, uint32_t *at, size_t n) {
     if (n) r->f(r->ctx, (float *)(void *)at, n);
 }
 
-/* The stream; what blocks inside chose; what the last router did, and the rows of one that ends the
- * run. */
+/* The stream, where ranks have not told each other; of a pipeline's rank what blocks inside chose;
+ * what the last router did, and the rows of one that ends the run. */
 static void run_wrote(const results *r, const gang_job *j) {
     const sl_rowset *rows = &j->run.call.rows;
     const size_t n = (size_t)rows->n * r->spec->top_k;
-    rows_written(r, rows->x, rows->n);
+    if (!j->run.together || !gang_run_shares(j)) rows_written(r, rows->x, rows->n);
+    if (j->run.together) return; /* rank 0 has chosen, too */
     words(r, j->run.chosen, n * gang_run_inside(j));
     if (gang_run_routes(j)) rows_written(r, rows->h, rows->n);
     if (!gang_run_chooses(j)) return;
@@ -336,7 +337,8 @@ static bool has_all_experts(const checking *k, uint32_t layer) {
 }
 
 static bool step_fits(const checking *k, const gang_step *s) {
-    if (!has_block(k, s->layer)) return false;
+    if (!has_block(k, s->layer) || !gang_is_bool(&s->shares)) return false;
+    if (s->shares && (!k->b->together || s->op == SL_OP_ROUTE)) return false;
     const bool moe = k->b->spec->ffn[s->layer] == SL_FFN_MOE;
     switch (s->op) {
     case SL_OP_ATTEND:
@@ -353,13 +355,16 @@ static bool step_fits(const checking *k, const gang_step *s) {
 }
 
 /* What is written of it: choices, gates and, one behind the other, those of blocks inside. */
-static bool has_choices(const checking *k, const gang_job *j, uint32_t inside) {
+static bool has_choices(const checking *k, const gang_job *j, uint32_t inside, bool routes) {
     const sl_rowset *r = &j->run.call.rows;
     const size_t pairs = (size_t)r->n * k->b->spec->top_k, word = sizeof(uint32_t);
     const uintptr_t expert = (uintptr_t)r->expert, gate = (uintptr_t)r->gate;
+    if (j->run.together && j->run.chosen) return false;
+    if (j->run.together && !inside && !routes) return !expert && !gate;
     if (!has_room(k, r->expert, pairs, word) || !has_room(k, r->gate, pairs, word)) return false;
     if (gate < expert || gate - expert < pairs * word) return false;
-    if (inside == 0) return true;
+    if (inside == 0) return is_place(k, j->run.chosen);
+    if (j->run.together) return pairs <= k->b->max_pairs;
     const uintptr_t chosen = (uintptr_t)j->run.chosen;
     return pairs <= k->b->max_pairs && has_room(k, j->run.chosen, inside * pairs, word) &&
            chosen >= gate && chosen - gate >= pairs * word;
@@ -369,6 +374,8 @@ static bool run_fits(const checking *k, const gang_job *j) {
     const sl_rowset *r = &j->run.call.rows;
     const uint32_t steps = j->run.n_steps;
     uint32_t inside = 0;
+    bool routes = false;
+    if (!gang_is_bool(&j->run.together) || j->run.together != k->b->together) return false;
     if (!k->b->attention || r->n == 0 || r->n > k->b->max_rows || steps == 0 ||
         steps > 2 * SL_MAX_LAYERS || j->run.call.queue >= SL_STAGE_QUEUES)
         return false;
@@ -376,13 +383,14 @@ static bool run_fits(const checking *k, const gang_job *j) {
     for (uint32_t i = 0; step && i < steps; i++) {
         if (!step_fits(k, &step[i])) return false;
         inside += step[i].op == SL_OP_INSIDE;
+        routes = routes || step[i].op == SL_OP_ROUTE;
     }
     const size_t word = sizeof(uint32_t);
     return step && has_rows(k, r->x, r->n) && has_rows(k, r->h, r->n) &&
            has_bytes(k, r->id, r->n, word) && below(k, r->pos, r->n, k->b->spec->max_position) &&
            (!r->state || has_bytes(k, r->state, r->n, word)) &&
            (!r->done || has_bytes(k, r->done, r->n, word)) && has_pages(k, r) &&
-           has_choices(k, j, inside);
+           has_choices(k, j, inside, routes);
 }
 
 static bool call_fits(const checking *k, const sl_stage_call *c) {

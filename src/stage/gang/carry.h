@@ -1,6 +1,6 @@
 /* What of a job travels between ranks that are machines: the rows that it reads to each rank, each
- * rank's part of its results back. Rank 0's memory is the truth: a rank has nothing of an earlier
- * job but its KV, its weights and the logits' rows of the first piece. For src/stage/gang only.
+ * rank's part of its results back. Rank 0's memory is the truth: of earlier jobs a rank has its KV,
+ * the rows that are kept (kept.h) and the logits' rows of the first piece. For src/stage/gang only.
  * Thread: the owner of the memory. */
 #ifndef SL_STAGE_GANG_CARRY_H
 #define SL_STAGE_GANG_CARRY_H
@@ -49,6 +49,7 @@ typedef struct gang_bounds {
     uint32_t max_rows, max_pairs, kv_pages;
     bool attention, experts;
     bool inside;             /* blocks with experts, whole */
+    bool together;           /* it is of a gang, not of a pipeline */
     sl_extent blocks;        /* that it has; n 0: all */
     const sl_device *device; /* which experts it has; NULL: all */
 } gang_bounds;

@@ -46,8 +46,7 @@ sl_status gang_do(gang *g, const gang_job *j, sl_err *err) {
     return SL_OK;
 }
 
-/* What can only fail because somebody is missing, which ends this process. */
-static void must_do(gang *g, const gang_job *j) {
+void gang_must_do(gang *g, const gang_job *j) {
     sl_err err;
     if (gang_do(g, j, &err) != SL_OK) g->own.lost(&g->own, &err);
 }
@@ -61,14 +60,28 @@ static bool is_for_one(const gang *g, sl_stage_op op) {
     return op == SL_OP_PACK || op == SL_OP_UNPACK || op == SL_OP_MOVE || op == SL_OP_MERGE;
 }
 
+static void do_alone(gang *g, const sl_stage_call *c) {
+    sl_device_submit(g->own.device, c);
+    if (g->ways->alone) g->ways->alone(g, c);
+}
+
 static void gang_submit(sl_device *base, const sl_stage_call *c) {
     gang *g = (gang *)base;
     const gang_job j = {.kind = GANG_CALL, .call = *c};
+    if (gang_is_step(g, c)) {
+        gang_wait(g, c);
+        return;
+    }
+    gang_run_all(g);
     if (is_for_one(g, c->op))
-        sl_device_submit(g->own.device, c);
+        do_alone(g, c);
     else
-        must_do(g, &j);
+        gang_must_do(g, &j);
     sl_device_ran(base, c->queue);
+}
+
+static void gang_poll(sl_device *base) {
+    gang_run_some((gang *)base);
 }
 
 static size_t hosted_bytes(const sl_model_spec *m) {
@@ -83,6 +96,7 @@ static sl_status gang_host(sl_device *base, const uint8_t *hosted, uint32_t max_
                                  .hosted_bytes = hosted_bytes(base->spec),
                                  .max_pairs = max_pairs,
                                  .patient = patient}};
+    gang_run_all(g);
     sl_status st = gang_do(g, &j, err);
     if (st != SL_OK) return st;
     *left = SL_HOSTING_DONE;
@@ -105,20 +119,24 @@ static gang_job page_job(const sl_device *d, gang_job_kind kind, uint32_t page, 
 
 static void gang_read_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n, void *to) {
     const gang_job j = page_job(base, GANG_READ, page, first, n, to);
-    must_do((gang *)base, &j);
+    gang_run_all((gang *)base);
+    gang_must_do((gang *)base, &j);
 }
 
 static void gang_write_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
                             const void *from) {
     const gang_job j = page_job(base, GANG_WRITE, page, first, n, (void *)(uintptr_t)from);
-    must_do((gang *)base, &j);
+    gang_run_all((gang *)base);
+    gang_must_do((gang *)base, &j);
 }
 
 static sl_status gang_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
+    gang_run_all((gang *)base);
     return ((gang *)base)->ways->take(base, bytes, out, err);
 }
 
 static void gang_give(sl_device *base, sl_mem m) {
+    gang_run_all((gang *)base);
     ((gang *)base)->ways->give(base, m);
 }
 
@@ -174,6 +192,7 @@ static sl_status open_ranks(gang *g, const sl_device_opts *o, sl_err *err) {
 sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = gang_close,
                                       .submit = gang_submit,
+                                      .poll = gang_poll,
                                       .take = gang_take,
                                       .give = gang_give,
                                       .host = gang_host,
@@ -198,6 +217,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     g->n = n;
     g->own.is = (sl_rank){0, n};
     g->apart = o->apart && !g->ways->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
+    if (g->ways->apart && !pipeline) g->own.routed = o->routed, g->own.routed_ctx = o->ctx;
     sl_status st = g->ways->start(g, o, err);
     if (st == SL_OK) st = open_ranks(g, o, err);
     if (st != SL_OK) {
@@ -205,6 +225,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         return st;
     }
     g->base.spec = sl_cpu_stored_of(g->own.device);
+    g->base.inside = g->base.inside_exact = g->base.inside_f32 = g->own.device->inside && !pipeline;
     note_who_idles(g);
     *out = &g->base;
     return SL_OK;

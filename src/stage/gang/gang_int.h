@@ -16,7 +16,7 @@
 typedef enum gang_job_kind {
     GANG_OPEN,
     GANG_CALL,
-    GANG_RUN, /* of a pipeline: several calls on the same rows, one after the other */
+    GANG_RUN, /* several calls on the same rows, one after the other */
     GANG_HOST,
     GANG_READ,  /* pages of their heads, into blocks */
     GANG_WRITE, /* and from there */
@@ -29,6 +29,7 @@ typedef enum gang_job_kind {
 typedef struct gang_step {
     sl_stage_op op; /* ATTEND, DENSE, INSIDE or ROUTE */
     uint32_t layer;
+    bool shares; /* after it each rank has all of the stream */
 } gang_step;
 
 /* What all ranks do at once. Plain data, but for pointers: to the address space of all, or to
@@ -46,7 +47,8 @@ typedef struct gang_job {
             sl_stage_call call; /* but for op and layer; with room for what routers choose */
             const gang_step *step;
             uint32_t n_steps;
-            uint32_t *chosen; /* [INSIDE among them][rows][top_k]; NULL: there are none */
+            bool together;    /* all ranks do it; else it is one rank's, of a pipeline */
+            uint32_t *chosen; /* [INSIDE among them][rows][top_k]; NULL: nobody asks */
         } run;
         struct {
             const uint8_t *hosted;
@@ -90,6 +92,18 @@ static inline size_t gang_board_bytes(uint32_t ranks) {
     return sizeof(gang_board) + sl_coll_bytes(ranks);
 }
 
+#define GANG_TOLD 32u /* parts of the stream that are on their way after a step, at most */
+
+/* Rows of the stream that ranks tell each other as a step leaves them, part by part, each once its
+ * columns are there. */
+typedef struct gang_told {
+    uint32_t n;
+    struct {
+        uint32_t end; /* the row behind it */
+        uint64_t ticket;
+    } part[GANG_TOLD];
+} gang_told;
+
 /* A rank, where it computes. */
 typedef struct gang_rank gang_rank;
 struct gang_rank {
@@ -98,11 +112,19 @@ struct gang_rank {
     sl_coll *coll;
     sl_device *device; /* NULL: not open */
     sl_gang link;      /* what its model meets the others by */
-    uint32_t threads;  /* its kernel threads; 0: its share of the worker's */
+    /* Where ranks are apart: what the step before has told, and what the one that is done does, if
+     * it shares; rows are counted from x on. */
+    gang_told before, now;
+    const float *x;
+    bool shares;
+    uint32_t threads; /* its kernel threads; 0: its share of the worker's */
     /* Called about every tick_us while a stage keeps the thread; NULL: by rank 0 what the worker
      * wants, by the others nothing. */
     void (*tick)(void *ctx);
     uint32_t tick_us;
+    /* Of rank 0 where ranks are apart, as of sl_device_opts; NULL: nobody. */
+    void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
+    void *routed_ctx;
     /* The job of the board as this rank reads it. */
     sl_status (*read)(gang_rank *r, gang_job *out, sl_err *err);
     /* GANG_MAP and GANG_UNMAP; NULL: nothing. */
@@ -117,7 +139,8 @@ typedef struct gang gang;
 /* How the ranks beside the first are had. */
 typedef struct gang_ways {
     bool in_place; /* they see all memory of this process */
-    bool apart;    /* they have memory of their own: rank 0 does alone what rows need of nobody */
+    bool apart;    /* they have memory of their own: rank 0 does alone what rows need of nobody, and
+                    * calls wait to be done as runs */
     /* They wait for their first job; all or none. Sets what `own` needs, but for is. */
     sl_status (*start)(gang *g, const sl_device_opts *o, sl_err *err);
     /* Puts the job where they see it; *own: as rank 0 does it. */
@@ -132,10 +155,21 @@ typedef struct gang_ways {
     void (*stop)(gang *g, bool told);
     sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
     void (*give)(sl_device *d, sl_mem m);
-    void (*tend)(gang *g); /* as of sl_device_ops; NULL: nothing */
+    void (*alone)(gang *g, const sl_stage_call *c); /* rank 0 did it by itself. NULL: no matter */
+    void (*tend)(gang *g);                          /* as of sl_device_ops; NULL: nothing */
 } gang_ways;
 
 extern const gang_ways gang_threads, gang_processes, gang_machines;
+
+#define GANG_WAITING (2 * SL_MAX_LAYERS)
+
+/* Calls that wait, to be done as runs: of ranks that are apart (runs.c). */
+typedef struct gang_waiting {
+    sl_stage_call call[GANG_WAITING];
+    gang_step step[GANG_WAITING]; /* of the run that is done */
+    uint32_t n;
+    uint32_t quiet; /* polls since the last came */
+} gang_waiting;
 
 struct gang {
     sl_device base;
@@ -144,6 +178,7 @@ struct gang {
     gang_rank own;  /* rank 0 */
     cpu_set_t cpus; /* that the thread of rank 0 could use before it took its own, if `apart` */
     bool apart;
+    gang_waiting waiting;
     void *others; /* of its ways */
 };
 
@@ -166,6 +201,9 @@ static inline void gang_hosting_add(sl_hosting its, sl_hosting *left) {
     if (its == SL_HOSTING_GOES_ON) *left = SL_HOSTING_GOES_ON;
     if (its == SL_HOSTING_WAITS && *left == SL_HOSTING_DONE) *left = SL_HOSTING_WAITS;
 }
+/* Rows that a run has left are here, of all ranks: what is on its way until the next step needs it.
+ */
+void gang_rank_hear(gang_rank *r);
 /* Does the job and reports it on the board. */
 void gang_rank_do(gang_rank *r, const gang_job *j);
 /* The caller's thread runs, with the threads that are made from here on, on the rank's own of the
@@ -182,7 +220,20 @@ sl_status gang_rank_serve(gang_rank *r, sl_err *err) SL_MUST_CHECK;
 /* All ranks do it. An error is of a rank that failed. One that does not come is `lost` of rank 0,
  * which does not return. */
 sl_status gang_do(gang *g, const gang_job *j, sl_err *err) SL_MUST_CHECK;
+/* What can only fail because somebody is missing, which ends this process. */
+void gang_must_do(gang *g, const gang_job *j);
 /* How long a rank polls: ranks that have no core each leave it to others at once. */
 uint32_t gang_poll_ns(uint32_t ranks);
+
+/* ---- runs.c: of ranks that are apart ---- */
+
+/* Whether all ranks do the call as a step of a run. */
+bool gang_is_step(const gang *g, const sl_stage_call *c);
+/* It is done with those that follow it, in gang_run_all. */
+void gang_wait(gang *g, const sl_stage_call *c);
+/* The device is polled: they are through after it, unless more may come soon. */
+void gang_run_some(gang *g);
+/* All calls that wait are through after it, and what they left is here. */
+void gang_run_all(gang *g);
 
 #endif

@@ -19,7 +19,8 @@
 #define SILENCE_US  60000000u /* at most, of a rank on a machine that is late */
 
 static void build_of(char out[64]) {
-    snprintf(out, 64, "%s %zu %zu", sl_version(), sizeof(gang_job), sizeof(gang_report));
+    snprintf(out, 64, "%s %zu %zu %zu", sl_version(), sizeof(gang_job), sizeof(gang_step),
+             sizeof(gang_report));
 }
 
 /* ---- who is who ---- */

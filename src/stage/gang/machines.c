@@ -20,6 +20,8 @@ typedef struct crew {
     gang_link link;
     gang_parcel out; /* the job that goes to all */
     gang_marks marks;
+    gang_kept kept;
+    bool keeps; /* ranks do all jobs together; else each has rows of its own */
     uint64_t jobs;
     void (*tick)(void *ctx);
     void *ctx;
@@ -104,6 +106,7 @@ static sl_status machines_start(gang *g, const sl_device_opts *o, sl_err *err) {
     if (!c || !c->board) return sl_fail(err, SL_ERR_NOMEM, "a gang of %u ranks", g->n);
     c->blocks.of = g;
     c->board->area = GANG_MAX_BLOCKS;
+    c->keeps = o->pipeline <= 1;
     c->tick = o->tick;
     c->ctx = o->ctx;
     g->own.ctx = c;
@@ -126,6 +129,7 @@ static void machines_stop(gang *g, bool told) {
     gang_link_close(&c->link);
     gang_parcel_free(&c->out);
     gang_marks_free(&c->marks);
+    gang_kept_free(&c->kept);
     gang_memory_free(&c->blocks.memory);
     sl_free(c->board);
     sl_free(c);
@@ -138,8 +142,8 @@ static sl_status fill(gang *g, const gang_job *j, gang_job *own, sl_err *err) {
     crew *c = g->others;
     sl_status st = gang_blocks_show(&c->blocks, j, own, err);
     if (st == SL_OK)
-        st =
-            gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, g->base.spec, &c->marks, err);
+        st = gang_parcel_fill(&c->out, &c->blocks.memory, c->board, j, g->base.spec, &c->marks,
+                              c->keeps ? &c->kept : NULL, err);
     c->jobs++;
     return st;
 }
@@ -178,10 +182,21 @@ static sl_status take_answer(gang *g, uint32_t rank, uint64_t number, const gang
 }
 
 static void machines_hear(gang *g, const gang_job *own) {
-    const crew *c = g->others;
+    crew *c = g->others;
+    const uint64_t number = c->jobs;
     sl_err err;
-    for (uint32_t i = 1; i < g->n; i++)
-        if (take_answer(g, i, c->jobs, own, &err) != SL_OK) lost(&g->own, &err);
+    for (uint32_t i = 1; i < g->n; i++) {
+        if (!gang_job_is_answered(own))
+            c->board->report[i].ok = true;
+        else if (take_answer(g, i, number, own, &err) != SL_OK)
+            lost(&g->own, &err);
+    }
+    if (c->keeps) gang_kept_after(&c->kept, &c->blocks.memory, g->base.spec, own);
+}
+
+static void machines_alone(gang *g, const sl_stage_call *call) {
+    crew *c = g->others;
+    if (c->keeps) gang_kept_alone(&c->kept, &c->blocks.memory, g->base.spec, call);
 }
 
 /* Heartbeats leave, and who is gone is heard of. */
@@ -242,4 +257,5 @@ const gang_ways gang_machines = {.apart = true,
                                  .stop = machines_stop,
                                  .take = gang_blocks_take,
                                  .give = gang_blocks_give,
+                                 .alone = machines_alone,
                                  .tend = machines_tend};

@@ -9,6 +9,10 @@
 #include <sched.h>
 #include <string.h>
 
+/* Parts in which a block that stays inside tells its rows: as attention takes them, or few. */
+#define PART_ROWS  64u
+#define MOST_PARTS 4u
+
 /* ---- how its model meets the others ---- */
 
 static void sum(void *ctx, const sl_exec *ex, float *y, uint32_t n_rows, uint32_t width,
@@ -34,14 +38,86 @@ static void meet(void *ctx) {
     if (sl_coll_meet(r->coll, SL_COLL_ALL, &err) != SL_OK) r->lost(r, &err);
 }
 
+/* Others read it from where it lies. */
+static void wrote(void *ctx, float *x, uint32_t n_rows) {
+    (void)x, (void)n_rows;
+    meet(ctx);
+}
+
+/* ---- the same where ranks are apart ---- */
+
 /* Nobody sees what others wrote. */
 static void meet_nobody(void *ctx) {
     (void)ctx;
 }
 
+static uint64_t begin(void *ctx, const float *part, uint32_t n_rows, uint32_t first, uint32_t n,
+                      uint32_t width, float *whole) {
+    gang_rank *r = ctx;
+    uint64_t ticket;
+    sl_err err;
+    if (sl_coll_begin_gather(r->coll, part, n_rows, first, n, width, whole, &ticket, &err) != SL_OK)
+        r->lost(r, &err);
+    return ticket;
+}
+
+static void end(void *ctx, uint64_t ticket) {
+    gang_rank *r = ctx;
+    sl_err err;
+    if (sl_coll_finish(r->coll, ticket, &err) != SL_OK) r->lost(r, &err);
+}
+
+/* The row behind n rows from x on. */
+static uint32_t row_behind(const gang_rank *r, const float *x, uint32_t n) {
+    return (uint32_t)((size_t)(x - r->x) / r->device->spec->d_model) + n;
+}
+
+static void tell(void *ctx, float *x, uint32_t n_rows) {
+    gang_rank *r = ctx;
+    gang_told *t = &r->now;
+    sl_err err;
+    if (!r->shares) return;
+    if (t->n == GANG_TOLD) t->n--; /* a part's ticket is that of all before it, too */
+    t->part[t->n].end = row_behind(r, x, n_rows);
+    if (sl_coll_begin_share(r->coll, x, n_rows, r->link.out.first, r->link.out.n,
+                            r->device->spec->d_model, &t->part[t->n].ticket, &err) != SL_OK)
+        r->lost(r, &err);
+    t->n++;
+}
+
+static void hear(void *ctx, const float *x, uint32_t n_rows) {
+    gang_rank *r = ctx;
+    const gang_told *t = &r->before;
+    uint32_t i = 0;
+    if (t->n == 0) return;
+    const uint32_t wanted = row_behind(r, x, n_rows);
+    while (i + 1 < t->n && t->part[i].end < wanted) i++;
+    end(r, t->part[i].ticket);
+}
+
+void gang_rank_hear(gang_rank *r) {
+    if (r->before.n || r->now.n) end(r, UINT64_MAX);
+    r->before.n = r->now.n = 0;
+}
+
+/* Rows of which the block after this one can begin with some. */
+static void tell_in_parts(gang_rank *r, float *x, uint32_t n_rows) {
+    const uint32_t each = SL_MAX(PART_ROWS, (n_rows + MOST_PARTS - 1) / MOST_PARTS);
+    for (uint32_t at = 0, n; at < n_rows; at += n) {
+        n = SL_MIN(each, n_rows - at);
+        tell(r, x + (size_t)at * r->device->spec->d_model, n);
+    }
+}
+
 void gang_rank_link(gang_rank *r, bool apart) {
-    r->link = (sl_gang){
-        .sum = sum, .gather = gather, .meet = apart ? meet_nobody : meet, .ctx = r, .apart = apart};
+    r->link = (sl_gang){.sum = sum, .gather = gather, .meet = meet, .wrote = wrote, .ctx = r};
+    if (!apart) return;
+    r->link.apart = true;
+    r->link.meet = meet_nobody;
+    r->link.begin = begin;
+    r->link.end = end;
+    r->link.wrote = tell;
+    r->link.needs = hear;
 }
 
 /* ---- jobs ---- */
@@ -64,6 +140,19 @@ sl_status gang_take_cores(sl_rank is, uint32_t threads, sl_err *err) {
     return st;
 }
 
+/* Blocks with experts stay inside where all experts are: of the stream ranks tell each other their
+ * columns. A router that comes before its block's attention has no way inside. */
+static sl_status compute_inside(sl_device_opts *o, sl_err *err) {
+    sl_model_spec m;
+    sl_status st = sl_model_read_spec(o->folder, &m, NULL, err);
+    if (st != SL_OK) return st;
+    const size_t n = (size_t)m.n_moe * m.n_experts;
+    const uint8_t *hosted = o->hosts.hosted;
+    o->inside = n > 0 && o->hosts.attention && o->hosts.experts && !m.dense_branch;
+    for (size_t i = 0; hosted && o->inside && i < n; i++) o->inside = hosted[i] != 0;
+    return SL_OK;
+}
+
 static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     sl_device_opts o = j->open.o;
     sl_status st = SL_OK;
@@ -75,7 +164,11 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     o.apart = o.apart && !r->threads;
     o.gang = &r->link;
     o.loud = r->link.apart;
-    if (o.pipeline > 1 && (st = gang_pipeline_opts(r->is, &o, &report->err)) != SL_OK) return st;
+    if (o.pipeline > 1)
+        st = gang_pipeline_opts(r->is, &o, &report->err);
+    else if (r->link.apart)
+        st = compute_inside(&o, &report->err);
+    if (st != SL_OK) return st;
     if (r->threads) r->link.threads = SL_MAX(j->open.o.threads, 1u); /* rank 0's */
     if (r->is.index) o.tick = NULL;
     if (r->tick) o.tick = r->tick, o.ctx = r->ctx, o.tick_us = r->tick_us;
@@ -90,6 +183,7 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
         report->out = (sl_extent){0, r->device->spec->d_model};
     else if (!sl_cpu_out(r->device, &report->out))
         report->out = sl_coll_columns(r->is, r->device->spec->d_model);
+    r->link.out = report->out;
     return SL_OK;
 }
 
@@ -129,7 +223,20 @@ static void do_page(const gang_rank *r, const gang_job *j) {
             do_block(r, j, j->page.first + i, (uint8_t *)j->page.blocks + i * block);
 }
 
-/* What blocks inside choose is kept of each of them. */
+/* Attention and dense blocks ask for rows part by part; other steps begin when all are there. */
+static void do_step(gang_rank *r, const gang_step *s, const sl_stage_call *c) {
+    float *x = sl_mem_ptr(c->rows.x);
+    if ((s->op != SL_OP_ATTEND && s->op != SL_OP_DENSE) || x != r->x) gang_rank_hear(r);
+    r->before = r->now;
+    r->now.n = 0;
+    r->x = x;
+    r->shares = s->shares;
+    sl_device_submit(r->device, c);
+    if (s->op == SL_OP_INSIDE) tell_in_parts(r, x, c->rows.n);
+    r->shares = false;
+}
+
+/* What blocks inside choose is kept of each of them, where somebody asks. */
 static void do_run(gang_rank *r, const gang_job *j) {
     sl_stage_call c = j->run.call;
     const size_t n = (size_t)c.rows.n * r->device->spec->top_k;
@@ -137,10 +244,11 @@ static void do_run(gang_rank *r, const gang_job *j) {
     for (uint32_t i = 0; i < j->run.n_steps; i++) {
         c.op = j->run.step[i].op;
         c.layer = j->run.step[i].layer;
-        sl_device_submit(r->device, &c);
+        do_step(r, &j->run.step[i], &c);
         if (c.op != SL_OP_INSIDE) continue;
-        memcpy(chosen, c.rows.expert, n * sizeof *chosen);
-        chosen += n;
+        if (r->routed) r->routed(r->routed_ctx, c.layer, c.rows.n, c.rows.expert);
+        if (chosen) memcpy(chosen, c.rows.expert, n * sizeof *chosen);
+        if (chosen) chosen += n;
     }
 }
 
@@ -172,6 +280,7 @@ static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
 
 void gang_rank_do(gang_rank *r, const gang_job *j) {
     gang_report *report = &r->board->report[r->is.index];
+    if (j->kind != GANG_RUN) gang_rank_hear(r);
     report->ok = do_job(r, j, report) == SL_OK;
 }
 

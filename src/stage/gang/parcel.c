@@ -47,47 +47,61 @@ static bool put(gang_parcel *p, const void *from, size_t n) {
 typedef struct filling {
     gang_parcel *p;
     const gang_memory *m;
+    gang_kept *kept;
+    size_t row; /* bytes */
     uint32_t n;
     range last; /* is at the end of the parcel still, and may grow */
     size_t last_at;
     bool ok;
 } filling;
 
-static range range_of(const gang_memory *m, const uint8_t *at, size_t bytes) {
-    for (uint32_t i = 0; i < GANG_MAX_BLOCKS; i++) {
-        const gang_block *b = &m->block[i];
-        if (!b->at || at < b->at || at >= b->at + b->bytes) continue;
-        SL_ASSERT(bytes <= b->bytes - (size_t)(at - b->at));
-        return (range){.block = i, .at = (uint64_t)(at - b->at), .bytes = bytes};
-    }
-    SL_ASSERT(!"rows of a gang of machines in memory that is not the device's");
-    return (range){0};
+static range range_of(const gang_memory *m, const uint8_t *what, size_t bytes) {
+    uint32_t block = 0;
+    uint64_t at = 0;
+    const bool found = gang_memory_find(m, what, &block, &at);
+    SL_ASSERT(found); /* rows of a gang of machines lie in memory of the device's */
+    SL_ASSERT(bytes <= m->block[block].bytes - at);
+    return (range){.block = block, .at = at, .bytes = bytes};
 }
 
 /* Rows that follow each other are one range. */
-static void add_input(void *ctx, const uint8_t *at, size_t bytes) {
-    filling *f = ctx;
-    const range r = range_of(f->m, at, bytes);
+static void add_range(filling *f, range r, const uint8_t *what) {
     if (!f->ok) return;
     if (f->n && f->last.block == r.block && f->last.at + f->last.bytes == r.at) {
-        f->ok = put(f->p, at, bytes);
-        f->last.bytes += bytes;
+        f->ok = put(f->p, what, r.bytes);
+        f->last.bytes += r.bytes;
     } else {
         f->last_at = f->p->len;
         f->last = r;
         f->n++;
-        f->ok = put(f->p, &r, sizeof r) && put(f->p, at, bytes);
+        f->ok = put(f->p, &r, sizeof r) && put(f->p, what, r.bytes);
     }
     if (f->ok) memcpy(f->p->data + f->last_at, &f->last, sizeof f->last);
 }
 
+/* Rows that ranks have stay; what is carried they have from here on. */
+static void add_input(void *ctx, const uint8_t *what, size_t bytes) {
+    filling *f = ctx;
+    const range r = range_of(f->m, what, bytes);
+    if (!f->kept) {
+        add_range(f, r, what);
+        return;
+    }
+    for (size_t done = 0; done < bytes; done += f->row) {
+        const range one = {.block = r.block, .at = r.at + done, .bytes = f->row};
+        if (gang_kept_has(f->kept, one.block, one.at, f->row)) continue;
+        add_range(f, one, what + done);
+        gang_kept_note(f->kept, f->m, one.block, one.at, f->row, f->row, true);
+    }
+}
+
 sl_status gang_parcel_fill(gang_parcel *p, const gang_memory *m, const gang_board *board,
                            const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
-                           sl_err *err) {
+                           gang_kept *kept, sl_err *err) {
     const size_t filled = gang_job_has_lists(j->kind) ? gang_job_filled(j, spec) : 0;
     head h = {
         .job = board->job, .area = gang_job_has_lists(j->kind) ? board->area : 0, .filled = filled};
-    filling f = {.p = p, .m = m};
+    filling f = {.p = p, .m = m, .kept = kept, .row = spec ? spec->d_model * sizeof(float) : 0};
     p->len = 0;
     f.ok = put(p, &h, sizeof h) && put(p, filled ? m->block[board->area].at : NULL, filled);
     sl_status st = gang_each_input(j, spec, marks, add_input, &f, err);
@@ -119,6 +133,13 @@ static sl_status take_inputs(const gang_memory *m, uint32_t area, uint32_t n, co
         len -= r.bytes;
     }
     return len == 0 ? SL_OK : is_none(err, "more bytes than it has rows");
+}
+
+bool gang_parcel_carries(const uint8_t *data, size_t len) {
+    head h;
+    if (len < sizeof h) return false;
+    memcpy(&h, data, sizeof h);
+    return h.n_inputs > 0;
 }
 
 sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_bounds *b,
@@ -201,10 +222,11 @@ static bool are_experts(const uint32_t *id, size_t n, const sl_model_spec *s) {
     return true;
 }
 
-/* What routers elsewhere chose is looked up here. */
+/* What routers elsewhere chose is looked up here; together with them rank 0 has chosen itself. */
 static bool chose_experts(const gang_job *own, const sl_model_spec *s) {
     const sl_rowset *r = &own->run.call.rows;
     const size_t n = (size_t)r->n * s->top_k;
+    if (own->run.together) return true;
     return are_experts(own->run.chosen, n * gang_run_inside(own), s) &&
            (!gang_run_chooses(own) || are_experts(r->expert, n, s));
 }

@@ -5,6 +5,7 @@
 #define SL_STAGE_GANG_PARCEL_H
 
 #include "stage/gang/carry.h"
+#include "stage/gang/kept.h"
 #include "stage/gang/link.h"
 
 #define GANG_TICK_US 200u /* between two looks at the net while a rank computes */
@@ -16,10 +17,13 @@ typedef struct gang_parcel {
 
 void gang_parcel_free(gang_parcel *p);
 
-/* j as it is on the board, for all ranks. SL_ERR_NOMEM. */
+/* j as it is on the board, for all ranks, without rows that they keep; kept NULL: they keep none.
+ * SL_ERR_NOMEM. */
 sl_status gang_parcel_fill(gang_parcel *p, const gang_memory *m, const gang_board *board,
                            const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
-                           sl_err *err) SL_MUST_CHECK;
+                           gang_kept *kept, sl_err *err) SL_MUST_CHECK;
+/* Whether rows come with it. */
+bool gang_parcel_carries(const uint8_t *data, size_t len);
 /* The same at a rank: onto its board, into its blocks. SL_ERR_PROTOCOL: it is no such parcel, or
  * the job fails gang_job_check. */
 sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_bounds *b,

@@ -61,6 +61,7 @@ static void make_own(remote *m, gang_job *j) {
     m->bounds = (gang_bounds){.max_rows = o->max_rows,
                               .max_pairs = o->max_pairs,
                               .kv_pages = o->kv_pages,
+                              .together = o->pipeline <= 1,
                               .attention = o->hosts.attention,
                               .experts = o->hosts.experts};
 }
@@ -84,6 +85,8 @@ static sl_status check_open(const remote *m, const gang_job *j, sl_err *err) {
 static sl_status read_job(remote *m, sl_err *err) {
     const gang_inbound *p = gang_peer_at(&m->link.peer[0], 0);
     gang_board *board = m->rank.board;
+    /* Rows of the worker's come after those that ranks have told. */
+    if (gang_parcel_carries(p->data, p->len)) gang_rank_hear(&m->rank);
     sl_status st = gang_parcel_take(&m->memory, board, &m->bounds, p->data, p->len, err);
     if (st != SL_OK) return st;
     const gang_job_kind kind = board->job.kind;
@@ -123,7 +126,7 @@ static sl_status serve(remote *m, sl_err *err) {
         if (st == SL_OK) st = read_job(m, err);
         if (st != SL_OK || m->job.kind == GANG_LEAVE) return st;
         gang_rank_do(&m->rank, &m->job);
-        st = answer(m, err);
+        st = gang_job_is_answered(&m->job) ? answer(m, err) : SL_OK;
         if (st != SL_OK) return st;
         gang_link_took(&m->link, 0);
     }

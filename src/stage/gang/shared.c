@@ -38,6 +38,17 @@ void gang_memory_free(gang_memory *m) {
     for (uint32_t i = 0; i < GANG_MAX_BLOCKS; i++) gang_memory_unmap(m, i);
 }
 
+bool gang_memory_find(const gang_memory *m, const uint8_t *what, uint32_t *block, uint64_t *at) {
+    for (uint32_t i = 0; i < GANG_MAX_BLOCKS; i++) {
+        const gang_block *b = &m->block[i];
+        if (!b->at || what < b->at || what >= b->at + b->bytes) continue;
+        *block = i;
+        *at = (uint64_t)(what - b->at);
+        return true;
+    }
+    return false;
+}
+
 /* ---- packing ---- */
 
 /* Writes arrays one behind the other; base NULL: only counts. Place 0 is nobody's. */
@@ -70,15 +81,12 @@ static void *put(packer *p, const void *from, size_t bytes) {
  * it. */
 static sl_mem mem_in_block(const packer *p, sl_mem at) {
     if (at.bytes == 0 || !p->base) return (sl_mem){0};
-    const uint8_t *first = sl_mem_ptr(at);
-    for (uint32_t i = 0; i < GANG_MAX_BLOCKS; i++) {
-        const gang_block *b = &p->m->block[i];
-        if (!b->at || first < b->at || first >= b->at + b->bytes) continue;
-        SL_ASSERT(at.bytes <= b->bytes - (size_t)(first - b->at));
-        return (sl_mem){.space = i + 1, .at = (uint64_t)(first - b->at), .bytes = at.bytes};
-    }
-    SL_ASSERT(!"rows of a gang of processes in memory that is not the device's");
-    return (sl_mem){0};
+    uint32_t block = 0;
+    uint64_t place = 0;
+    const bool found = gang_memory_find(p->m, sl_mem_ptr(at), &block, &place);
+    SL_ASSERT(found); /* rows of a gang of processes lie in memory of the device's */
+    SL_ASSERT(at.bytes <= p->m->block[block].bytes - place);
+    return (sl_mem){.space = block + 1, .at = place, .bytes = at.bytes};
 }
 
 /* Lists of rows that share one are stored once, as long as the last of these needs it. */

@@ -24,6 +24,8 @@ sl_status gang_memory_map(gang_memory *m, uint32_t id, int fd, size_t bytes,
                           sl_err *err) SL_MUST_CHECK;
 void gang_memory_unmap(gang_memory *m, uint32_t id); /* id < GANG_MAX_BLOCKS */
 void gang_memory_free(gang_memory *m);
+/* The block in which that lies, and where. */
+bool gang_memory_find(const gang_memory *m, const uint8_t *what, uint32_t *block, uint64_t *at);
 
 /* Bytes of a block that what the job points to needs. spec: of the ranks' model; GANG_OPEN has
  * none. */
@@ -49,6 +51,20 @@ static inline uint32_t gang_run_inside(const gang_job *j) {
 /* Whether rows.expert is written: by a router that ends the run, or by a block inside. */
 static inline bool gang_run_chooses(const gang_job *j) {
     return gang_run_inside(j) > 0 || gang_run_routes(j);
+}
+
+/* Whether all ranks have the stream as the run leaves it. */
+static inline bool gang_run_shares(const gang_job *j) {
+    uint32_t i = j->run.n_steps;
+    while (i > 0 && j->run.step[i - 1].op == SL_OP_ROUTE) i--;
+    return i > 0 && j->run.step[i - 1].shares;
+}
+
+/* Whether rank 0 is told when the job is through. It need not be of a run after which all ranks
+ * have the stream: the next job waits for that, so that a rank has no more than two such before it.
+ */
+static inline bool gang_job_is_answered(const gang_job *j) {
+    return j->kind != GANG_RUN || !j->run.together || !gang_run_shares(j);
 }
 
 /* Whether what such a job points to travels with it. */
