@@ -16,7 +16,9 @@ typedef struct stream {
     const uint8_t *end, *further;
 } stream;
 
+/* What the tile begins with may not have been asked for: other threads take tiles, too. */
 SL_INLINE stream stream_of(const sl_act_tile *t) {
+    sl_ask_far(t->w, FAR);
     const uint8_t *end = (const uint8_t *)t->w + t->n_cols * t->w_stride;
     return (stream){end, t->next && sl_tile_is_dense(t) ? t->next : end};
 }
