@@ -61,7 +61,7 @@ typedef struct sl_sim_setup {
     uint32_t n_deaths;
     double notice_us;
     const sl_workload *load; /* with guess_right, where the plan guesses */
-    uint32_t max_open; /* requests in the system; further ones are refused; 0: no limit */
+    uint32_t max_open;       /* requests in the system; further ones are refused; 0: no limit */
     double warmup_us, measure_us; /* measure_us 0: until all requests have ended */
     /* Instead of times: what is measured begins after warmup_tokens and lasts so many more; 0: no.
      */

@@ -59,7 +59,7 @@ typedef struct sl_workload {
     /* Of guesses of what is said next (sched/draft.h): how often the next one is right, and after
      * how many steps there are any. guess_right 0: nobody said. */
     double guess_right, guess_found;
-    sl_trace_request *trace;         /* owned, by arrival; NULL: no trace */
+    sl_trace_request *trace; /* owned, by arrival; NULL: no trace */
     size_t n_trace;
 } sl_workload;
 
