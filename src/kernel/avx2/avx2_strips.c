@@ -3,6 +3,7 @@
  * up in 16 bits for as long as they cannot overflow; blocks of 256 then meet their scale in
  * vpmaddwd, which makes 32 bits of both halves of a column. */
 #include "kernel/avx2/int8.h"
+#include "kernel/strip_steps.h"
 
 #define COLS 8u  /* half a strip */
 #define HALF 32u /* bytes of a line */
@@ -181,39 +182,28 @@ SL_INLINE void find_256(const uint8_t *strip, uint32_t half, uint32_t b, uint32_
         w->d = alone ? _mm256_cvtph_ps(_mm_loadu_si128((const void *)(at + 16 * half)))
                      : halves(sl_load(pair + half * HALF), b % 2 * 16);
         at += alone || b % 2 ? 32 : 64;
-        w->codes = at + half * HALF, w->high = w->codes + 32 * LINE;
-        head_6(w->codes + 48 * LINE, w);
-        return;
     }
-    head_45(at + half * HALF, w);
-    w->high = at + half * HALF + 4 * LINE;
-    w->codes = w->high + (dtype == SL_Q5_K ? 8 * LINE : 0);
-}
-
-/* Codes are unpacked in steps: so many lines, whose low halves belong to one part and the high ones
- * to another. */
-SL_INLINE uint32_t steps_of(sl_dtype dtype) {
-    return dtype == SL_Q6_K ? 8 : 4;
-}
-
-SL_INLINE uint32_t low_part(sl_dtype dtype, uint32_t step) {
-    return dtype == SL_Q6_K ? step / 4 * 8 + step % 4 : 2 * step;
+    at += half * HALF;
+    w->codes = at + LINE * sl_strip_codes(dtype), w->high = at + LINE * sl_strip_high(dtype);
+    if (dtype == SL_Q6_K)
+        head_6(at + LINE * sl_strip_head(dtype), w);
+    else
+        head_45(at + LINE * sl_strip_head(dtype), w);
 }
 
 SL_INLINE void unpack(const block256 *w, uint32_t step, const uint32_t i, sl_dtype dtype,
                       __m256i *low, __m256i *up) {
     const __m256i fifth = _mm256_set1_epi8(16), top = _mm256_set1_epi8(48);
-    const __m256i v = sl_load(w->codes + (step * (32 / steps_of(dtype)) + i) * LINE);
+    const uint32_t at = sl_strip_high_line(dtype, step, i);
+    const __m128i down = _mm_cvtsi32_si128((int)sl_strip_high_shift(dtype, step));
+    const __m256i v = sl_load(w->codes + (step * (32 / sl_strip_steps(dtype)) + i) * LINE);
     *low = low_of(v), *up = high_of(v);
     if (dtype == SL_Q5_K) {
-        const __m256i bits =
-            _mm256_srl_epi16(sl_load(w->high + LINE * i), _mm_cvtsi32_si128((int)(2 * step)));
+        const __m256i bits = _mm256_srl_epi16(sl_load(w->high + LINE * at), down);
         *low = _mm256_or_si256(*low, _mm256_and_si256(_mm256_slli_epi16(bits, 4), fifth));
         *up = _mm256_or_si256(*up, _mm256_and_si256(_mm256_slli_epi16(bits, 3), fifth));
     } else if (dtype == SL_Q6_K) {
-        const uint32_t at = step / 4 * 8 + step % 2 * 4 + i;
-        const __m256i bits = _mm256_srl_epi16(sl_load(w->high + LINE * at),
-                                              _mm_cvtsi32_si128((int)(step % 4 / 2 * 2)));
+        const __m256i bits = _mm256_srl_epi16(sl_load(w->high + LINE * at), down);
         *low = _mm256_or_si256(*low, _mm256_and_si256(_mm256_slli_epi16(bits, 4), top));
         *up = _mm256_or_si256(*up, _mm256_and_si256(bits, top));
     }
@@ -227,8 +217,8 @@ SL_INLINE uint32_t together(sl_dtype dtype) {
 /* A step with R rows, onto all[R]. */
 SL_INLINE void add_step(const block256 *w, const uint8_t *const *x, uint32_t step, const uint32_t R,
                         sl_dtype dtype, __m256i *all) {
-    const uint32_t part = 128 / steps_of(dtype), p = low_part(dtype, step);
-    const uint32_t up_at = dtype == SL_Q6_K ? 64 : 32, up_p = p + (dtype == SL_Q6_K ? 4 : 1);
+    const uint32_t part = sl_strip_part(dtype), p = sl_strip_low_part(dtype, step);
+    const uint32_t up_p = sl_strip_high_part(dtype, step), up_at = (up_p - p) * part;
 #pragma GCC unroll 4
     for (uint32_t i0 = 0; i0 < part / 4; i0 += together(dtype)) {
         __m256i low_sum[FEW], up_sum[FEW];
@@ -286,7 +276,8 @@ SL_INLINE void add_block256(const sl_act_tile *t, const block256 *w, uint32_t r0
         x[r] = t->x[r0 + r] + (size_t)w->b * 256;
         all[r] = dtype == SL_Q6_K ? low_sums(t, w, r0 + r, dtype) : _mm256_setzero_si256();
     }
-    for (uint32_t step = 0; step < steps_of(dtype); step++) add_step(w, x, step, R, dtype, all);
+    for (uint32_t step = 0; step < sl_strip_steps(dtype); step++)
+        add_step(w, x, step, R, dtype, all);
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) {
         const __m256 dx = _mm256_set1_ps(sl_act_scales(t->x[r0 + r], t->k)[w->b]);

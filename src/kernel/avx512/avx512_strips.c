@@ -6,6 +6,7 @@
  * comes next to the first: loads that miss it hold up the products of three and more rows. */
 #include "kernel/avx512/int8_32.h"
 #include "kernel/avx512/int8_many.h"
+#include "kernel/strip_steps.h"
 
 #define FAR  8704u /* bytes */
 #define NEXT 1088u
@@ -104,20 +105,6 @@ typedef struct block {
     sl_offsets o[FEW];
 } block;
 
-/* Codes are unpacked in steps: so many lines, whose low halves belong to one part and the high ones
- * to another. */
-SL_INLINE uint32_t steps_of(sl_dtype dtype) {
-    return dtype == SL_Q6_K ? 8 : 4;
-}
-
-SL_INLINE uint32_t low_part(sl_dtype dtype, uint32_t step) {
-    return dtype == SL_Q6_K ? step / 4 * 8 + step % 4 : 2 * step;
-}
-
-SL_INLINE uint32_t high_part(sl_dtype dtype, uint32_t step) {
-    return low_part(dtype, step) + (dtype == SL_Q6_K ? 4 : 1);
-}
-
 SL_INLINE void ask(block *w, const uint32_t n) {
 #pragma GCC unroll 2
     for (uint32_t i = 0; i < n; i++, w->later += 64, w->near += 64) {
@@ -130,15 +117,15 @@ SL_INLINE void ask(block *w, const uint32_t n) {
 SL_INLINE void unpack(const block *w, const uint32_t step, const uint32_t i, sl_dtype dtype,
                       __m512i *low, __m512i *up) {
     const __m512i fifth = _mm512_set1_epi8(16), top = _mm512_set1_epi8(48);
-    const __m512i v = line(w->codes + (step * (32 / steps_of(dtype)) + i) * 64);
+    const uint32_t at = sl_strip_high_line(dtype, step, i), down = sl_strip_high_shift(dtype, step);
+    const __m512i v = line(w->codes + (step * (32 / sl_strip_steps(dtype)) + i) * 64);
     *low = sl_low_of(v), *up = sl_high_of(v);
     if (dtype == SL_Q5_K) {
-        const __m512i bits = _mm512_srli_epi16(line(w->high + 64 * i), 2 * step);
+        const __m512i bits = _mm512_srli_epi16(line(w->high + 64 * at), down);
         *low = _mm512_or_si512(*low, _mm512_and_si512(_mm512_slli_epi16(bits, 4), fifth));
         *up = _mm512_or_si512(*up, _mm512_and_si512(_mm512_slli_epi16(bits, 3), fifth));
     } else if (dtype == SL_Q6_K) {
-        const uint32_t at = step / 4 * 8 + step % 2 * 4 + i;
-        const __m512i bits = _mm512_srli_epi16(line(w->high + 64 * at), step % 4 / 2 * 2);
+        const __m512i bits = _mm512_srli_epi16(line(w->high + 64 * at), down);
         *low = _mm512_or_si512(*low, _mm512_and_si512(_mm512_slli_epi16(bits, 4), top));
         *up = _mm512_or_si512(*up, _mm512_and_si512(bits, top));
     }
@@ -152,8 +139,8 @@ SL_INLINE void dot(__m512i *sum, __m512i v, const uint8_t *x) {
 /* A step with R rows, onto all[R]. */
 SL_INLINE void add_step(block *w, const uint32_t step, const uint32_t R, sl_dtype dtype,
                         __m512i *all) {
-    const uint32_t part = 128 / steps_of(dtype);
-    const uint32_t p[2] = {low_part(dtype, step), high_part(dtype, step)};
+    const uint32_t part = sl_strip_part(dtype);
+    const uint32_t p[2] = {sl_strip_low_part(dtype, step), sl_strip_high_part(dtype, step)};
     __m512i sum[FEW][2];
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++)
@@ -185,8 +172,8 @@ SL_INLINE void add_block(const sl_act_tile *t, const stream *s, const uint8_t *p
     __m512i all[FEW];
     sl_find_256(p, b, t->k / 256, dtype, &w.at);
     sl_head_of(&w.at, true, dtype, &w.h);
-    w.codes = w.at.lines + 64 * (dtype == SL_Q6_K ? 0 : dtype == SL_Q5_K ? 12 : 4);
-    w.high = w.at.lines + 64 * (dtype == SL_Q6_K ? 32 : 4);
+    w.codes = w.at.lines + 64 * sl_strip_codes(dtype);
+    w.high = w.at.lines + 64 * sl_strip_high(dtype);
     w.later = later(s, w.at.lines, FAR), w.near = later(s, w.at.lines, NEXT);
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) {
@@ -196,7 +183,7 @@ SL_INLINE void add_block(const sl_act_tile *t, const stream *s, const uint8_t *p
     }
     ask(&w, dtype == SL_Q6_K ? 4 : 2);
 #pragma GCC unroll 8
-    for (uint32_t step = 0; step < steps_of(dtype); step++) add_step(&w, step, R, dtype, all);
+    for (uint32_t step = 0; step < sl_strip_steps(dtype); step++) add_step(&w, step, R, dtype, all);
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++)
         acc[r] = sl_add_sum(&w.h, all[r], sl_act_scales(t->x[r], t->k)[b], &w.o[r], dtype, acc[r]);
