@@ -120,7 +120,7 @@ SLUICE_SERVED_MODEL_NAME=m
 SLUICE_REMOTE=1
 SLUICE_FABRIC_PORT=7000
 V
-inside sed -i 's/^#\([LE]\)/\1/' /etc/systemd/system/sluice.service.d/keys.conf # the secret, too
+inside sed -i '/secret/s/^#\([LE]\)/\1/' /etc/systemd/system/sluice.service.d/keys.conf # the secret, too
 echo 'SLUICE_JOIN=127.0.0.1:7000' | inside tee /etc/sluice/worker.env >/dev/null
 inside install -D -m 644 /usr/share/sluice/worker-keys.conf /etc/systemd/system/sluice-worker.service.d/keys.conf
 inside systemctl daemon-reload

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""How a deployment of many workers starts, serves and loses some of them, and what the coordinator spends.
+
+    bench/scale.py MODEL [--workers N ...] [--streams N ...] [--tokens N] [--deaths N] [--json FILE] [--svg FILE] [-- OPTIONS OF serve]
+
+For each number of workers (expert workers are --experts of them, the others have attention): seconds until the server
+listens, memory of a worker and of the coordinator (its share of what is shared counts), processor time of the
+coordinator and of all workers for each token with so many streams at once, and whether all streams end whole beside
+--deaths workers that get SIGKILL. A tiny fixture shows what workers and coordinator cost by themselves: its kernels
+take no time. Only the standard library."""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import papers_svg
+
+SLUICE = pathlib.Path(__file__).resolve().parent.parent / "build" / "sluice"
+REQUESTS = 48  # at least, of each figure
+
+
+class Server:
+    """A server of so many workers; `log` is what it says after it listens."""
+
+    def __init__(self, args, workers):
+        attention = workers - args.experts
+        begin = time.monotonic()
+        self.child = subprocess.Popen(
+            [SLUICE, "serve", args.model, "--port", "0", "--attention", str(attention), "--experts", str(args.experts),
+             "--threads", "1", "--log", "warn", *args.options],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.log, self.url = [], None
+        for line in self.child.stdout:
+            found = re.search(r"listening on (http://\S+) \(model ([^,]+)", line)
+            if found:
+                self.url, self.model = found.groups()
+                break
+            self.log.append(line)
+        if not self.url:
+            raise SystemExit(f"{workers} workers: " + "".join(self.log[-3:]))
+        self.start_s = time.monotonic() - begin
+        threading.Thread(target=lambda: self.log.extend(self.child.stdout), daemon=True).start()
+
+    def workers(self):
+        found = subprocess.run(["pgrep", "-P", str(self.child.pid)], capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
+
+    def ask(self, n, i=0):
+        body = {"model": self.model, "prompt": f"Stream {i}", "max_tokens": n, "temperature": 0, "ignore_eos": True}
+        ask = urllib.request.Request(f"{self.url}/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+        with urllib.request.urlopen(ask, timeout=300) as answer:
+            return json.loads(answer.read())["usage"]["completion_tokens"]
+
+    def end(self):
+        self.child.terminate()
+        self.child.wait(60)
+
+
+def cpu_s(pid):
+    """Processor time of a process' threads; of one that is gone, none."""
+    try:
+        return sum(int(t.read_text().split()[0]) for t in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    except OSError:
+        return 0
+
+
+def memory_mb(pid):
+    lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def stream(server, streams, tokens):
+    """Tokens a second, and microseconds of processor time a token: of the coordinator, of all workers."""
+    requests = max(REQUESTS, 2 * streams)
+    pids = server.workers()
+    before = cpu_s(server.child.pid), sum(map(cpu_s, pids)), time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+        done = sum(pool.map(lambda i: server.ask(tokens, i), range(requests)))
+    after = cpu_s(server.child.pid), sum(map(cpu_s, pids)), time.monotonic()
+    own, theirs, wall = (b - a for a, b in zip(before, after))
+    return {"streams": streams, "tokens": done, "per_s": done / wall, "coordinator_us": own / done * 1e6,
+            "workers_us": theirs / done * 1e6}
+
+
+def lose(server, deaths, streams, tokens):
+    """Streams that end whole while workers are killed, one after the other."""
+    victims = random.Random(1).sample(server.workers(), deaths)
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+        running = [pool.submit(server.ask, tokens, i) for i in range(streams)]
+        for pid in victims:
+            time.sleep(0.1)
+            os.kill(pid, signal.SIGKILL)
+        whole = sum(r.result() == tokens for r in running)
+    return {"deaths": deaths, "streams": streams, "whole": whole, "seconds": time.monotonic() - begin}
+
+
+def measure(args, workers):
+    server = Server(args, workers)
+    try:
+        server.ask(4)
+        pids = server.workers()
+        out = {"workers": workers, "processes": len(pids), "start_s": server.start_s,
+               "worker_mb": sum(map(memory_mb, pids)) / max(1, len(pids)),
+               "coordinator_mb": memory_mb(server.child.pid),
+               "runs": [stream(server, n, args.tokens) for n in args.streams]}
+        if args.deaths and len(pids) > 2 * args.deaths:
+            out["lost"] = lose(server, args.deaths, 16, 8 * args.tokens)
+    finally:
+        server.end()
+    return out
+
+
+def draw(path, rows):
+    """Processor time of the coordinator for a token, by workers, a line for each number of streams."""
+    streams = [run["streams"] for run in rows[0]["runs"]]
+    series = {f"{n} streams" if n > 1 else "1 stream":
+              [(row["workers"], row["runs"][i]["coordinator_us"]) for row in rows] for i, n in enumerate(streams)}
+    papers_svg.lines(pathlib.Path(path), "Processor time of the coordinator for a token", "us", "workers", series, log_x=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("model")
+    p.add_argument("--workers", type=int, nargs="+", default=[8, 16, 64, 256])
+    p.add_argument("--experts", type=int, default=4)
+    p.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64])
+    p.add_argument("--tokens", type=int, default=50)
+    p.add_argument("--deaths", type=int, default=10)
+    p.add_argument("--json")
+    p.add_argument("--svg")
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    args = p.parse_args(words[:at])
+    args.options = words[at + 1:]
+    rows = []
+    for workers in args.workers:
+        row = measure(args, workers)
+        rows.append(row)
+        print(f"{workers} workers, {row['processes']} processes: listens after {row['start_s']:.2f} s, {row['worker_mb']:.1f} MB "
+              f"a worker, {row['coordinator_mb']:.0f} MB the coordinator")
+        for run in row["runs"]:
+            print(f"  {run['streams']} streams: {run['per_s']:.0f} tokens/s, processor time of a token "
+                  f"{run['coordinator_us']:.0f} us of the coordinator, {run['workers_us']:.0f} us of workers")
+        if "lost" in row:
+            lost = row["lost"]
+            print(f"  {lost['deaths']} workers killed: {lost['whole']} of {lost['streams']} streams whole, {lost['seconds']:.1f} s",
+                  flush=True)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+    if args.svg:
+        draw(args.svg, rows)
+
+
+if __name__ == "__main__":
+    main()
