@@ -4,7 +4,8 @@
     bench/scale.py MODEL [--workers N ...] [--streams N ...] [--tokens N] [--deaths N] [--json FILE] [--svg FILE] [-- OPTIONS OF serve]
 
 For each number of workers (expert workers are --experts of them, the others have attention): seconds until the server
-listens, memory of a worker and of the coordinator (its share of what is shared counts), processor time of the
+listens, memory of a worker and of the coordinator (its share of what is shared counts), cores taken while nothing is
+asked, processor time of the
 coordinator and of all workers for each token with so many streams at once, and whether all streams end whole beside
 --deaths workers that get SIGKILL. A tiny fixture shows what workers and coordinator cost by themselves: its kernels
 take no time. Only the standard library."""
@@ -14,56 +15,42 @@ import json
 import os
 import pathlib
 import random
-import re
 import signal
-import subprocess
 import sys
-import threading
 import time
-import urllib.request
 
 import papers_svg
+import prefix_cost
+from prefix_cost import ended
 
 SLUICE = pathlib.Path(__file__).resolve().parent.parent / "build" / "sluice"
 REQUESTS = 48  # at least, of each figure
+IDLE_S = 2
 
 
-class Server:
-    """A server of so many workers; `log` is what it says after it listens."""
+class Server(prefix_cost.Server):
+    """A server of so many workers; its own process is the coordinator's, those below are workers'."""
 
     def __init__(self, args, workers):
-        attention = workers - args.experts
         begin = time.monotonic()
-        self.child = subprocess.Popen(
-            [SLUICE, "serve", args.model, "--port", "0", "--attention", str(attention), "--experts", str(args.experts),
-             "--threads", "1", "--log", "warn", *args.options],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.log, self.url = [], None
-        for line in self.child.stdout:
-            found = re.search(r"listening on (http://\S+) \(model ([^,]+)", line)
-            if found:
-                self.url, self.model = found.groups()
-                break
-            self.log.append(line)
-        if not self.url:
-            raise SystemExit(f"{workers} workers: " + "".join(self.log[-3:]))
+        super().__init__([SLUICE, "serve", args.model, "--port", "0", "--json", "--attention", str(workers - args.experts),
+                          "--experts", str(args.experts), "--threads", "1", *args.options])
         self.start_s = time.monotonic() - begin
-        threading.Thread(target=lambda: self.log.extend(self.child.stdout), daemon=True).start()
 
     def workers(self):
-        found = subprocess.run(["pgrep", "-P", str(self.child.pid)], capture_output=True, text=True)
-        return [int(pid) for pid in found.stdout.split()]
+        return ended.of_tree(self.process.pid)[1:]
 
-    def ask(self, n, i=0):
-        body = {"model": self.model, "prompt": f"Stream {i}", "max_tokens": n, "temperature": 0, "ignore_eos": True}
-        ask = urllib.request.Request(f"{self.url}/v1/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
-        with urllib.request.urlopen(ask, timeout=300) as answer:
-            return json.loads(answer.read())["usage"]["completion_tokens"]
+    def whole(self, tokens, i):
+        """Whether all tokens of a stream come."""
+        try:
+            self.ask(f"Stream {i}", tokens)
+            return True
+        except (OSError, AssertionError):
+            return False
 
     def end(self):
-        self.child.terminate()
-        self.child.wait(60)
+        self.process.terminate()
+        self.process.wait(60)
 
 
 def cpu_s(pid):
@@ -79,17 +66,31 @@ def memory_mb(pid):
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
+def spent(server, pids):
+    """Processor seconds of the coordinator and of workers, and the time."""
+    return cpu_s(server.process.pid), sum(map(cpu_s, pids)), time.monotonic()
+
+
 def stream(server, streams, tokens):
     """Tokens a second, and microseconds of processor time a token: of the coordinator, of all workers."""
     requests = max(REQUESTS, 2 * streams)
     pids = server.workers()
-    before = cpu_s(server.child.pid), sum(map(cpu_s, pids)), time.monotonic()
+    before = spent(server, pids)
     with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        done = sum(pool.map(lambda i: server.ask(tokens, i), range(requests)))
-    after = cpu_s(server.child.pid), sum(map(cpu_s, pids)), time.monotonic()
-    own, theirs, wall = (b - a for a, b in zip(before, after))
+        list(pool.map(lambda i: server.ask(f"Stream {i}", tokens), range(requests)))
+    own, theirs, wall = (b - a for a, b in zip(before, spent(server, pids)))
+    done = requests * tokens
     return {"streams": streams, "tokens": done, "per_s": done / wall, "coordinator_us": own / done * 1e6,
             "workers_us": theirs / done * 1e6}
+
+
+def idle(server):
+    """Cores that coordinator and workers take while nothing is asked."""
+    pids = server.workers()
+    before = spent(server, pids)
+    time.sleep(IDLE_S)
+    own, theirs, wall = (b - a for a, b in zip(before, spent(server, pids)))
+    return (own + theirs) / wall
 
 
 def lose(server, deaths, streams, tokens):
@@ -97,22 +98,22 @@ def lose(server, deaths, streams, tokens):
     victims = random.Random(1).sample(server.workers(), deaths)
     begin = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        running = [pool.submit(server.ask, tokens, i) for i in range(streams)]
+        running = [pool.submit(server.whole, tokens, i) for i in range(streams)]
         for pid in victims:
             time.sleep(0.1)
             os.kill(pid, signal.SIGKILL)
-        whole = sum(r.result() == tokens for r in running)
+        whole = sum(r.result() for r in running)
     return {"deaths": deaths, "streams": streams, "whole": whole, "seconds": time.monotonic() - begin}
 
 
 def measure(args, workers):
     server = Server(args, workers)
     try:
-        server.ask(4)
+        server.ask("Hello", 4)
         pids = server.workers()
-        out = {"workers": workers, "processes": len(pids), "start_s": server.start_s,
+        out = {"workers": workers, "processes": len(pids), "start_s": server.start_s, "idle_cores": idle(server),
                "worker_mb": sum(map(memory_mb, pids)) / max(1, len(pids)),
-               "coordinator_mb": memory_mb(server.child.pid),
+               "coordinator_mb": memory_mb(server.process.pid),
                "runs": [stream(server, n, args.tokens) for n in args.streams]}
         if args.deaths and len(pids) > 2 * args.deaths:
             out["lost"] = lose(server, args.deaths, 16, 8 * args.tokens)
@@ -148,7 +149,7 @@ def main():
         row = measure(args, workers)
         rows.append(row)
         print(f"{workers} workers, {row['processes']} processes: listens after {row['start_s']:.2f} s, {row['worker_mb']:.1f} MB "
-              f"a worker, {row['coordinator_mb']:.0f} MB the coordinator")
+              f"a worker, {row['coordinator_mb']:.0f} MB the coordinator, {row['idle_cores']:.2f} cores idle")
         for run in row["runs"]:
             print(f"  {run['streams']} streams: {run['per_s']:.0f} tokens/s, processor time of a token "
                   f"{run['coordinator_us']:.0f} us of the coordinator, {run['workers_us']:.0f} us of workers")

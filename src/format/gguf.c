@@ -51,16 +51,6 @@ static const struct {
     {39, "MXFP4", 32, 17, SL_MXFP4},
 };
 
-/* The same types in strips (quant/strips.h), as `sluice convert --repack` writes them: numbers far
- * from those that others give, so that other readers refuse the file. */
-static const struct {
-    sl_dtype dtype;
-    const char *name;
-} in_strips[] = {
-    {SL_Q8_0, "Q8_0 in strips"}, {SL_Q4_0, "Q4_0 in strips"}, {SL_Q4_K, "Q4_K in strips"},
-    {SL_Q5_K, "Q5_K in strips"}, {SL_Q6_K, "Q6_K in strips"},
-};
-
 static const struct {
     const char *name;
     uint32_t bytes;
@@ -201,11 +191,9 @@ static sl_status read_metadata(sl_gguf *g, sl_cur *c, uint64_t n, sl_err *err) {
 
 /* ---- tensors ---- */
 
-/* Of a type that may lie in strips: whole ones. */
+/* What the file says to lie in strips: whole ones, of a type that is used as it is. */
 static sl_status read_strips(const sl_gguf *g, sl_gguf_tensor *t, sl_err *err) {
-    size_t i = 0;
-    while (i < SL_LEN(in_strips) && !(t->usable && in_strips[i].dtype == t->dtype)) i++;
-    if (i == SL_LEN(in_strips))
+    if (!t->usable || t->repack != SL_REPACK_NONE || !sl_strips_have(t->dtype))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor \"%s\": %s does not lie in strips",
                        g->first.path, t->name, t->type_name);
     const uint64_t rows = t->n_dims > 1 ? t->dim[t->n_dims - 2] : 1;
@@ -214,7 +202,6 @@ static sl_status read_strips(const sl_gguf *g, sl_gguf_tensor *t, sl_err *err) {
                        "%s: tensor \"%s\": %llu rows are no whole number of strips of %u",
                        g->first.path, t->name, (unsigned long long)rows, SL_STRIP_ROWS);
     t->strips = true;
-    t->type_name = in_strips[i].name;
     return SL_OK;
 }
 

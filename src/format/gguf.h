@@ -39,7 +39,8 @@ typedef enum sl_gguf_type {
         SL_GGUF_TYPE_COUNT
 } sl_gguf_type;
 
-/* What the number of a type has more where rows lie in strips. */
+/* What the number of a type has more where rows lie in strips (quant/strips.h), as `sluice convert
+ * --repack` writes them: far from the numbers that others give, so that other readers refuse it. */
 #define SL_GGUF_STRIPS 0x534c0000u
 
 /* One key. Spans are borrowed from the file. */

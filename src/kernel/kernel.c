@@ -125,7 +125,6 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     t->w_stride = sl_mat_stride(w);
     if (kind == SL_ACT_NONE || !j->act.row[kind]) {
         check_races((const void *const *)t->x, t->k * sizeof **t->x, t);
-        t->strips = w->strips;
         sl_call_gemm_tile(w->strips ? &sl_kernels_ref : g->k, t); /* nobody asks for that */
         return;
     }

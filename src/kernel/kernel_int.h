@@ -23,9 +23,8 @@ typedef struct sl_gemm_tile {
     uint32_t k, n_cols, n_rows, y_stride;
     const float *const *x; /* n_rows pointers to k floats */
     float *y;
-    const sl_mat *mat; /* F8_E4M3: whose scales count; the tile's columns are its rows from */
-    uint32_t row;      /* ... here on */
-    bool strips;       /* w lies in strips: for ref's tile alone */
+    const sl_mat *mat; /* F8_E4M3: whose scales count; or in strips, for ref's tile alone. */
+    uint32_t row;      /* The tile's columns are its rows from here on */
 } sl_gemm_tile;
 
 /* The same where rows lie in strips. */
@@ -44,7 +43,7 @@ static inline void sl_tile_decode_strip(const sl_gemm_tile *t, uint32_t c, uint3
 static inline void sl_tile_decode(const sl_gemm_tile *t, uint32_t c, uint32_t k0, uint32_t n,
                                   float *dst) {
     const uint8_t *w = (const uint8_t *)t->w + c * t->w_stride + sl_dtype_row_bytes(t->dtype, k0);
-    if (t->strips) {
+    if (t->mat && t->mat->strips) {
         sl_tile_decode_strip(t, c, k0, n, dst);
         return;
     }

@@ -84,42 +84,35 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
     gemm_of(k, s, s->amount == SL_FEW ? 4 : ROWS, l);
 }
 
+/* A tile of integers with so many rows and columns, of rows or of strips: any bytes are either. */
+static void int8_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, uint32_t cols, lab *l) {
+    const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
+    for (uint32_t r = 0; r < rows; r++) x[r] = l->act[r % ROWS];
+    const sl_act_tile t = {.w = w,
+                           .w_stride = sl_dtype_row_bytes(s->dtype, K),
+                           .dtype = s->dtype,
+                           .k = K,
+                           .n_cols = cols,
+                           .n_rows = rows,
+                           .y_stride = cols,
+                           .x = x,
+                           .y = l->a,
+                           .next = w + PIECE};
+    (s->kernel == SL_KERNEL_strip_tile ? sl_call_strip_tile : sl_call_int8_tile)(k, &t);
+}
+
 /* Some and many rows and their columns as the loops cut them: a form may unpack weights for all the
  * rows, and rows for all the columns. */
 static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
     static const uint32_t rows_of_amount[] = {
         [SL_FEW] = 2, [SL_SOME] = 8, [SL_MANY] = SL_TILE_ROWS};
-    const uint32_t rows = rows_of_amount[s->amount];
-    const uint32_t cols = s->amount == SL_FEW ? COLS : SL_TILE_COLS;
-    const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
-    for (uint32_t r = 0; r < rows; r++) x[r] = l->act[r % ROWS];
-    sl_call_int8_tile(k, &(sl_act_tile){.w = w,
-                                        .w_stride = sl_dtype_row_bytes(s->dtype, K),
-                                        .dtype = s->dtype,
-                                        .k = K,
-                                        .n_cols = cols,
-                                        .n_rows = rows,
-                                        .y_stride = cols,
-                                        .x = x,
-                                        .y = l->a,
-                                        .next = w + PIECE});
+    int8_of(k, s, rows_of_amount[s->amount], s->amount == SL_FEW ? COLS : SL_TILE_COLS, l);
 }
 
-/* One row and four, as few rows are what strips are for; any bytes are a strip. */
+/* One row and four: few rows are what strips are for. */
 static void call_strip(const sl_kernels *k, const sl_slot *s, lab *l) {
-    const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
-    for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
-    for (uint32_t rows = 1; rows <= 4; rows += 3)
-        sl_call_strip_tile(k, &(sl_act_tile){.w = w,
-                                             .w_stride = sl_dtype_row_bytes(s->dtype, K),
-                                             .dtype = s->dtype,
-                                             .k = K,
-                                             .n_cols = COLS,
-                                             .n_rows = rows,
-                                             .y_stride = COLS,
-                                             .x = x,
-                                             .y = l->a,
-                                             .next = w + PIECE});
+    int8_of(k, s, 1, COLS, l);
+    int8_of(k, s, 4, COLS, l);
 }
 
 /* Two tiles that are a piece together, so that calls go on where the last one ended; with short

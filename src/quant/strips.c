@@ -39,11 +39,6 @@ void sl_strips_block(sl_dtype t, const uint8_t *strip, uint32_t k, uint32_t row,
     if (p.d_step) memcpy(block + p.d_at, strip + p.d + row * p.d_step, D);
 }
 
-void sl_strips_row(sl_dtype t, const uint8_t *strip, uint32_t k, uint32_t row, uint8_t *out) {
-    for (uint32_t b = 0; b < k / sl_dtype_block(t); b++)
-        sl_strips_block(t, strip, k, row, b, out + (size_t)b * sl_dtype_block_bytes(t));
-}
-
 void sl_strips_put(sl_dtype t, const uint8_t *rows, uint32_t k, uint8_t *strip) {
     const size_t bytes = sl_dtype_block_bytes(t), stride = sl_dtype_row_bytes(t, k);
     for (uint32_t b = 0; b < k / sl_dtype_block(t); b++) {

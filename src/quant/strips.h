@@ -41,8 +41,6 @@ static inline bool sl_strips_fit(sl_dtype t, uint64_t n, uint64_t k) {
 /* Block b of a row, of row `row` of a strip with k values: the bytes that it has in a file. */
 void sl_strips_block(sl_dtype t, const uint8_t *strip, uint32_t k, uint32_t row, uint32_t b,
                      uint8_t *block);
-/* A whole row: sl_dtype_row_bytes(t, k). */
-void sl_strips_row(sl_dtype t, const uint8_t *strip, uint32_t k, uint32_t row, uint8_t *out);
 /* Sixteen rows, one behind the other, to a strip. */
 void sl_strips_put(sl_dtype t, const uint8_t *rows, uint32_t k, uint8_t *strip);
 

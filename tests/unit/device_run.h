@@ -319,4 +319,17 @@ static inline bool is_fixture(const char *name, char *path, size_t n) {
     return name[0] != '.' && access(config, R_OK) == 0;
 }
 
+/* Calls for each fixture, n: how many came before it; returns how many there are. */
+static inline uint32_t each_fixture(void (*of)(const char *name, const char *path, uint32_t n)) {
+    DIR *dir = opendir(GOLDEN);
+    uint32_t n = 0;
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char path[512];
+        if (is_fixture(e->d_name, path, sizeof path)) of(e->d_name, path, n++);
+    }
+    closedir(dir);
+    return n;
+}
+
 #endif

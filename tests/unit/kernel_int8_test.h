@@ -184,16 +184,21 @@ static inline void k8_make_extreme(k8_case *g, uint32_t how) {
     sl_free(x);
 }
 
+/* Its tile, of weights that lie at w. */
+static inline sl_act_tile k8_tile(const k8_case *g, const uint8_t *w, float *y) {
+    return (sl_act_tile){.w = w,
+                         .w_stride = sl_dtype_row_bytes(g->dtype, g->apart),
+                         .dtype = g->dtype,
+                         .k = g->k,
+                         .n_cols = g->cols,
+                         .n_rows = g->rows,
+                         .y_stride = g->cols + 1,
+                         .x = g->xrow,
+                         .y = y};
+}
+
 static inline void k8_do(const sl_kernels *k, const k8_case *g, float *y) {
-    sl_act_tile t = {.w = g->w,
-                     .w_stride = sl_dtype_row_bytes(g->dtype, g->apart),
-                     .dtype = g->dtype,
-                     .k = g->k,
-                     .n_cols = g->cols,
-                     .n_rows = g->rows,
-                     .y_stride = g->cols + 1,
-                     .x = g->xrow,
-                     .y = y};
+    const sl_act_tile t = k8_tile(g, g->w, y);
     sl_call_int8_tile(k, &t);
 }
 
@@ -203,15 +208,22 @@ static inline void k8_free(k8_case *g) {
     sl_free(g->base);
 }
 
-static inline void k8_same(const sl_kernels *k, k8_case *g) {
+/* Whether a table's products have the bits of ref's with rows; strips: the same weights in strips,
+ * NULL: with rows, too. */
+static inline void k8_same_as(const sl_kernels *k, k8_case *g, const uint8_t *strips) {
     size_t n = (size_t)g->rows * (g->cols + 1);
     float *want = sl_alloc(n, sizeof *want);
     assert_non_null(want);
     memset(g->y, 0, n * sizeof *want);
     k8_do(&sl_kernels_ref, g, want);
-    k8_do(k, g, g->y);
+    const sl_act_tile t = k8_tile(g, strips ? strips : g->w, g->y);
+    (strips ? sl_call_strip_tile : sl_call_int8_tile)(k, &t);
     kt_same(sl_dtype_name(g->dtype), g->y, want, n);
     sl_free(want);
+}
+
+static inline void k8_same(const sl_kernels *k, k8_case *g) {
+    k8_same_as(k, g, NULL);
 }
 
 static inline void bits_int8_tile(const sl_kernels *k) {
@@ -277,25 +289,9 @@ static inline uint8_t *k8_strips(const k8_case *g) {
     return strips;
 }
 
-/* A table's products with strips have the bits of ref's with rows. */
 static inline void k8_same_in_strips(const sl_kernels *k, k8_case *g) {
-    const size_t n = (size_t)g->rows * (g->cols + 1);
     uint8_t *strips = k8_strips(g);
-    float *want = sl_alloc(n, sizeof *want);
-    assert_non_null(want);
-    memset(g->y, 0, n * sizeof *want);
-    k8_do(&sl_kernels_ref, g, want);
-    sl_call_strip_tile(k, &(sl_act_tile){.w = strips,
-                                         .w_stride = sl_dtype_row_bytes(g->dtype, g->apart),
-                                         .dtype = g->dtype,
-                                         .k = g->k,
-                                         .n_cols = g->cols,
-                                         .n_rows = g->rows,
-                                         .y_stride = g->cols + 1,
-                                         .x = g->xrow,
-                                         .y = g->y});
-    kt_same(sl_dtype_name(g->dtype), g->y, want, n);
-    sl_free(want);
+    k8_same_as(k, g, strips);
     sl_free(strips);
 }
 
@@ -340,7 +336,9 @@ static inline void oracle_strip_tile(double tol) {
             for (size_t i = 0; i < all; i++) count[0][rows[i]]++, count[1][strip[i]]++;
             assert_memory_equal(count[0], count[1], sizeof count[0]);
             for (uint32_t r = 0; r < SL_STRIP_ROWS; r++)
-                sl_strips_row(d, strip, k, r, back + r * row);
+                for (uint32_t b = 0; b < blocks; b++)
+                    sl_strips_block(d, strip, k, r, b,
+                                    back + r * row + b * sl_dtype_block_bytes(d));
             assert_memory_equal(back, rows, all);
             /* a vector at the first word has the same word of all rows */
             const size_t d_line = sl_strips_pair(d) ? (blocks > 1 ? 64 : 32) : 0;

@@ -51,23 +51,17 @@ static void check(const char *name, const char *path, sl_activations how, uint32
     }
 }
 
+static void check_ranks(const char *name, const char *path, uint32_t n) {
+    const bool both = take_whole() || !SL_SLOW_BUILD;
+    const sl_activations how = n / 2 % 2 ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_INT8;
+    if (both || n % 2) check(name, path, SL_ACTIVATIONS_F32, n / 2);
+    if (both || n % 2 == 0) check(name, path, how, n / 4);
+    if (strstr(name, ".gguf")) check(name, path, SL_ACTIVATIONS_INT8, n);
+}
+
 static void ranks_give_the_same(void **state) {
     (void)state;
-    DIR *dir = opendir(GOLDEN);
-    uint32_t n = 0;
-    assert_non_null(dir);
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        char path[512];
-        if (!is_fixture(e->d_name, path, sizeof path)) continue;
-        const bool both = take_whole() || !SL_SLOW_BUILD;
-        const sl_activations how = n / 2 % 2 ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_INT8;
-        if (both || n % 2) check(e->d_name, path, SL_ACTIVATIONS_F32, n / 2);
-        if (both || n % 2 == 0) check(e->d_name, path, how, n / 4);
-        if (strstr(e->d_name, ".gguf")) check(e->d_name, path, SL_ACTIVATIONS_INT8, n);
-        n++;
-    }
-    closedir(dir);
-    assert_true(n >= 12);
+    assert_true(each_fixture(check_ranks) >= 12);
 }
 
 #define ONE_FIXTURE GOLDEN "qwen3moe-tiny"

@@ -106,7 +106,7 @@ SL_INLINE void add_block32(const sl_act_tile *t, const block32 *w, uint32_t r0, 
 /* Block b of half a strip: of a pair, or the last one. */
 SL_INLINE block32 find_32(const uint8_t *strip, uint32_t half, uint32_t b, uint32_t all,
                           sl_dtype dtype) {
-    const size_t bytes = SL_STRIP_ROWS * (dtype == SL_Q8_0 ? 34u : 18u);
+    const size_t bytes = SL_STRIP_ROWS * sl_dtype_block_bytes(dtype);
     const uint8_t *pair = strip + (b & ~1u) * bytes;
     if (b % 2 == 0 && b + 1 == all)
         return (block32){pair + 32 + half * HALF,
@@ -121,7 +121,7 @@ SL_INLINE void half_32(const sl_act_tile *t, const uint8_t *strip, uint32_t half
     const uint32_t all = t->k / 32;
     for (uint32_t b = 0; b < all; b++) {
         const block32 w = find_32(strip, half, b, all, dtype);
-        if (half == 0 && r0 == 0) ask(w.lines, SL_STRIP_ROWS * (dtype == SL_Q8_0 ? 34u : 18u));
+        if (half == 0 && r0 == 0) ask(w.lines, SL_STRIP_ROWS * sl_dtype_block_bytes(dtype));
         add_block32(t, &w, r0, R, dtype, acc);
     }
 }

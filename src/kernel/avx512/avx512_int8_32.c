@@ -129,11 +129,11 @@ SL_INLINE void turn(const place *s, sl_dtype dtype, __m512i *v) {
 
 SL_INLINE void take_codes(place *s, uint32_t i, sl_dtype dtype, sl_blocks_32 *w) {
     turn(s, dtype, w->v[i]);
-    move_on(s, sl_block_32(dtype));
+    move_on(s, sl_dtype_block_bytes(dtype));
 }
 
 SL_INLINE void strip_of(const sl_act_tile *t, uint32_t c0, sl_dtype dtype, __m512 *acc) {
-    const uint32_t all = t->k / 32, bytes = sl_block_32(dtype);
+    const uint32_t all = t->k / 32, bytes = sl_dtype_block_bytes(dtype);
     const uint8_t *later = sl_tile_rows_after(t, c0, SL_STRIP);
     place s = place_of(t, c0);
     sl_blocks_32 w;

@@ -17,9 +17,7 @@ typedef struct stream {
     const uint8_t *end, *further;
 } stream;
 
-/* What the tile begins with may not have been asked for: other threads take tiles, too. */
 SL_INLINE stream stream_of(const sl_act_tile *t) {
-    sl_ask_far(t->w, FAR);
     const uint8_t *end = (const uint8_t *)t->w + t->n_cols * t->w_stride;
     return (stream){end, t->next && sl_tile_is_dense(t) ? t->next : end};
 }
@@ -65,9 +63,9 @@ SL_INLINE void take_32(const uint8_t *p, sl_dtype dtype, __m512i *v) {
 /* The strip at p, onto acc[rows]. */
 SL_INLINE void strip_32(const sl_act_tile *t, const stream *s, const uint8_t *p, sl_dtype dtype,
                         __m512 *acc) {
-    const uint32_t all = t->k / 32, lines = (sl_block_32(dtype) - 2) * SL_STRIP;
+    const uint32_t all = t->k / 32, lines = (sl_dtype_block_bytes(dtype) - 2) * SL_STRIP;
     sl_blocks_32 w;
-    for (w.b = 0; w.b + 2 <= all; w.b += 2, p += 2 * sl_block_32(dtype) * SL_STRIP) {
+    for (w.b = 0; w.b + 2 <= all; w.b += 2, p += 2 * sl_dtype_block_bytes(dtype) * SL_STRIP) {
         const __m512i d = line(p);
         w.d[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(d));
         w.d[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(d, 16)));

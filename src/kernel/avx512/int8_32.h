@@ -5,10 +5,6 @@
 
 #include "kernel/avx512/int8.h"
 
-SL_INLINE uint32_t sl_block_32(sl_dtype dtype) {
-    return dtype == SL_Q8_0 ? 34 : 18;
-}
-
 /* sum += v times the 32 codes at x. Spelled out, as gcc makes two instructions of each of these. */
 SL_INLINE __m512i sl_dot_32(__m512i sum, const __m512i *v, const uint8_t *x) {
     __asm__("vpdpbusd (%1)%{1to16%}, %2, %0\n\t"
@@ -68,7 +64,7 @@ SL_INLINE void sl_add_rows_32(const sl_act_tile *t, sl_blocks_32 *w, uint32_t r,
 /* With all rows; lines are asked for as evenly as they go, more at the first rows. */
 SL_INLINE void sl_add_pair_32(const sl_act_tile *t, sl_blocks_32 *w, sl_dtype dtype,
                               const bool strips, __m512 *acc) {
-    const uint32_t lines = 2 * SL_STRIP * sl_block_32(dtype) / 64;
+    const uint32_t lines = 2 * SL_STRIP * sl_dtype_block_bytes(dtype) / 64;
     const uint32_t least = lines / t->n_rows, more = lines % t->n_rows;
     _Static_assert(2 * SL_STRIP * 34 % 64 == 0 && 2 * SL_STRIP * 18 % 64 == 0, "whole lines");
     sl_add_rows_32(t, w, 0, more, least + 1, 2, dtype, strips, acc);
