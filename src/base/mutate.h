@@ -29,6 +29,7 @@ typedef enum sl_mutation {
     SL_MUTATE_EARLY_KEY,       /* a page counts as full when half of its last rows are missing */
     SL_MUTATE_EARLY_SHARE,     /* the same for those alone who would begin with it */
     SL_MUTATE_UNCOUNTED_SHARE, /* who shares a page is not one of its holders: others free it */
+    SL_MUTATE_HASTY_HAND,      /* pages on their way count as there when a prompt is handed over */
     SL_MUTATE_SILENT_MEND,  /* a link that broke is called again, and nobody misses what it lost */
     SL_MUTATE_LOST_DAMAGED, /* a damaged message is left out, and its connection goes on */
 } sl_mutation;
@@ -39,7 +40,7 @@ typedef enum sl_mutation {
         "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",           \
         "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts",         \
         "hasty_verdict", "earlier_end", "sure_of_next", "early_successor", "early_key",            \
-        "early_share", "uncounted_share", "silent_mend", "lost_damaged"
+        "early_share", "uncounted_share", "hasty_hand", "silent_mend", "lost_damaged"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

@@ -112,7 +112,8 @@ uint32_t *sl_placement_expert_workers(const sl_plan *p, uint32_t *n) {
     uint32_t *ids = sl_alloc(p->n_workers, sizeof *ids);
     *n = 0;
     for (uint32_t i = 0; ids && i < p->n_workers; i++) {
-        if ((p->worker[i].roles & SL_ROLE_EXPERT) && !p->worker[i].spare) ids[(*n)++] = i;
+        const sl_plan_worker *w = &p->worker[i];
+        if ((w->roles & SL_ROLE_EXPERT) && !w->spare && !w->prefill) ids[(*n)++] = i;
     }
     return ids;
 }

@@ -31,8 +31,8 @@ sl_status sl_placement_set_shares(const sl_share *shares, const uint32_t *n, uin
 sl_status sl_placement_copy(const sl_placement *p, uint32_t n_experts, sl_placement *out,
                             sl_err *err) SL_MUST_CHECK;
 void sl_placement_free(sl_placement *p);
-/* Ids of the plan's *n expert workers, without spare places, ascending; free with sl_free. NULL:
- * out of memory. */
+/* Ids of the plan's *n expert workers, without spare places and those for prompts, ascending; free
+ * with sl_free. NULL: out of memory. */
 uint32_t *sl_placement_expert_workers(const sl_plan *p, uint32_t *n) SL_MUST_CHECK;
 /* Replaces p->place: as many experts on each expert worker, consecutive ones or by turns. */
 sl_status sl_placement_spread(bool round_robin, sl_plan *p, sl_err *err) SL_MUST_CHECK;

@@ -8,6 +8,7 @@
 #include "format/plan_ranks.h"
 #include "format/plan_lab.h"
 #include "format/plan_schedule.h"
+#include "format/plan_sides.h"
 #include "quant/wire_rows.h"
 #include "spec/gang.h"
 #include "spec/kv.h"
@@ -76,6 +77,7 @@ static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
     p->max_num_seqs = 64;
     p->max_num_batched_tokens = 512;
     p->prefill_stretch = 1.6;
+    p->prefill_rows = SL_PLAN_PREFILL_ROWS;
     p->context = SL_MIN(m->max_position, 4096u);
     p->n_pages = sl_plan_usual_pages(p, m);
 }
@@ -141,16 +143,19 @@ sl_status sl_plan_add_spares(uint32_t attention, uint32_t experts, sl_plan *p, s
 
 void sl_plan_free(sl_plan *p) {
     sl_placement_free(&p->place);
+    sl_placement_free(&p->prefill_place);
     sl_free(p->worker);
     *p = (sl_plan){0};
 }
 
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) {
     sl_plan copy = *p;
-    copy.place = (sl_placement){0};
+    copy.place = copy.prefill_place = (sl_placement){0};
     copy.worker = sl_alloc(p->n_workers, sizeof *copy.worker);
     sl_status st = copy.worker ? sl_placement_copy(&p->place, p->n_experts, &copy.place, err)
                                : sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", p->n_workers);
+    if (st == SL_OK && p->prefill_place.n_layers)
+        st = sl_placement_copy(&p->prefill_place, p->n_experts, &copy.prefill_place, err);
     if (st == SL_OK) {
         memcpy(copy.worker, p->worker, p->n_workers * sizeof *copy.worker);
         *out = copy;
@@ -166,18 +171,7 @@ sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
         attention += there[i] && (home->worker[i].roles & SL_ROLE_ATTENTION);
     if (attention == 0)
         return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no attention worker is there");
-    sl_placement place = {0};
-    sl_status st = sl_placement_rehost(home, there, &place, err);
-    if (st == SL_OK) st = sl_plan_copy(home, out, err);
-    if (st != SL_OK) {
-        sl_placement_free(&place);
-        return st;
-    }
-    sl_placement_free(&out->place);
-    out->place = place;
-    for (uint32_t i = 0; i < out->n_workers; i++)
-        if (!there[i]) out->worker[i].roles = 0;
-    return SL_OK;
+    return sl_plan_sides_among(home, there, out, err);
 }
 
 static sl_status read_roles(sl_json row, bool needed, sl_plan_worker *w, sl_err *err) {
@@ -208,10 +202,13 @@ static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, u
         if (owner[e] != NOBODY)
             return sl_json_fail(v, NULL, err, SL_ERR_ARG, "expert %u is at worker %u already",
                                 (unsigned)e, owner[e]);
-        if (!(p->worker[worker].roles & SL_ROLE_EXPERT) || p->worker[worker].spare)
+        const sl_plan_worker *w = &p->worker[worker];
+        if (!(w->roles & SL_ROLE_EXPERT) || w->spare || w->prefill)
             return sl_json_fail(v, NULL, err, SL_ERR_ARG, "worker %u %s", worker,
-                                p->worker[worker].spare ? "is not there at first"
-                                                        : "has no expert role");
+                                w->spare ? "is not there at first"
+                                : w->prefill
+                                    ? "is for prompts: its side's experts are spread evenly"
+                                    : "has no expert role");
         owner[e] = worker;
     }
     return SL_OK;
@@ -219,8 +216,9 @@ static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, u
 
 static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p, uint32_t *owner,
                              bool *any_experts, sl_err *err) {
-    static const char *const keys[] = {"id",          "roles", "experts", "address", "cpu",
-                                       "incarnation", "spare", "device",  "ranks"};
+    static const char *const keys[] = {"id",    "roles",       "experts", "address",
+                                       "cpu",   "incarnation", "spare",   "device",
+                                       "ranks", "prefill",     "pages"};
     const char *address = "";
     sl_json experts = {0};
     uint64_t id = i, cpu = UINT64_MAX;
@@ -234,6 +232,7 @@ static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p
         st = sl_json_u64(row, "incarnation", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_INCARNATION,
                          &p->worker[i].incarnation, err);
     if (st == SL_OK) st = sl_json_bool(row, "spare", SL_JSON_OPTIONAL, &p->worker[i].spare, err);
+    if (st == SL_OK) st = sl_sides_of_worker(row, &p->worker[i], err);
     if (st == SL_OK) st = sl_gpu_of_worker(row, &p->worker[i], err);
     if (st == SL_OK) st = sl_ranks_of_worker(row, &p->worker[i], err);
     if (st != SL_OK) return st;
@@ -356,12 +355,12 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",    "epoch",      "schedule",  "lanes",    "chunks",         "chunk_by",
-        "order",      "policy",     "lookahead", "delta",    "wire",           "exact",
-        "workers",    "limits",     "threads",   "progress", "device",         "route_skew",
-        "placement",  "deployment", "costs",     "pin",      "activations",    "kv_replicas",
-        "segments",   "tp",         "pp",        "gpu",      "random_weights", "speculate",
-        "rail_bytes", "kv_type",    "resolve"};
+        "version",    "epoch",      "schedule",  "lanes",       "chunks",         "chunk_by",
+        "order",      "policy",     "lookahead", "delta",       "wire",           "exact",
+        "workers",    "limits",     "threads",   "progress",    "device",         "route_skew",
+        "placement",  "deployment", "costs",     "pin",         "activations",    "kv_replicas",
+        "segments",   "tp",         "pp",        "gpu",         "random_weights", "speculate",
+        "rail_bytes", "kv_type",    "resolve",   "prefill_rows"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],
@@ -380,6 +379,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_u32(v, "kv_replicas", SL_JSON_OPTIONAL, 0, 1, &p->kv_replicas, err);
     if (st == SL_OK) st = sl_json_bool(v, "segments", SL_JSON_OPTIONAL, &p->segments, err);
+    if (st == SL_OK) st = sl_sides_from_json(v, p, err);
     if (st == SL_OK) st = sl_ranks_from_json(v, p, err);
     if (st == SL_OK)
         st = sl_json_u32(v, "threads", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_THREADS, &p->threads, err);
@@ -410,8 +410,8 @@ static sl_status check_roles(const sl_plan *p, bool all_there, sl_err *err) {
         if (r == 0 && all_there) return sl_fail(err, SL_ERR_ARG, "plan: worker %u needs a role", i);
         if (p->worker[i].spare) r = 0;
         there += r != 0;
-        attention += (r & SL_ROLE_ATTENTION) != 0;
-        expert += (r & SL_ROLE_EXPERT) != 0;
+        attention += (r & SL_ROLE_ATTENTION) && !p->worker[i].prefill;
+        expert += (r & SL_ROLE_EXPERT) && !p->worker[i].prefill;
         both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
     }
     if (!attention || !expert)
@@ -458,6 +458,7 @@ static sl_status read_workers(sl_json v, sl_json workers, const sl_model_spec *m
         st = read_worker(sl_json_at(workers, i), i, all_there, p, owner, &any_experts, err);
     if (st == SL_OK) st = check_roles(p, all_there, err);
     if (st == SL_OK) st = read_placement(v, m, owner, any_experts, p, err);
+    if (st == SL_OK) st = sl_plan_spread_prefill(p, err);
     sl_free(owner);
     return st;
 }
@@ -527,6 +528,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
     if (w->spare) json_object_set_new(row, "spare", json_true());
     sl_gpu_print_worker(p, i, row);
     sl_ranks_print_worker(w, row);
+    sl_sides_print_worker(w, row);
     return row;
 }
 
@@ -535,6 +537,7 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
     json_object_set_new(doc, "kv_type", json_string(sl_kv_type_names[p->kv_type]));
     if (p->segments) json_object_set_new(doc, "segments", json_true());
+    sl_sides_print(p, doc);
     if (p->speculate)
         json_object_set_new(doc, "speculate", json_string(sl_speculate_names[p->speculate]));
     if (sl_plan_has_gangs(p)) json_object_set_new(doc, "tp", sl_ranks_json(p));
@@ -639,7 +642,7 @@ static sl_status check_speculate(const sl_plan *p, const sl_model_spec *m, sl_er
 static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
     uint32_t attention = 0;
     for (uint32_t i = 0; i < p->n_workers; i++)
-        attention += (p->worker[i].roles & SL_ROLE_ATTENTION) != 0;
+        attention += (p->worker[i].roles & SL_ROLE_ATTENTION) && !p->worker[i].prefill;
     if (p->kv_replicas == 0) return SL_OK;
     if (sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -666,6 +669,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (st == SL_OK) st = check_speculate(p, m, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st == SL_OK) st = check_kv_type(p, err);
+    if (st == SL_OK) st = sl_sides_check(p, err);
     if (st != SL_OK) return st;
     if (m->weightless && !p->random_weights && !sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_NOTFOUND,

@@ -255,7 +255,8 @@ typedef struct sl_wire_submit {
 #define SL_SUBMIT_LOGPROBS        0x4u  /* token records carry log-probabilities */
 #define SL_SUBMIT_PROMPT_LOGPROBS 0x8u  /* records of the prompt's tokens come, too */
 #define SL_SUBMIT_ROWS            0x10u /* say how far its prompt is (ROWS) */
-#define SL_SUBMIT_FLAGS           0x1Fu /* any other bit is refused */
+#define SL_SUBMIT_PARK            0x20u /* no rows once it has drawn a token: it goes on elsewhere */
+#define SL_SUBMIT_FLAGS           0x3Fu /* any other bit is refused */
 /* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[], allowed u32[],
  * bad u32[], scored u32[], shape u8[]. What lies where in the head: wire.c and spec/sampling.def.
  */

@@ -1,6 +1,6 @@
 /* The coordinator's books: lists of requests by index, pools by worker, a tree that finds the
  * worker with most free pages. */
-#include "sched/admit.h"
+#include "sched/admit_int.h"
 
 #include "base/mem.h"
 #include "base/mutate.h"
@@ -8,24 +8,19 @@
 #include "spec/limits.h"
 
 #define FIRST_CAP 64u
+#define LOOKS     16u /* at the first ones in line, where there are workers of two kinds */
 
 /* ---- the worker with most free pages ---- */
 
-/* Pages that somebody who comes can have there. */
-static uint32_t spare_pages(const sl_admit *a, uint32_t worker) {
-    return sl_pages_spare(&a->worker[worker].pages) + a->copies.worker[worker].n_pages;
-}
-
-/* A request that waits may start there, as far as it does not depend on its pages. */
-static bool takes(const sl_admit *a, uint32_t worker) {
+bool admit_takes(const sl_admit *a, uint32_t worker, uint32_t request) {
     const sl_admit_worker *w = &a->worker[worker];
+    bool own = request != SL_ADMIT_NONE && a->request[request].kept_at == worker;
     bool kept = worker == a->reserved ||
                 (a->alone != SL_ADMIT_NONE && a->request[a->alone].worker == worker);
-    return w->open && !kept && w->running.n + w->staying.n < a->shape.max_running;
+    return w->open && !kept && w->running.n + w->staying.n + w->n_kept < a->shape.max_running + own;
 }
 
-/* What of the worker is in the tree or in sums has changed. */
-static void note(sl_admit *a, uint32_t worker) {
+void admit_note(sl_admit *a, uint32_t worker) {
     sl_admit_worker *w = &a->worker[worker];
     uint32_t copies = a->copies.worker[worker].n_pages;
     a->n_free_pages += (uint64_t)w->pages.n_free - w->n_counted;
@@ -35,7 +30,8 @@ static void note(sl_admit *a, uint32_t worker) {
     a->n_unused_pages += (uint64_t)copies - w->n_unused;
     w->n_unused = copies;
     uint32_t at = a->leaves + worker;
-    a->most[at] = takes(a, worker) ? spare_pages(a, worker) : 0;
+    bool in_tree = !w->prompts && admit_takes(a, worker, SL_ADMIT_NONE);
+    a->most[at] = in_tree ? admit_spare(a, worker) : 0;
     for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
 }
 
@@ -49,14 +45,13 @@ static uint32_t pick_worker(const sl_admit *a, uint32_t pages) {
 
 /* ---- pages ---- */
 
-/* Pages that let it run on until its next tokens are known. */
-static uint32_t wanted_pages(const sl_admit_request *r) {
+uint32_t admit_wanted(const sl_admit_request *r) {
     uint64_t ahead = (uint64_t)sl_admit_known(r) + SL_MAX_AHEAD;
     return sl_kv_pages_for(SL_MIN(ahead, sl_kv_positions(r->prompt, r->most)));
 }
 
 static bool lacks_pages(const sl_admit_request *r) {
-    return r->state == SL_ADMIT_RUNNING && r->n_pages < wanted_pages(r);
+    return r->state == SL_ADMIT_RUNNING && !r->parks && r->n_pages < admit_wanted(r);
 }
 
 /* It cannot go on without a page. */
@@ -123,22 +118,18 @@ static void stop_staying(sl_admit *a, uint32_t request) {
 
 /* ---- what is in them ---- */
 
-/* Pages of which every row is sure; or half a page more, as a planted bug has it. */
-static uint32_t sure_pages(const sl_admit_request *r, bool early) {
+uint32_t admit_sure(const sl_admit_request *r, bool early) {
     return (r->sure + (early ? SL_KV_PAGE_TOKENS / 2 : 0)) / SL_KV_PAGE_TOKENS;
 }
 
-/* What is sure of it others may have. */
-static void tell_pages(sl_admit *a, sl_admit_request *r) {
+void admit_tell_pages(sl_admit *a, sl_admit_request *r) {
     sl_admit_worker *w = &a->worker[r->worker];
     bool early = SL_MUTATION(EARLY_KEY) || SL_MUTATION(EARLY_SHARE);
-    uint32_t n = SL_MIN(sure_pages(r, early), sl_admit_known(r) / SL_KV_PAGE_TOKENS);
+    uint32_t n = SL_MIN(admit_sure(r, early), sl_admit_known(r) / SL_KV_PAGE_TOKENS);
     if (w->resumes) sl_prefix_tell(&r->text, &w->pages, r->pages, SL_MIN(n, r->n_pages));
 }
 
-/* Pages of its first tokens that are there, if it began there, but for its last row; *held: of
- * these somebody has. */
-static uint32_t find_pages(sl_admit *a, uint32_t request, uint32_t worker, uint32_t *held) {
+uint32_t admit_find(sl_admit *a, uint32_t request, uint32_t worker, uint32_t *held) {
     sl_admit_request *r = &a->request[request];
     sl_admit_worker *w = &a->worker[worker];
     *held = 0;
@@ -148,80 +139,10 @@ static uint32_t find_pages(sl_admit *a, uint32_t request, uint32_t worker, uint3
     return w->seen.n;
 }
 
-/* ---- copies ---- */
-
-/* Only the first n of its copies stay. */
-static void cut_copies(sl_admit *a, uint32_t request, uint32_t n) {
-    uint32_t at = a->copies.of[request].at;
-    if (at == SL_KV_COPIES_NONE) return;
-    sl_kv_copies_cut(&a->copies, request, n, &a->worker[at].pages);
-    note(a, at);
-}
-
-/* It leaves its worker, and with that go those that are on their way. */
-static void settle_copies(sl_admit *a, uint32_t request) {
-    uint32_t at = a->copies.of[request].at;
-    sl_kv_copies_defer(&a->copies, request, 0); /* also where the first one could not be had */
-    if (at == SL_KV_COPIES_NONE) return;
-    sl_kv_copies_settle(&a->copies, request, &a->worker[at].pages);
-    note(a, at);
-}
-
 /* More of its rows are sure. */
 static void note_sure(sl_admit *a, uint32_t request) {
-    sl_admit_request *r = &a->request[request];
-    tell_pages(a, r);
-    if (sl_kv_copies_wants(&a->copies, request, sure_pages(r, SL_MUTATION(EARLY_KEY))))
-        sl_kv_copies_set_due(&a->copies, r->worker, true);
-}
-
-/* The next page of the first of those who run there that has one to be copied. */
-static bool copy_from(sl_admit *a, uint32_t from, sl_admit_decision *out) {
-    uint32_t to = a->copies.worker[from].buddy, at = a->worker[from].running.first;
-    sl_pages *pool = to == SL_KV_COPIES_NONE ? NULL : &a->worker[to].pages;
-    if (!pool || !a->worker[to].open || !sl_kv_copies_may_ask(&a->copies, to, pool)) return false;
-    for (; at != SL_ADMIT_NONE; at = a->request[at].link[SL_ADMIT_PLACE].next) {
-        const sl_admit_request *r = &a->request[at];
-        const sl_kv_copies_of *of = &a->copies.of[at];
-        if (r->state != SL_ADMIT_RUNNING) continue;
-        if (of->at != to) cut_copies(a, at, 0); /* its worker's buddy is another one by now */
-        if (!sl_kv_copies_wants(&a->copies, at, sure_pages(r, SL_MUTATION(EARLY_KEY)))) continue;
-        if (!sl_kv_copies_ask(&a->copies, at, to, pool)) return false;
-        note(a, to);
-        *out = (sl_admit_decision){.kind = SL_ADMIT_COPY,
-                                   .request = at,
-                                   .worker = to,
-                                   .page = of->page[of->n_asked - 1],
-                                   .index = of->n_asked - 1,
-                                   .from = from,
-                                   .transfer = a->copies.transfers};
-        return true;
-    }
-    return false;
-}
-
-static bool copy(sl_admit *a, sl_admit_decision *out) {
-    for (uint32_t i = 0; a->copies.n_due > 0 && i < a->shape.n_workers; i++) {
-        if (!a->copies.worker[i].due) continue;
-        if (copy_from(a, i, out)) return true;
-        sl_kv_copies_set_due(&a->copies, i, false);
-    }
-    return false;
-}
-
-/* Where it would go on with copies now; SL_ADMIT_NONE: nowhere. */
-static uint32_t place_of_copies(const sl_admit *a, uint32_t request) {
-    uint32_t at = a->copies.of[request].at;
-    bool may = at != SL_KV_COPIES_NONE && takes(a, at) &&
-               spare_pages(a, at) >= wanted_pages(&a->request[request]);
-    return may ? at : SL_ADMIT_NONE;
-}
-
-/* Copies at its new worker are its pages from now on, and what is in them is sure. */
-static void take_copies(sl_admit *a, sl_admit_request *r, uint32_t request) {
-    r->n_pages = sl_kv_copies_take(&a->copies, request, r->pages);
-    r->sure = SL_MIN(r->n_pages * SL_KV_PAGE_TOKENS, sl_admit_known(r) - 1);
-    tell_pages(a, r);
+    admit_tell_pages(a, &a->request[request]);
+    admit_copies_due(a, request);
 }
 
 /* Out of its worker, whose pages it has no longer but for `forgotten` ones. */
@@ -235,15 +156,16 @@ static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
     sl_pages_give(&w->pages, r->pages, r->n_pages - forgotten);
     r->n_pages = r->text.n_told = 0;
     r->sure = 0;
-    settle_copies(a, request);
+    admit_settle_copies(a, request);
     if (a->alone == request) a->alone = SL_ADMIT_NONE;
-    note(a, r->worker);
+    admit_note(a, r->worker);
     if (w->lacking.n > 0) make_due(a, r->worker);
+    if (!w->prompts) admit_hands_due(a);
 }
 
 /* ---- decisions ---- */
 
-static void begin_leaving(sl_admit *a, uint32_t request, sl_admit_state state) {
+void admit_begin_leaving(sl_admit *a, uint32_t request, sl_admit_state state) {
     sl_admit_request *r = &a->request[request];
     stop_lacking(a, request);
     a->worker[r->worker].n_leaving += r->state == SL_ADMIT_RUNNING;
@@ -260,7 +182,7 @@ static bool preempt(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
     if (stuck == SL_ADMIT_NONE) return false;
     for (uint32_t at = youngest; at != SL_ADMIT_NONE; at = a->request[at].link[SL_ADMIT_PLACE].next)
         if (a->request[at].age > a->request[youngest].age) youngest = at;
-    begin_leaving(a, youngest, SL_ADMIT_PREEMPTING);
+    admit_begin_leaving(a, youngest, SL_ADMIT_PREEMPTING);
     *out = (sl_admit_decision){.kind = SL_ADMIT_PREEMPT, .request = youngest, .worker = worker};
     return true;
 }
@@ -274,7 +196,10 @@ static void run_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_kind
     r->state = SL_ADMIT_RUNNING;
     r->starts++;
     r->began = ++a->starts;
-    note(a, worker);
+    r->parks = a->worker[worker].prompts && !r->suspect;
+    r->parked = false;
+    admit_unkeep(a, request);
+    admit_note(a, worker);
     *out = (sl_admit_decision){.kind = how, .request = request, .worker = worker};
 }
 
@@ -294,7 +219,7 @@ static bool grow_at(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
     if (request == SL_ADMIT_NONE) return false;
     sl_admit_request *r = &a->request[request];
     if (!take_pages(a, r, 1)) return preempt(a, worker, out);
-    note(a, worker);
+    admit_note(a, worker);
     if (!lacks_pages(r)) stop_lacking(a, request);
     *out = (sl_admit_decision){.kind = SL_ADMIT_PAGE,
                                .request = request,
@@ -346,21 +271,21 @@ static void begin_with(sl_admit *a, sl_admit_request *r, uint32_t n) {
  * room, too. */
 static bool begin_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_decision *out) {
     sl_admit_request *r = &a->request[request];
-    uint32_t copied = sl_kv_copies_at(&a->copies, request, worker), spare = spare_pages(a, worker),
+    uint32_t copied = sl_kv_copies_at(&a->copies, request, worker), spare = admit_spare(a, worker),
              held;
-    uint32_t found = find_pages(a, request, worker, &held), wanted = wanted_pages(r);
+    uint32_t found = admit_find(a, request, worker, &held), wanted = admit_wanted(r);
     if (copied >= found && spare >= wanted) found = held = 0;
     if (spare < wanted - held) return false;
     r->worker = worker;
     r->found = 0;
-    if (found && copied) cut_copies(a, request, 0);
+    if (found && copied) admit_cut_copies(a, request, 0);
     if (found)
         begin_with(a, r, found);
     else if (copied)
-        take_copies(a, r, request);
+        admit_take_copies(a, r, request);
     a->rows_asked += r->text.is.shares ? sl_admit_known(r) : 0;
     a->rows_found += r->text.is.shares ? r->found : 0;
-    if (!take_pages(a, r, wanted_pages(r) - r->n_pages)) return false;
+    if (!take_pages(a, r, admit_wanted(r) - r->n_pages)) return false;
     leave_line(a, request);
     if (r->suspect) a->alone = request;
     run_at(a, request, worker, SL_ADMIT_START, out);
@@ -375,7 +300,7 @@ static bool send_away(sl_admit *a, uint32_t worker, bool caught, sl_admit_decisi
     for (; at != SL_ADMIT_NONE; at = a->request[at].link[SL_ADMIT_PLACE].next) {
         const sl_admit_request *r = &a->request[at];
         if (r->state != SL_ADMIT_RUNNING || (caught && (!r->suspect || a->alone == at))) continue;
-        begin_leaving(a, at, SL_ADMIT_PREEMPTING);
+        admit_begin_leaving(a, at, SL_ADMIT_PREEMPTING);
         *out = (sl_admit_decision){.kind = SL_ADMIT_PREEMPT, .request = at, .worker = worker};
         return true;
     }
@@ -392,8 +317,8 @@ static void reserve(sl_admit *a, uint32_t worker) {
     uint32_t before = a->reserved;
     if (before == worker) return;
     a->reserved = worker;
-    if (before != SL_ADMIT_NONE) note(a, before);
-    if (worker != SL_ADMIT_NONE) note(a, worker);
+    if (before != SL_ADMIT_NONE) admit_note(a, before);
+    if (worker != SL_ADMIT_NONE) admit_note(a, worker);
 }
 
 /* The open worker that runs least. */
@@ -429,34 +354,88 @@ static bool all_wait(const sl_admit *a) {
     return suspect != SL_ADMIT_NONE && a->request[suspect].everywhere;
 }
 
-/* Where it finds most of its pages; `other` is where it goes if it finds none, and may be nowhere.
- * Who runs already where it finds them takes part in each of its steps, and a page is rows of one:
- * a worker with so many more requests than another as it has more of the pages is no better. */
-static uint32_t place_of_pages(sl_admit *a, uint32_t request, uint32_t other) {
-    uint32_t held, best = other, wanted = wanted_pages(&a->request[request]);
+/* Where it finds most of its pages, among workers of that kind; `other` is where it goes if it
+ * finds none, and may be nowhere. *found: how many. Who runs already where it finds them takes part
+ * in each of its steps, and a page is rows of one: a worker with so many more requests than another
+ * as it has more of the pages is no better. */
+static uint32_t place_of_pages(sl_admit *a, uint32_t request, uint32_t other, bool prompts,
+                               uint32_t *found) {
+    uint32_t held, best = other, wanted = admit_wanted(&a->request[request]);
     int64_t most = INT64_MIN;
-    if (!a->request[request].text.is.tokens || a->most[1] == 0) return other;
-    if (other != SL_ADMIT_NONE)
-        most = (int64_t)find_pages(a, request, other, &held) - a->worker[other].running.n;
+    *found = 0;
+    if (!a->request[request].text.is.tokens || (!prompts && a->most[1] == 0)) return other;
+    if (other != SL_ADMIT_NONE) {
+        *found = admit_find(a, request, other, &held);
+        most = (int64_t)*found - a->worker[other].running.n;
+    }
     for (uint32_t i = 0; i < a->shape.n_workers; i++) {
-        if (i == other || a->worker[i].pages.n_keys == 0 || !takes(a, i)) continue;
-        uint32_t found = find_pages(a, request, i, &held);
-        int64_t is = (int64_t)found - a->worker[i].running.n;
-        if (found == 0 || is <= most || spare_pages(a, i) < wanted - held) continue;
+        const sl_admit_worker *w = &a->worker[i];
+        if (i == other || w->prompts != prompts || w->pages.n_keys == 0) continue;
+        if (!admit_takes(a, i, request)) continue;
+        uint32_t n = admit_find(a, request, i, &held);
+        int64_t is = (int64_t)n - w->running.n;
+        if (n == 0 || is <= most || admit_spare(a, i) < wanted - held) continue;
         best = i;
+        *found = n;
         most = is;
     }
     return best;
 }
 
+/* Of the workers for prompts the one that runs least, of those the one with most pages; *open:
+ * there is an open one. */
+static uint32_t pick_for_prompt(const sl_admit *a, uint32_t request, bool *open) {
+    uint32_t best = SL_ADMIT_NONE, wanted = admit_wanted(&a->request[request]);
+    *open = false;
+    for (uint32_t i = 0; a->n_prompts > 0 && i < a->shape.n_workers; i++) {
+        const sl_admit_worker *w = &a->worker[i];
+        if (!w->prompts) continue;
+        *open |= w->open;
+        if (!admit_takes(a, i, request) || admit_spare(a, i) < wanted) continue;
+        if (best == SL_ADMIT_NONE || w->running.n < a->worker[best].running.n ||
+            (w->running.n == a->worker[best].running.n && admit_spare(a, i) > admit_spare(a, best)))
+            best = i;
+    }
+    return best;
+}
+
+/* A place is kept for it, and it may have it. */
+static bool is_handed(const sl_admit *a, uint32_t request) {
+    uint32_t at = a->request[request].kept_at;
+    return at != SL_ADMIT_NONE && admit_takes(a, at, request) &&
+           admit_spare(a, at) >= admit_wanted(&a->request[request]);
+}
+
+/* Where it starts, if it may: at a worker for prompts if it would have so many rows to compute
+ * elsewhere, and at least a page of them. *prompts: whether it is one for these. */
+static uint32_t place_of(sl_admit *a, uint32_t request, bool *prompts) {
+    const sl_admit_request *r = &a->request[request];
+    bool open;
+    *prompts = false;
+    if (is_handed(a, request)) return r->kept_at;
+    uint32_t found, copies = admit_place_of_copies(a, request);
+    uint32_t apart = pick_for_prompt(a, request, &open);
+    uint32_t place = place_of_pages(a, request, pick_worker(a, admit_wanted(r)), false, &found);
+    uint32_t copied = copies == SL_ADMIT_NONE ? 0 : a->copies.of[request].n_here;
+    uint32_t rows = sl_admit_known(r) - SL_MAX(found, copied) * SL_KV_PAGE_TOKENS;
+    *prompts = open && rows >= SL_MAX(a->shape.prompt_rows, SL_KV_PAGE_TOKENS);
+    if (*prompts) return place_of_pages(a, request, apart, true, &found);
+    return copies != SL_ADMIT_NONE ? copies : place;
+}
+
+/* In order: nobody overtakes the oldest, but those who go to workers of the other kind. */
 static bool start(sl_admit *a, sl_admit_decision *out) {
-    uint32_t request = a->waiting.first;
-    if (request == SL_ADMIT_NONE || all_wait(a)) return false;
-    uint32_t worker = place_of_copies(a, request);
-    if (worker == SL_ADMIT_NONE)
-        worker = place_of_pages(a, request, pick_worker(a, wanted_pages(&a->request[request])));
-    if (worker == SL_ADMIT_NONE) return false; /* in order: nobody overtakes the oldest */
-    return begin_at(a, request, worker, out);
+    bool stuck[2] = {false, a->n_prompts == 0}, prompts;
+    uint32_t request = a->waiting.first, looks = LOOKS;
+    if (all_wait(a)) return false;
+    for (; request != SL_ADMIT_NONE && looks > 0 && !(stuck[0] && stuck[1]); looks--) {
+        uint32_t worker = place_of(a, request, &prompts);
+        if (!stuck[prompts] && worker != SL_ADMIT_NONE && begin_at(a, request, worker, out))
+            return true;
+        stuck[prompts] = true;
+        request = a->request[request].link[SL_ADMIT_PLACE].next;
+    }
+    return false;
 }
 
 static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
@@ -471,7 +450,7 @@ static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out
 
 bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
     if (!grow(a, out) && !try_alone(a, out) && !start(a, out) && !turn_away(a, now_us, out) &&
-        !copy(a, out))
+        !admit_copy(a, out))
         return false;
     sl_watch_tell(a->shape.watch, ADMIT, now_us, out->kind, out->request, out->worker, out->page,
                   a->request[out->request].starts);
@@ -480,21 +459,28 @@ bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
 
 /* ---- events ---- */
 
+void sl_admit_set_prompts(sl_admit *a, uint32_t worker) {
+    a->n_prompts += !a->worker[worker].prompts;
+    a->worker[worker].prompts = a->copies.worker[worker].hands = true;
+    admit_note(a, worker);
+}
+
 void sl_admit_open(sl_admit *a, uint32_t worker) {
     a->n_open += !a->worker[worker].open;
     a->worker[worker].open = true;
-    note(a, worker);
+    admit_note(a, worker);
     /* Beside a suspect nobody comes but by the rules for those that wait. */
     while (a->n_suspects > 0 && a->worker[worker].staying.n > 0)
         sl_admit_gave_way(a, a->worker[worker].staying.first);
     if (a->worker[worker].staying.n > 0) make_due(a, worker);
     sl_kv_copies_wake(&a->copies, worker);
+    admit_hands_due(a);
 }
 
 void sl_admit_close(sl_admit *a, uint32_t worker) {
     a->n_open -= a->worker[worker].open;
     a->worker[worker].open = false;
-    note(a, worker);
+    admit_note(a, worker);
 }
 
 static bool more_requests(sl_admit *a) {
@@ -537,6 +523,7 @@ sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t 
                             .cap_pages = r->cap_pages,
                             .text = {.key = r->text.key, .cap = r->text.cap},
                             .age = ++a->ages,
+                            .kept_at = SL_ADMIT_NONE,
                             .came_us = now_us};
     sl_admit_insert(a->request, &a->waiting, id, SL_ADMIT_NONE);
     *request = id;
@@ -556,10 +543,11 @@ void sl_admit_token(sl_admit *a, uint32_t request, uint32_t behind) {
     SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most && behind <= sl_admit_known(r));
     r->sure = SL_MAX(r->sure, sl_admit_known(r) - behind); /* its own row is computed next */
     r->drawn++;
+    r->parked = r->parks;
     note_sure(a, request);
     if (!lacks_pages(r)) return;
     if (!r->lacks) start_lacking(a, request);
-    if (spare_pages(a, r->worker) > 0 || is_stuck(r)) make_due(a, r->worker);
+    if (admit_spare(a, r->worker) > 0 || is_stuck(r)) make_due(a, r->worker);
 }
 
 void sl_admit_rows(sl_admit *a, uint32_t request, uint32_t rows) {
@@ -572,7 +560,7 @@ void sl_admit_rows(sl_admit *a, uint32_t request, uint32_t rows) {
 bool sl_admit_cancel(sl_admit *a, uint32_t request) {
     SL_ASSERT(a->request[request].state >= SL_ADMIT_RUNNING);
     bool tell = a->request[request].state == SL_ADMIT_RUNNING;
-    begin_leaving(a, request, SL_ADMIT_CANCELLING);
+    admit_begin_leaving(a, request, SL_ADMIT_CANCELLING);
     return tell;
 }
 
@@ -591,7 +579,7 @@ void sl_admit_suspect(sl_admit *a, uint32_t request, bool everywhere) {
     SL_ASSERT(r->state != SL_ADMIT_UNUSED && r->state != SL_ADMIT_STAYING);
     if (a->alone == request && everywhere && !r->everywhere) { /* others run elsewhere */
         a->alone = SL_ADMIT_NONE;
-        note(a, r->worker);
+        admit_note(a, r->worker);
     }
     bool moves = waits && !r->suspect; /* from one line to the other */
     if (moves) leave_line(a, request);
@@ -617,18 +605,18 @@ void sl_admit_clear(sl_admit *a, uint32_t request) {
     if (waits) enter_line(a, request);
     if (a->alone != request) return;
     a->alone = SL_ADMIT_NONE;
-    note(a, r->worker);
+    admit_note(a, r->worker);
 }
 
 void sl_admit_stay(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(r->state == SL_ADMIT_RUNNING && !r->suspect && !a->worker[r->worker].open);
     stop_running(a, request);
-    settle_copies(a, request);
+    admit_settle_copies(a, request);
     sl_admit_insert(a->request, &a->worker[r->worker].staying, request, SL_ADMIT_NONE);
     a->n_staying++;
     r->state = SL_ADMIT_STAYING;
-    note(a, r->worker);
+    admit_note(a, r->worker);
 }
 
 void sl_admit_pair(sl_admit *a, uint32_t worker, uint32_t buddy) {
@@ -640,14 +628,14 @@ void sl_admit_copied(sl_admit *a, uint32_t worker, uint64_t transfer, bool here)
         sl_kv_copies_answer(&a->copies, worker, transfer, here, &a->worker[worker].pages);
     if (request != SL_KV_COPIES_NONE && !here)
         sl_kv_copies_defer(&a->copies, request,
-                           sure_pages(&a->request[request], SL_MUTATION(EARLY_KEY)));
-    note(a, worker);
+                           admit_sure(&a->request[request], SL_MUTATION(EARLY_KEY)));
+    admit_note(a, worker);
     sl_kv_copies_wake(&a->copies, worker);
 }
 
 void sl_admit_lose_copies(sl_admit *a, uint32_t worker) {
     sl_kv_copies_lose(&a->copies, worker, &a->worker[worker].pages);
-    note(a, worker);
+    admit_note(a, worker);
 }
 
 sl_status sl_admit_know(sl_admit *a, uint32_t request, const sl_prefix_text *text, sl_err *err) {
@@ -671,22 +659,22 @@ bool sl_admit_adopt(sl_admit *a, uint32_t worker, const uint32_t *pages, const s
     sl_admit_worker *w = &a->worker[worker];
     SL_ASSERT(!w->open);
     bool ok = sl_pages_adopt(&w->pages, pages, keys, n);
-    note(a, worker);
+    admit_note(a, worker);
     return ok;
 }
 
 void sl_admit_forget(sl_admit *a, uint32_t worker) {
     sl_pages_forget(&a->worker[worker].pages);
-    note(a, worker);
+    admit_note(a, worker);
 }
 
 uint32_t sl_admit_copied_rows(const sl_admit *a, uint32_t request) {
-    uint32_t at = place_of_copies(a, request);
+    uint32_t at = admit_place_of_copies(a, request);
     return at == SL_ADMIT_NONE ? 0 : a->copies.of[request].n_here * SL_KV_PAGE_TOKENS;
 }
 
 bool sl_admit_has_place(const sl_admit *a, uint32_t request) {
-    return pick_worker(a, wanted_pages(&a->request[request])) != SL_ADMIT_NONE;
+    return pick_worker(a, admit_wanted(&a->request[request])) != SL_ADMIT_NONE;
 }
 
 bool sl_admit_move(sl_admit *a, uint32_t worker, uint32_t *request) {
@@ -694,7 +682,7 @@ bool sl_admit_move(sl_admit *a, uint32_t worker, uint32_t *request) {
     while (at != SL_ADMIT_NONE && a->request[at].state != SL_ADMIT_RUNNING)
         at = a->request[at].link[SL_ADMIT_PLACE].next;
     if (at == SL_ADMIT_NONE) return false;
-    begin_leaving(a, at, SL_ADMIT_PREEMPTING);
+    admit_begin_leaving(a, at, SL_ADMIT_PREEMPTING);
     *request = at;
     return true;
 }
@@ -706,7 +694,8 @@ void sl_admit_end(sl_admit *a, uint32_t request) {
         leave_line(a, request);
     else
         leave_worker(a, request, 0);
-    cut_copies(a, request, 0);
+    admit_cut_copies(a, request, 0);
+    admit_unkeep(a, request);
     unsuspect(a, request);
     r->state = SL_ADMIT_UNUSED;
     r->link[SL_ADMIT_PLACE].next = a->free;
@@ -759,6 +748,6 @@ sl_status sl_admit_add_pages(sl_admit *a, uint32_t worker, uint32_t n, uint32_t 
     if (st != SL_OK) return st;
     a->n_pages += n;
     a->n_pools++;
-    note(a, worker);
+    admit_note(a, worker);
     return SL_OK;
 }

@@ -29,7 +29,12 @@
  *      rows of once, and its neighbours are rows of every step. Of copies (6) and pages that are
  *      found where it starts it takes those of which there are more. What workers kept of requests
  *      of a coordinator that is gone is cached, too.
- *   8. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
+ *   8. Workers may be for prompts. A request with so many rows to compute that are nowhere yet
+ *      starts at one of those, if any is open, and parks there when it has drawn a token. Its full
+ *      pages are copied to another worker as they are sure: to the one that runs and expects least.
+ *      When no more can be copied it gives way, and goes on where the copies are, where a place is
+ *      kept for it. Who cannot start is overtaken by those who go to workers of the other kind.
+ *   9. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
  *      One that has to be alone everywhere makes all others give way. Any other one takes a worker
  *      that is idle; if there is none, the one that runs least takes nobody else, and when no
  *      worker is still to come its requests give way. The other workers go on.
@@ -81,8 +86,12 @@ typedef struct sl_admit_request {
     uint64_t began;   /* order of starts */
     uint64_t came_us; /* as given with it */
     bool lacks;       /* it is in its worker's list `lacking` */
-    bool suspect;     /* it runs alone, ... */
-    bool everywhere;  /* ...at all workers, not only at its own */
+    bool parks;       /* it runs at a worker for prompts, until its next token is drawn */
+    bool parked;      /* that one was */
+    uint32_t
+        kept_at;     /* for it, which gives way or waits, a place is kept there; or SL_ADMIT_NONE */
+    bool suspect;    /* it runs alone, ... */
+    bool everywhere; /* ...at all workers, not only at its own */
     sl_admit_link link[SL_ADMIT_LISTS];
 } sl_admit_request;
 
@@ -104,6 +113,8 @@ typedef struct sl_admit_worker {
     uint32_t n_unused;     /* the same, of sl_admit.n_unused_pages */
     bool open;             /* requests may start there */
     bool resumes;          /* whoever has the pages goes on there: they are shared */
+    bool prompts;          /* it is for prompts */
+    uint32_t n_kept;       /* places for requests that were handed over, and are on their way */
     sl_prefix_seen seen;   /* by who looked last for pages there */
     uint32_t n_leaving;    /* of `running`: their pages are on the way back */
     sl_admit_list running; /* in the order of their starts */
@@ -118,6 +129,7 @@ typedef struct sl_admit_shape {
     uint32_t max_running;      /* requests of a worker */
     uint32_t max_queue;        /* requests that wait and never ran */
     uint64_t queue_timeout_us; /* 0: no limit */
+    uint32_t prompt_rows;      /* that are to be computed make it a request for prompts' workers */
     const sl_watch *watch;     /* ADMIT; NULL: nobody */
 } sl_admit_shape;
 
@@ -136,6 +148,8 @@ typedef struct sl_admit {
     uint32_t reserved;     /* ...a worker may be kept for one; else SL_ADMIT_NONE */
     uint32_t n_pools;      /* workers that have pages */
     uint32_t n_running, n_staying, n_open;
+    uint32_t n_prompts; /* workers for prompts, open or not */
+    uint64_t n_handed;  /* so far: requests that went on elsewhere when their prompt was there */
     uint64_t n_pages, n_free_pages;  /* of all workers */
     uint64_t n_cached_pages;         /* the same: what is in them is known, and nobody has them */
     uint64_t n_unused_pages;         /* the same: copies */
@@ -149,6 +163,7 @@ typedef struct sl_admit {
 typedef enum sl_admit_kind {
     SL_ADMIT_PAGE,    /* `page` is the next one of the request: tell its worker */
     SL_ADMIT_PREEMPT, /* tell its worker to end it; call sl_admit_gave_way when that has */
+    SL_ADMIT_HAND,    /* the same, as its prompt is there: it goes on where its copies are */
     SL_ADMIT_RESUME,  /* at `worker` again, with the pages that it had and what is sure of them */
     SL_ADMIT_START,   /* at `worker`, with the pages that it has */
     SL_ADMIT_FULL,    /* too many wait: end it, with sl_admit_end */
@@ -159,7 +174,7 @@ typedef enum sl_admit_kind {
 typedef struct sl_admit_decision {
     sl_admit_kind kind;
     uint32_t request;
-    uint32_t worker; /* PAGE, PREEMPT, RESUME, START, COPY */
+    uint32_t worker; /* PAGE, PREEMPT, HAND, RESUME, START, COPY */
     uint32_t page;   /* PAGE, COPY */
     uint32_t index, from;
     uint64_t transfer; /* COPY: its number */
@@ -172,6 +187,8 @@ void sl_admit_free(sl_admit *a); /* zeroed is fine */
 /* The worker has n pages; `room`: see sl_pages_create. Once for each. */
 sl_status sl_admit_add_pages(sl_admit *a, uint32_t worker, uint32_t n, uint32_t room,
                              sl_err *err) SL_MUST_CHECK;
+/* It is for prompts. Before requests come. */
+void sl_admit_set_prompts(sl_admit *a, uint32_t worker);
 /* Requests may start there, first those that stayed. */
 void sl_admit_open(sl_admit *a, uint32_t worker);
 /* None starts there any more. Those that run stay in the books until they end. Again is fine. */
@@ -197,8 +214,8 @@ bool sl_admit_cancel(sl_admit *a, uint32_t request);
 void sl_admit_suspect(sl_admit *a, uint32_t request, bool everywhere);
 /* It is like others again. */
 void sl_admit_clear(sl_admit *a, uint32_t request);
-/* Its worker has ended it, as SL_ADMIT_PREEMPT wanted, or is gone, or it is not to stay any longer:
- * its pages come back, it waits again. */
+/* Its worker has ended it, as SL_ADMIT_PREEMPT or SL_ADMIT_HAND wanted, or is gone, or it is not to
+ * stay any longer: its pages come back, it waits again. */
 void sl_admit_gave_way(sl_admit *a, uint32_t request);
 /* Its worker, which is closed, is gone, but not the pages: it stays. It was RUNNING, and is no
  * suspect. */

@@ -44,7 +44,7 @@ bool sl_kv_copies_reserve(sl_kv_copies *c, uint32_t cap) {
 
 void sl_kv_copies_set_due(sl_kv_copies *c, uint32_t worker, bool due) {
     sl_kv_copies_worker *w = &c->worker[worker];
-    due = due && w->buddy != SL_KV_COPIES_NONE;
+    due = due && (w->hands || w->buddy != SL_KV_COPIES_NONE);
     c->n_due += due;
     c->n_due -= w->due;
     w->due = due;
@@ -52,7 +52,7 @@ void sl_kv_copies_set_due(sl_kv_copies *c, uint32_t worker, bool due) {
 
 void sl_kv_copies_wake(sl_kv_copies *c, uint32_t buddy) {
     for (uint32_t i = 0; i < c->n_workers; i++)
-        if (c->worker[i].buddy == buddy) sl_kv_copies_set_due(c, i, true);
+        if (c->worker[i].hands || c->worker[i].buddy == buddy) sl_kv_copies_set_due(c, i, true);
 }
 
 void sl_kv_copies_pair(sl_kv_copies *c, uint32_t worker, uint32_t buddy) {
@@ -62,9 +62,12 @@ void sl_kv_copies_pair(sl_kv_copies *c, uint32_t worker, uint32_t buddy) {
 
 /* ---- transfers ---- */
 
+bool sl_kv_copies_has_room(const sl_pages *pool) {
+    return sl_pages_spare(pool) > pool->n_total / FREE_SHARE;
+}
+
 bool sl_kv_copies_may_ask(const sl_kv_copies *c, uint32_t to, const sl_pages *pool) {
-    return c->worker[to].n_owed < SL_MAX_FETCHES &&
-           sl_pages_spare(pool) > pool->n_total / FREE_SHARE;
+    return c->worker[to].n_owed < SL_MAX_FETCHES && sl_kv_copies_has_room(pool);
 }
 
 /* For n pages altogether. */

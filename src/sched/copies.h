@@ -43,7 +43,8 @@ typedef struct sl_kv_copies_worker {
     uint32_t n_owed;   /* transfers that it was told of and has not answered, forgotten ones too */
     uint32_t n_flight; /* those that were not forgotten */
     sl_kv_copies_flight flight[SL_MAX_FETCHES];
-    bool due; /* of its own requests' pages some may be to be copied */
+    bool hands; /* its requests go on elsewhere, each where its copies are: it needs no buddy */
+    bool due;   /* of its own requests' pages some may be to be copied */
 } sl_kv_copies_worker;
 
 typedef struct sl_kv_copies {
@@ -64,9 +65,11 @@ bool sl_kv_copies_reserve(sl_kv_copies *c, uint32_t cap) SL_MUST_CHECK;
 void sl_kv_copies_pair(sl_kv_copies *c, uint32_t worker, uint32_t buddy);
 /* Pages of requests at this worker may be to be copied; or are not, as far as is known. */
 void sl_kv_copies_set_due(sl_kv_copies *c, uint32_t worker, bool due);
-/* The same for all whose buddy it is. */
+/* The same for all whose buddy it is, or may be. */
 void sl_kv_copies_wake(sl_kv_copies *c, uint32_t buddy);
 
+/* Copies may be made into this pool. */
+bool sl_kv_copies_has_room(const sl_pages *pool);
 /* Worker `to`, whose pool that is, may be told to fetch one more. */
 bool sl_kv_copies_may_ask(const sl_kv_copies *c, uint32_t to, const sl_pages *pool);
 /* Of the request, of which the first n_sure pages are sure, a next one is to be copied. */

@@ -39,12 +39,13 @@ static bool is_away(const sl_drain *d, uint32_t id) {
 }
 
 /* Who stays, and serves (`soon`: or will when the plan that comes is taken), has attention and
- * experts without this one. */
+ * experts without this one; those for prompts do not count. */
 static bool others_suffice(const sl_drain *d, uint32_t id, bool soon) {
     uint32_t roles = 0;
     for (uint32_t i = 0; i < d->recover->roster->n; i++) {
         const sl_recover_place *p = &d->recover->place[i];
         bool serves = p->planned || (soon && !is_away(d, i));
+        if (d->recover->roster->worker[i].prompts) continue;
         if (i != id && serves && !p->doomed && !p->dropped && sl_drain_wants(d, i))
             roles |= roles_of(d, i);
     }

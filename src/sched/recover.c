@@ -27,17 +27,37 @@ static bool is_leaving(const sl_recover *r, uint32_t id) {
     return r->place[id].doomed || r->place[id].dropped;
 }
 
+static bool attends(const sl_recover *r, uint32_t id) {
+    return r->roster->worker[id].roles & SL_ROLE_ATTENTION;
+}
+
 /* It serves by the plan that holds. */
 static bool is_here(const sl_recover *r, uint32_t id) {
     return r->place[id].planned && !is_leaving(r, id);
 }
 
+/* It lives, and is to. */
+static bool lives(const sl_recover *r, uint32_t id) {
+    bool joins = r->roster->worker[id].state == SL_ROSTER_JOINING;
+    bool serves = joins || sl_roster_serves(r->roster, id);
+    return serves && !r->place[id].coming && !is_leaving(r, id) && !r->place[id].rests &&
+           !r->place[id].released;
+}
+
+/* The side for prompts has whom it needs: attention, and experts if it has any of its own. */
+static bool prompts_suffice(const sl_recover *r) {
+    uint32_t wanted = 0, roles = 0;
+    for (uint32_t i = 0; i < r->roster->n; i++) {
+        if (!r->roster->worker[i].prompts) continue;
+        wanted |= r->roster->worker[i].roles;
+        if (lives(r, i)) roles |= r->roster->worker[i].roles;
+    }
+    return roles == wanted;
+}
+
 /* A change would take it in, or in again. */
 static bool is_there(const sl_recover *r, uint32_t id) {
-    bool joins = r->roster->worker[id].state == SL_ROSTER_JOINING;
-    bool lives = joins || sl_roster_serves(r->roster, id);
-    return lives && !r->place[id].coming && !is_leaving(r, id) && !r->place[id].rests &&
-           !r->place[id].released;
+    return lives(r, id) && (!r->roster->worker[id].prompts || prompts_suffice(r));
 }
 
 /* It has experts that others are to get. */
@@ -66,12 +86,17 @@ static bool is_away(const sl_recover *r, uint32_t id) {
     return (state == SL_ROSTER_GONE || state == SL_ROSTER_ABSENT) && !r->place[id].coming;
 }
 
-/* Attention and experts are among those who pass. */
+/* Attention and experts are among those who pass, without those for prompts. */
 static bool suffice(const sl_recover *r, bool (*pass)(const sl_recover *, uint32_t)) {
     uint32_t roles = 0;
     for (uint32_t i = 0; i < r->roster->n; i++)
-        if (pass(r, i)) roles |= r->roster->worker[i].roles;
+        if (!r->roster->worker[i].prompts && pass(r, i)) roles |= r->roster->worker[i].roles;
     return (roles & SL_ROLE_ATTENTION) && (roles & SL_ROLE_EXPERT);
+}
+
+/* The same, and not by the side for prompts. */
+static bool is_missed_by_others(const sl_recover *r, uint32_t id) {
+    return is_missed(r, id) && !r->roster->worker[id].prompts;
 }
 
 static bool any(const sl_recover *r, bool (*is)(const sl_recover *, uint32_t)) {
@@ -110,13 +135,23 @@ static uint64_t pause_after(uint32_t n, uint64_t first_us, uint64_t most_us) {
     return SL_MIN(us, most_us);
 }
 
+/* Requests run at attention of a side for prompts that cannot go on: it ends, and they go on
+ * elsewhere. */
+static void end_prompts(sl_recover *r) {
+    if (prompts_suffice(r)) return;
+    for (uint32_t i = 0; i < r->roster->n; i++)
+        if (r->roster->worker[i].prompts && is_here(r, i) && attends(r, i))
+            r->place[i].doomed = true;
+}
+
 /* After each event: what it means for service. Something may be due now. */
 static void settle(sl_recover *r, uint64_t now_us) {
     r->n_away = 0;
+    end_prompts(r);
     if (!suffice(r, is_there)) end_rests(r, SL_RECOVER_NEVER);
     for (uint32_t i = 0; i < r->roster->n; i++)
         r->n_away += !is_here(r, i) && !r->place[i].released;
-    if (!r->mend && !r->mending && suffice(r, is_here) && !any(r, is_missed)) {
+    if (!r->mend && !r->mending && suffice(r, is_here) && !any(r, is_missed_by_others)) {
         r->service = SL_RECOVER_SERVES;
     } else if (r->service == SL_RECOVER_SERVES) {
         r->service = SL_RECOVER_WAITS;
@@ -178,10 +213,6 @@ static bool count_break(sl_recover *r, uint32_t id, uint64_t now_us) {
     p->broke_us = now_us;
     p->breaks++;
     return true;
-}
-
-static bool attends(const sl_recover *r, uint32_t id) {
-    return r->roster->worker[id].roles & SL_ROLE_ATTENTION;
 }
 
 /* The others can do without it. */

@@ -15,6 +15,10 @@ void sl_roster_free(sl_roster *r) {
     *r = (sl_roster){0};
 }
 
+void sl_roster_set_prompts(sl_roster *r, uint32_t id) {
+    r->worker[id].prompts = true;
+}
+
 void sl_roster_expect(sl_roster *r, uint32_t id, uint32_t roles) {
     r->worker[id].roles = roles;
 }

@@ -44,6 +44,7 @@ typedef struct sl_roster_worker {
     sl_roster_state state;
     sl_roster_state reached; /* ABSENT, JOINING or SERVING, since its place was opened */
     uint32_t roles;          /* of the plan */
+    bool prompts;            /* of the side for prompts, without which others serve */
     uint64_t incarnation;    /* who is there or was last; SL_ROSTER_ANY: nobody yet */
 } sl_roster_worker;
 
@@ -58,6 +59,8 @@ sl_status sl_roster_create(uint32_t n, sl_roster *out, sl_err *err) SL_MUST_CHEC
 void sl_roster_free(sl_roster *r); /* zeroed is fine */
 /* Bits SL_ROLE_*. Before anybody comes. */
 void sl_roster_expect(sl_roster *r, uint32_t id, uint32_t roles);
+
+void sl_roster_set_prompts(sl_roster *r, uint32_t id);
 
 /* Somebody asks for the place `wanted`, or for any. The place that it has now; SL_ROSTER_NONE: that
  * is not free, or was its own until it was given up. */

@@ -87,6 +87,11 @@ static bool is_heard(const sl_life *l, uint32_t generated) {
     return generated < l->acked + SL_MAX_AHEAD;
 }
 
+/* With so many generated it gets no more rows. */
+static bool is_parked(const sl_life *l, uint32_t generated) {
+    return l->parks && generated > 0;
+}
+
 bool sl_life_leads(const sl_life *l) {
     return is_heard(l, sl_life_generated(l) + 1);
 }
@@ -100,7 +105,8 @@ uint32_t sl_life_most_guesses(const sl_life *l) {
 
 uint32_t sl_life_room(const sl_life *l) {
     uint64_t paged = (uint64_t)l->pages * SL_KV_PAGE_TOKENS;
-    if (!l->used || l->ends || l->waits || l->done >= paged || !is_heard(l, sl_life_generated(l)))
+    if (!l->used || l->ends || l->waits || l->done >= paged || !is_heard(l, sl_life_generated(l)) ||
+        is_parked(l, sl_life_generated(l)))
         return 0;
     return (uint32_t)SL_MIN(paged - l->done, UINT32_MAX);
 }
@@ -141,7 +147,8 @@ bool sl_slots_will_stay(const sl_slots *t, uint32_t lane) {
         const sl_life *l = &of[i];
         if (!l->used || l->ends || l->waits) continue;
         uint32_t generated = sl_life_generated(l) + (l->in_step && l->samples);
-        if (generated < l->max_new && is_heard(l, generated)) return true;
+        if (generated < l->max_new && is_heard(l, generated) && !is_parked(l, generated))
+            return true;
     }
     return false;
 }

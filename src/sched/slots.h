@@ -26,6 +26,7 @@ typedef struct sl_life {
     bool used;
     bool ends;           /* cancelled, preempted or broken: it gets no more rows */
     bool waits;          /* for what its answer is to be like: it gets no rows until then */
+    bool parks;          /* it gets no more rows once a token was drawn: it goes on elsewhere */
     bool in_step;        /* a step, or a part of aep, has rows of it... */
     bool samples;        /* ...and the last of them yields a token */
     uint32_t generation; /* tells it from who had its slot before: 1 .. 2^28 - 1, as a row's tag */

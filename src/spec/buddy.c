@@ -15,7 +15,8 @@ static bool share_machine(const sl_plan *p, uint32_t a, uint32_t b) {
 }
 
 static bool is_attention(const sl_plan *p, uint32_t id) {
-    return (p->worker[id].roles & SL_ROLE_ATTENTION) != 0;
+    return (p->worker[id].roles & SL_ROLE_ATTENTION) && !p->worker[id].prefill &&
+           !p->worker[id].pages;
 }
 
 uint32_t sl_plan_buddy(const sl_plan *p, uint32_t id) {

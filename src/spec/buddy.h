@@ -17,4 +17,12 @@ static inline bool sl_plan_are_buddies(const sl_plan *p, uint32_t a, uint32_t b)
     return p->kv_replicas && (sl_plan_buddy(p, a) == b || sl_plan_buddy(p, b) == a);
 }
 
+/* KV pages go from one of the two to the other: of those that worker `a` or `b` sees. */
+static inline bool sl_plan_move_pages(const sl_plan *p, uint32_t a, uint32_t b) {
+    const sl_plan_worker *x = &p->worker[a], *y = &p->worker[b];
+    return sl_plan_are_buddies(p, a, b) ||
+           (x->pages && !y->pages && (y->roles & SL_ROLE_ATTENTION)) ||
+           (y->pages && !x->pages && (x->roles & SL_ROLE_ATTENTION));
+}
+
 #endif

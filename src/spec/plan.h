@@ -68,6 +68,9 @@ typedef struct sl_plan_worker {
                       * no machines */
     bool spare;      /* nobody is there at first, and nothing is hosted there; somebody may be
                       * wanted there later */
+    bool prefill;    /* of the side for prompts (format/plan_sides.h) */
+    bool pages;      /* in what a worker of the other side sees: KV pages go there or come from
+                      * there; and nothing else, if it has no role */
 } sl_plan_worker;
 
 /* One of the workers that host an expert: it takes the rows whose key is below `until` and not
@@ -115,6 +118,8 @@ typedef struct sl_plan {
     uint32_t n_workers;
     sl_plan_worker *worker; /* [n_workers], at most SL_MAX_WORKERS; owned */
     sl_placement place;
+    sl_placement prefill_place; /* of the side for prompts, if it has experts of its own; else
+                                 * empty */
     uint32_t n_experts;
     /* numerics */
     uint32_t wire; /* sl_wire_format */
@@ -130,6 +135,8 @@ typedef struct sl_plan {
         prefill_stretch; /* >= 1: prompt rows may make a step of decoding requests so much longer */
     uint32_t context;    /* positions a request may take */
     uint32_t n_pages;    /* KV pages of one attention worker */
+    uint32_t
+        prefill_rows;     /* that a request has to have computed start it at the side for prompts */
     uint32_t kv_replicas; /* copies of full KV pages at other attention workers: 0 or 1 */
     uint32_t threads;     /* kernel threads of one worker */
     uint32_t attention_tp, expert_tp; /* ranks of a worker that has attention, and of one that has
@@ -326,7 +333,14 @@ static inline bool sl_plan_has_replicas(const sl_plan *p) {
     return p->place.first[sl_plan_entries(p)] > sl_plan_entries(p);
 }
 
-/* Whether every expert has a host that is not lost. */
+/* Whether somebody is for prompts. */
+static inline bool sl_plan_has_prefill(const sl_plan *p) {
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].prefill) return true;
+    return false;
+}
+
+/* Whether every expert has a host that is not lost; of the side for prompts it is not asked. */
 static inline bool sl_plan_is_covered(const sl_plan *p, const uint8_t *lost) {
     for (uint32_t l = 0; l < p->place.n_layers; l++)
         for (uint32_t e = 0; e < p->n_experts; e++)

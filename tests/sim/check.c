@@ -4,6 +4,7 @@
 #include "engine/expert/expert.h"
 #include "engine/attn/flow.h"
 #include "engine/attn/lane.h"
+#include "format/plan_sides.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -495,16 +496,19 @@ static bool check_replans(sim *s) {
         if (!w || !w->planned || s->silent[i] || !s->engine->serving) continue;
         /* it lives and is in no plan while its links break: one of them may still be held */
         if (s->engine->roster.worker[i].state == SL_ROSTER_SUSPECT) continue;
+        if (p->worker[i].prefill && !p->worker[i].roles) continue; /* its side is not whole */
         const sl_placement *own = &w->plan.place;
         if (w->plan.epoch != p->epoch || w->taker.next || w->taker.holds)
             return sim_fail(s, "worker %u: plan %u, %u is next, %s, the coordinator has plan %u", i,
                             w->plan.epoch, w->taker.next, w->taker.holds ? "holds" : "goes on",
                             p->epoch);
-        uint32_t entries = p->place.n_layers * p->n_experts;
+        const bool apart = p->worker[i].prefill && sl_plan_sides_apart(p);
+        const sl_placement *place = apart ? &p->prefill_place : &p->place;
+        uint32_t entries = place->n_layers * p->n_experts;
         if (w->taker.joins) continue; /* it has taken no plan with the others yet */
-        if (own->n_layers != p->place.n_layers ||
-            memcmp(own->first, p->place.first, (entries + 1u) * sizeof *own->first) != 0 ||
-            memcmp(own->host, p->place.host, own->first[entries] * sizeof *own->host) != 0)
+        if (own->n_layers != place->n_layers ||
+            memcmp(own->first, place->first, (entries + 1u) * sizeof *own->first) != 0 ||
+            memcmp(own->host, place->host, own->first[entries] * sizeof *own->host) != 0)
             return sim_fail(s, "worker %u has other hosts than the coordinator", i);
     }
     return true;
@@ -554,6 +558,8 @@ static bool check_recovery(sim *s) {
     const sl_engine *e = s->engine;
     uint32_t n_alive = 0;
     s->seen[COVER_requeued] |= e->stats.requeued > 0;
+    s->seen[COVER_handed_over] |= e->stats.handed > 0;
+    s->seen[COVER_handed_over_aep] |= e->stats.handed > 0 && s->plan.schedule == SL_SCHED_AEP;
     s->seen[COVER_came_back] |= e->stats.restarted_workers > 0;
     const sl_adapt_stats *a = &e->stats.adapt;
     s->seen[COVER_moved_by_load] |= a->changes > 0;
@@ -586,7 +592,9 @@ static bool check_recovery(sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         if (!s->worker[i] || s->silent[i]) continue;
         n_alive++;
-        if (e->recover.begun && !s->starved && !sl_roster_serves(&e->roster, i))
+        const bool idle = s->plan.worker[i].prefill && !sim_has_prefill(s);
+        s->seen[COVER_prompts_not_whole] |= idle;
+        if (e->recover.begun && !s->starved && !idle && !sl_roster_serves(&e->roster, i))
             return sim_fail(s, "worker %u lives and does not serve", i);
     }
     if (!e->recover.begun || s->starved || n_alive < s->n_workers) return true;

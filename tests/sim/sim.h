@@ -10,7 +10,7 @@
 #include "engine/coord/coord_int.h"
 #include "format/plan_json.h"
 
-#define SIM_MAX_WORKERS  7u
+#define SIM_MAX_WORKERS  9u
 #define SIM_MAX_REQUESTS 24u
 #define SIM_MAX_PROMPT   100u
 #define SIM_MAX_NEW      70u
@@ -108,6 +108,10 @@
     X(load_queued)                                                                                 \
     X(moved_by_load_and_lost)                                                                      \
     X(requeued)                                                                                    \
+    X(handed_over)                                                                                 \
+    X(handed_over_aep)                                                                             \
+    X(prompts_killed)                                                                              \
+    X(prompts_not_whole)                                                                           \
     X(kv_kept)                                                                                     \
     X(kv_kept_beside_others)                                                                       \
     X(kv_kept_of_a_prompt)                                                                         \
@@ -341,6 +345,8 @@ void sim_tear_worker(sim *s, uint32_t i);
 bool sim_start_worker(sim *s, uint32_t i);
 /* Somebody with this role lives, or comes. */
 bool sim_has(const sim *s, uint32_t role);
+/* The side for prompts has whom it needs. */
+bool sim_has_prefill(const sim *s);
 void sim_stop(sim *s);
 
 /* reference.c: what every prompt's answer must be */

@@ -1,5 +1,6 @@
 /* What a seed does: the deployment, who asks what, and what goes wrong when. */
 #include "format/placement.h"
+#include "format/plan_sides.h"
 #include "net/net_int.h"
 #include "spec/schedules.h"
 #include "sim.h"
@@ -26,7 +27,7 @@ static bool draw_placement(sim *s, sl_plan *p) {
     uint32_t count[64 * 16], n = 0, hosts[SIM_MAX_WORKERS], n_hosts = 0;
     sl_err err;
     for (uint32_t i = 0; i < p->n_workers; i++)
-        if (p->worker[i].roles & SL_ROLE_EXPERT) hosts[n_hosts++] = i;
+        if ((p->worker[i].roles & SL_ROLE_EXPERT) && !p->worker[i].prefill) hosts[n_hosts++] = i;
     uint32_t layers = sim_once_in(s, 2) ? 1 : sim_spec.n_moe, entries = layers * p->n_experts;
     bool twice = s->doubled && n_hosts > 1; /* so that somebody can stand in for who is lost */
     if (entries > SL_LEN(count)) return true;
@@ -63,6 +64,22 @@ static void draw_schedule(sim *s, sl_plan *p) {
     if (sl_plan_check(&other, &sim_spec, &err) == SL_OK) *p = other;
 }
 
+/* Workers for prompts, not in their turn, either: one seed in four has some, where bits depend on
+ * no number of workers and everybody is waited for. */
+static bool draw_prefill(sim *s, sl_plan *p) {
+    const bool together = p->worker[0].roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    uint64_t state = s->seed * 131 + 3;
+    sl_err err;
+    if (sl_rng_below(&state, 4) || s->devices.stateful || !p->exact || s->doubled) return true;
+    const uint32_t attention = 1 + (uint32_t)sl_rng_below(&state, 2);
+    const bool shares = p->schedule == SL_SCHED_AEP && sl_rng_below(&state, 2);
+    const uint32_t experts = together || shares ? 0 : 1 + (uint32_t)sl_rng_below(&state, 2);
+    if (p->n_workers + attention + experts > SIM_MAX_WORKERS) return true;
+    p->prefill_rows = 1 + (uint32_t)sl_rng_below(&state, 60);
+    if (sl_plan_add_prefill(attention, experts, p, &err) == SL_OK) return true;
+    return sim_fail(s, "%s", err.msg);
+}
+
 bool sim_draw_plan(sim *s) {
     sl_plan *p = &s->plan;
     sl_err err;
@@ -85,7 +102,7 @@ bool sim_draw_plan(sim *s) {
     p->kv_replicas = s->seed % 2 && shapes[shape][0] > 1 && !s->devices.stateful;
     s->doubled = p->exact && sim_once_in(s, 3);
     bool ok = !p->exact || (!s->doubled && sim_once_in(s, 2)) || draw_placement(s, p);
-    return ok && sim_draw_spares(s);
+    return ok && draw_prefill(s, p) && sim_draw_spares(s);
 }
 
 /* ---- requests ---- */
@@ -403,6 +420,7 @@ static void kill(sim *s, const sim_event *e) {
     uint32_t killed = 0;
     for (uint32_t i = 0; i < s->n_workers; i++) killed += !s->worker[i];
     s->seen[COVER_two_killed] |= killed > 0;
+    s->seen[COVER_prompts_killed] |= s->plan.worker[e->a].prefill;
     if (sim_is(s, e->a, SL_ROLE_EXPERT))
         s->seen[COVER_expert_killed] = true;
     else

@@ -74,7 +74,8 @@ static const sl_adapt_opts *adapting(const sim *s) {
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < s->plan.n_workers; i++)
         hosts += (s->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
-    return s->plan.exact && hosts > 1 && s->seed % 3 == 0 ? &often : NULL;
+    bool moves = s->plan.exact && hosts > 1 && !sl_plan_has_prefill(&s->plan);
+    return moves && s->seed % 3 == 0 ? &often : NULL;
 }
 
 /* Its pages outlive it, as those of a process that the coordinator starts do. */
@@ -207,10 +208,21 @@ bool sim_has(const sim *s, uint32_t role) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         bool comes = s->spawns ? !s->engine->drain.place[i].spare : s->returns_us[i] > 0;
         bool wanted = sl_drain_wants(&s->engine->drain, i);
+        if (s->plan.worker[i].prefill) continue; /* others serve without */
         if (sim_is(s, i, role) && ((comes && wanted) || (s->worker[i] && !s->silent[i])))
             return true;
     }
     return false;
+}
+
+bool sim_has_prefill(const sim *s) {
+    uint32_t wanted = 0, roles = 0;
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        if (!s->plan.worker[i].prefill) continue;
+        wanted |= s->plan.worker[i].roles;
+        roles |= s->worker[i] && !s->silent[i] ? s->plan.worker[i].roles : 0;
+    }
+    return wanted && roles == wanted;
 }
 
 void sim_stop(sim *s) {
@@ -256,6 +268,9 @@ static bool step_worker(sim *s, uint32_t i) {
     if (st == SL_OK) sim_on_stopped(s, i);
     /* Who was on its way when its place was drained is turned away. */
     bool unwanted = s->engine->drain.place[i].state == SL_DRAIN_DRAINED;
+    /* Attention for prompts ends when its side is not whole, as by somebody's restart. */
+    bool given_up = s->plan.worker[i].prefill && s->moved;
+    s->failure |= given_up && st != SL_OK;
     if (st != SL_OK && !s->failure && !unwanted) sim_fail(s, "worker %u stopped: %s", i, err.msg);
     sim_remove_worker(s, i, false);
     if (st != SL_OK && sim_rejoins(s, i)) sim_say(s, "worker %u is to come again", i);

@@ -605,7 +605,7 @@ static void submit_matches_its_bytes(void **state) {
         {28, 0, "top_p: 0"},
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
-        {40, 32, "unknown flags"},
+        {40, 64, "unknown flags"},
         {44, 4, "payload of 200 bytes"},
         {44, 0xFFFFFFFF, "payload of"},
         {48, 0xFFFFFFFF, "payload of"},

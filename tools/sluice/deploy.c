@@ -8,6 +8,7 @@
 #include "format/kv_folder.h"
 #include "format/plan_gpu.h"
 #include "format/plan_json.h"
+#include "format/plan_sides.h"
 #include "format/plan_ranks.h"
 #include "format/plan_lab.h"
 #include "format/quantity.h"
@@ -64,13 +65,32 @@ static sl_status make_room(const sl_options *o, sl_plan *p, sl_err *err) {
     return st == SL_OK ? sl_plan_add_spares(attention, experts, p, err) : st;
 }
 
+/* --prefill, --prefill-experts, --prefill-rows */
+static sl_status make_prefill(const sl_options *o, sl_plan *p, sl_err *err) {
+    if (o->prefill + o->prefill_experts > 0 && sl_plan_has_prefill(p))
+        return sl_fail(err, SL_ERR_ARG,
+                       "--plan says who the workers are: leave out --prefill and "
+                       "--prefill-experts");
+    sl_status st = SL_OK;
+    if (o->prefill + o->prefill_experts > 0)
+        st = sl_plan_add_prefill(o->prefill, o->prefill_experts, p, err);
+    if (st != SL_OK || !o->prefill_rows) return st;
+    if (!sl_plan_has_prefill(p))
+        return sl_fail(err, SL_ERR_ARG,
+                       "--prefill-rows: there are no workers for prompts "
+                       "(--prefill)");
+    p->prefill_rows = o->prefill_rows;
+    return SL_OK;
+}
+
 static sl_status make_plan(const sl_options *o, const sl_model_spec *m, sl_plan *p, sl_err *err) {
     if (o->plan[0] && o->attention + o->experts > 0)
         return sl_fail(err, SL_ERR_ARG,
                        "--plan says who the workers are: leave out --attention and --experts");
     sl_status st = o->plan[0] ? sl_plan_read(o->plan, m, p, err)
                               : sl_plan_local(m, o->attention, o->experts, p, err);
-    return st == SL_OK ? make_room(o, p, err) : st;
+    if (st == SL_OK) st = make_room(o, p, err);
+    return st == SL_OK ? make_prefill(o, p, err) : st;
 }
 
 static uint32_t pages_for(const sl_options *o, const sl_model_spec *m, const sl_plan *p) {
@@ -291,6 +311,9 @@ static sl_status prepare_moves(const sl_options *o, sl_deployment *d, sl_err *er
 static sl_status prepare_adapting(const sl_options *o, uint32_t requests, sl_deployment *d,
                                   sl_err *err) {
     if (!o->adapt) return SL_OK;
+    if (sl_plan_sides_apart(&d->opts.plan))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--adapt: workers for prompts (--prefill) have experts that do not move");
     if (sl_plan_n_gpu(&d->opts.plan))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--adapt: experts do not move to GPUs or from them yet");
@@ -330,10 +353,37 @@ static void predict_dense(uint32_t requests, sl_deployment *d) {
     }
 }
 
+/* Both sides have the schedule that suits who decodes. Rows of both at the same experts wait for no
+ * barrier. */
+static sl_status choose_for_decode(const sl_options *o, uint32_t requests, sl_deployment *d,
+                                   sl_err *err) {
+    sl_plan *p = &d->opts.plan, decode;
+    if (!sl_plan_sides_apart(p)) {
+        sl_plan_set_schedule(p, SL_SCHED_AEP);
+        return SL_OK;
+    }
+    if (o->remote)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--schedule auto: workers on other machines are not measured where some are "
+                       "for prompts (--prefill): say a schedule");
+    sl_status st = sl_plan_view(p, false, &decode, err);
+    if (st != SL_OK) return st;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        decode.worker[i].spare = p->worker[i].spare || p->worker[i].prefill;
+    const sl_auto_opts a = auto_opts(o, requests, d);
+    if (sl_plan_n_first(&decode) > 1) st = sl_plan_auto(&a, &decode, &d->chosen, err);
+    d->opts.predicted = sl_auto_predicted(&d->chosen);
+    if (st == SL_OK) sl_plan_take_schedule(&decode, p);
+    sl_plan_free(&decode);
+    if (st == SL_OK) predict_dense(requests, d);
+    return st;
+}
+
 static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_deployment *d,
                                  sl_err *err) {
     const sl_auto_opts a = auto_opts(o, requests, d);
     if (!schedule_is_open(o) || sl_plan_pipeline(&d->opts.plan) > 1) return SL_OK;
+    if (sl_plan_has_prefill(&d->opts.plan)) return choose_for_decode(o, requests, d, err);
     d->opts.choose = o->remote;
     d->opts.auto_requests = requests;
     if (o->remote) return SL_OK; /* when the workers are there: sl_deploy_started */

@@ -52,6 +52,7 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     s->request = in->request;
     s->keys.root = in->root;
     s->tells = (in->flags & SL_SUBMIT_ROWS) != 0;
+    s->life->parks = (in->flags & SL_SUBMIT_PARK) != 0;
     s->n_prompt = in->n_prompt;
     s->want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0;
     s->want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0;

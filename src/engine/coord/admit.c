@@ -24,7 +24,8 @@ static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16
 /* Whether it matters how far its prompt is, before a token says so: others may begin with its
  * pages, and it may go on with what outlives its worker. */
 static bool wants_rows(const sl_engine *e, const sl_request *r, uint32_t worker) {
-    return r->p.shares || e->worker[worker].keeps || e->plan.kv_replicas;
+    return r->p.shares || e->worker[worker].keeps || e->plan.kv_replicas ||
+           e->home.worker[worker].prefill;
 }
 
 static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_request *q) {
@@ -32,11 +33,11 @@ static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_r
     const sl_wire_submit s = {
         .request = r->id,
         .max_tokens = q->most - q->drawn,
-        .flags = (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) |
-                 (r->p.on_logits ? SL_SUBMIT_LOGITS : 0) |
-                 (r->p.logprobs ? SL_SUBMIT_LOGPROBS : 0) |
-                 (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0) |
-                 (wants_rows(e, r, q->worker) ? SL_SUBMIT_ROWS : 0),
+        .flags =
+            (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) | (r->p.on_logits ? SL_SUBMIT_LOGITS : 0) |
+            (r->p.logprobs ? SL_SUBMIT_LOGPROBS : 0) |
+            (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0) |
+            (wants_rows(e, r, q->worker) ? SL_SUBMIT_ROWS : 0) | (q->parks ? SL_SUBMIT_PARK : 0),
         .n_prompt = q->prompt,
         .min_tokens = r->p.min_tokens,
         .start = q->sure,
@@ -88,6 +89,19 @@ void sl_coord_preempt(sl_engine *e, const sl_request *r, uint32_t worker) {
     send_pair(e, r, worker, SL_MSG_CANCEL, 0);
 }
 
+/* Its prompt is computed, and what could be copied of it is at another worker. */
+static void hand_over(sl_engine *e, const sl_request *r, const sl_admit_decision *d) {
+    const sl_admit_request *q = sl_request_books(e, r);
+    sl_log_request(SL_LOG_INFO, "engine", r->name,
+                   "request %llu goes from worker %u to %u, where %u of its pages are",
+                   (unsigned long long)r->id, d->worker, q->kept_at,
+                   sl_kv_copies_at(&e->admit.copies, d->request, q->kept_at));
+    pthread_mutex_lock(&e->lock);
+    e->stats.handed++;
+    pthread_mutex_unlock(&e->lock);
+    send_pair(e, r, d->worker, SL_MSG_CANCEL, 0);
+}
+
 static void reject(sl_engine *e, sl_request *r, uint64_t *counter, const char *text) {
     pthread_mutex_lock(&e->lock);
     ++*counter;
@@ -120,6 +134,9 @@ void sl_coord_admit(sl_engine *e) {
             break;
         case SL_ADMIT_PREEMPT:
             sl_coord_preempt(e, r, d.worker);
+            break;
+        case SL_ADMIT_HAND:
+            hand_over(e, r, &d);
             break;
         case SL_ADMIT_RESUME:
         case SL_ADMIT_START:

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "format/plan_json.h"
+#include "format/plan_sides.h"
 #include "net/transports.h"
 
 #include <sodium.h>
@@ -103,11 +104,13 @@ static sl_request *running_at(const sl_engine *e, uint64_t id, uint32_t worker) 
 
 /* Its worker confirmed: pages back, it waits again. */
 static void on_preempted(sl_engine *e, const sl_request *r) {
-    bool moves = !sl_drain_wants(&e->drain, sl_request_books(e, r)->worker);
+    const sl_admit_request *q = sl_request_books(e, r);
+    bool handed = q->kept_at != SL_ADMIT_NONE; /* which is counted already */
+    bool moves = !handed && !sl_drain_wants(&e->drain, q->worker);
     sl_admit_gave_way(&e->admit, r->place);
     pthread_mutex_lock(&e->lock);
     e->stats.moved += moves;
-    e->stats.preempted += !moves;
+    e->stats.preempted += !moves && !handed;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -403,6 +406,7 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     const sl_admit_shape shape = {.n_workers = e->plan.n_workers,
                                   .max_running = e->plan.max_num_seqs,
                                   .max_queue = e->max_queue,
+                                  .prompt_rows = e->plan.prefill_rows,
                                   .queue_timeout_us = (uint64_t)(e->o.queue_timeout_s * 1e6)};
     sl_status st = sl_admit_create(&shape, &e->admit, err);
     if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
@@ -419,8 +423,10 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
         *s = (sl_worker_stats){.id = i, .roles = e->home.worker[i].roles, .pid = -1};
         snprintf(s->name, sizeof s->name, "worker %u", i);
         sl_roster_expect(&e->roster, i, s->roles);
+        if (e->home.worker[i].prefill) sl_roster_set_prompts(&e->roster, i);
         if (s->roles & SL_ROLE_ATTENTION)
             st = sl_admit_add_pages(&e->admit, i, e->plan.n_pages, e->plan.n_pages, err);
+        if (e->home.worker[i].prefill) sl_admit_set_prompts(&e->admit, i);
         if (e->home.worker[i].spare) close_spare(e, i);
     }
     return st;

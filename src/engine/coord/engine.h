@@ -269,9 +269,10 @@ typedef struct sl_engine_stats {
     uint32_t n_left_out;       /* that live and are left out for a while, whatever the reason */
     uint64_t drained_workers, joined_workers; /* so far, on purpose */
     uint32_t n_drained;                       /* that are away on purpose */
-    uint64_t moved;           /* times that a request went on elsewhere, its worker being drained */
-    uint64_t requeued;        /* times that a request went on elsewhere, its worker being lost */
-    uint64_t rows_kept;       /* of requests that started again, and were there */
+    uint64_t handed;    /* times that a request went on elsewhere, its prompt being computed */
+    uint64_t moved;     /* times that a request went on elsewhere, its worker being drained */
+    uint64_t requeued;  /* times that a request went on elsewhere, its worker being lost */
+    uint64_t rows_kept; /* of requests that started again, and were there */
     uint64_t rows_recomputed; /* the same, and were not */
     double longest_pause_s;   /* of all recoveries, as requests notice it */
     sl_adapt_stats adapt;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "format/placement.h"
 #include "format/plan_json.h"
+#include "format/plan_sides.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,12 +24,16 @@ static void tell(sl_engine *e, uint32_t worker, uint16_t kind, uint32_t epoch, s
     tell_flagged(e, worker, kind, 0, epoch, payload);
 }
 
-/* Who serves by the plan that holds and is gone. *n: how many; NULL: nobody, or no memory. */
-static uint32_t *list_lost(const sl_engine *e, uint32_t *n) {
+/* Who serves by the plan that holds and is gone, as far as a side sees it. *n: how many; NULL:
+ * nobody, or no memory. */
+static uint32_t *list_lost(const sl_engine *e, bool prefill, uint32_t *n) {
     uint32_t *ids = sl_alloc(e->plan.n_workers, sizeof *ids);
+    const bool apart = sl_plan_sides_apart(&e->plan);
     *n = 0;
-    for (uint32_t i = 0; ids && i < e->plan.n_workers; i++)
+    for (uint32_t i = 0; ids && i < e->plan.n_workers; i++) {
+        if (apart && e->plan.worker[i].prefill != prefill) continue;
         if (e->plan.worker[i].roles && !sl_roster_serves(&e->roster, i)) ids[(*n)++] = i;
+    }
     if (*n > 0) return ids;
     sl_free(ids);
     return NULL;
@@ -57,19 +62,22 @@ static void tell_plan(sl_engine *e, const char *plan, uint32_t worker) {
 
 /* The workers that owe an answer are told what for. */
 static void tell_owing(sl_engine *e, uint16_t kind) {
-    char *plan = kind == SL_MSG_PLAN ? sl_plan_print(&e->replan->plan) : NULL;
-    uint32_t n_lost, *lost = list_lost(e, &n_lost);
+    char *plan[2] = {NULL, NULL};
+    uint32_t n_lost[2], *lost[2];
+    if (kind == SL_MSG_PLAN) sl_plan_print_views(&e->replan->plan, plan);
+    for (int i = 0; i < 2; i++) lost[i] = list_lost(e, i, &n_lost[i]);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const bool side = e->home.worker[i].prefill;
         if (!e->change.owes[i]) continue;
         if (kind == SL_MSG_PLAN)
-            tell_plan(e, plan, i);
+            tell_plan(e, plan[side], i);
         else if (kind == SL_MSG_HOLD)
-            tell_hold(e, i, lost, n_lost);
+            tell_hold(e, i, lost[side], n_lost[side]);
         else
             tell(e, i, kind, e->change.epoch, NULL);
     }
-    sl_free(lost);
-    sl_free(plan);
+    for (int i = 0; i < 2; i++) sl_free(lost[i]);
+    for (int i = 0; i < 2; i++) sl_free(plan[i]);
 }
 
 /* ---- the change ---- */
@@ -85,9 +93,11 @@ static void answer(sl_engine *e, sl_replan *r, bool taken, sl_status status, con
 }
 
 static void swap_places(sl_plan *a, sl_plan *b) {
-    sl_placement before = a->place;
+    const sl_placement before = a->place, prefill = a->prefill_place;
     a->place = b->place;
+    a->prefill_place = b->prefill_place;
     b->place = before;
+    b->prefill_place = prefill;
 }
 
 /* Threads that call the engine read other fields of the plan meanwhile. What was asked for from

@@ -45,8 +45,8 @@ static uint32_t sequencer_of(const sl_plan *p) {
 }
 
 /* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
- * ones the lower id), expert workers to the sequencer, which tells them who died; of two that copy
- * each other's pages the lower id. */
+ * ones the lower id), expert workers to the sequencer, which tells them who died; of two
+ * between which KV pages go the lower id. */
 static bool dials(const sl_plan *p, uint32_t a, uint32_t b) {
     uint32_t ra = p->worker[a].roles, rb = p->worker[b].roles;
     bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
@@ -54,7 +54,7 @@ static bool dials(const sl_plan *p, uint32_t a, uint32_t b) {
     if (a == b) return false;
     if (a_needs_b) return !b_needs_a || a < b;
     if (b_needs_a) return false;
-    if (a < b && sl_plan_are_buddies(p, a, b)) return true;
+    if (a < b && sl_plan_move_pages(p, a, b)) return true;
     return (ra & SL_ROLE_EXPERT) && b == sequencer_of(p);
 }
 

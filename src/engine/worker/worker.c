@@ -166,15 +166,21 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
     return st;
 }
 
+/* Pages of its KV go to other workers, or come from them. */
+static bool moves_pages(const sl_worker *w) {
+    bool any = w->plan.kv_replicas > 0;
+    for (uint32_t i = 0; i < w->plan.n_workers; i++) any |= w->plan.worker[i].pages;
+    return any && (w->roles & SL_ROLE_ATTENTION);
+}
+
 static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_spec *m,
                              sl_err *err) {
     sl_status st = open_device(w, folder, m, err);
     if (st == SL_OK) st = sl_counts_create(w->device->spec, &w->counts, err);
-    if (st == SL_OK && w->plan.kv_replicas && (w->roles & SL_ROLE_ATTENTION) &&
-        !sl_device_copies(w->device))
+    if (st == SL_OK && moves_pages(w) && !sl_device_copies(w->device))
         st = sl_fail(err, SL_ERR_UNSUPPORTED,
-                     "kv_replicas %u: this device, or the model, has KV that cannot be copied",
-                     w->plan.kv_replicas);
+                     "%s: this device, or the model, has KV that cannot be copied",
+                     w->plan.kv_replicas ? "kv_replicas" : "workers for prompts (prefill)");
     if (st != SL_OK) return st;
     const bool barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
     w->expert_ops = barriers ? &sl_expert_barriers : &sl_expert_queues;

@@ -1,0 +1,228 @@
+/* Sides of a plan: places for prompts, what each side sees, and what cannot be together. */
+#include "format/plan_sides.h"
+
+#include "base/mem.h"
+#include "format/placement.h"
+#include "format/plan_json.h"
+
+#define BOTH (SL_ROLE_ATTENTION | SL_ROLE_EXPERT)
+
+static uint32_t roles_of(const sl_plan *p, bool prefill) {
+    uint32_t roles = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].prefill == prefill) roles |= p->worker[i].roles;
+    return roles;
+}
+
+/* ---- places ---- */
+
+sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, sl_plan *p, sl_err *err) {
+    const uint32_t n = p->n_workers;
+    const bool together = n > 0 && p->worker[0].roles == BOTH;
+    const uint64_t more = (uint64_t)attention + experts;
+    if (together && experts)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: its workers have both roles, and so have those for prompts "
+                       "(--prefill): --prefill-experts is for plans that keep roles apart");
+    if (experts && !attention)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: %u expert workers for prompts (--prefill-experts) "
+                       "and none with attention (--prefill)",
+                       experts);
+    if (n + more > SL_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_ARG, "plan: %u workers and %llu for prompts, %u are possible", n,
+                       (unsigned long long)more, SL_MAX_WORKERS);
+    sl_plan_worker *bigger = sl_grow(p->worker, n, n + more, sizeof *bigger);
+    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n + (uint32_t)more);
+    p->worker = bigger;
+    p->n_workers = n + (uint32_t)more;
+    for (uint32_t i = n; i < p->n_workers; i++) {
+        uint32_t role = i - n < attention ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
+        p->worker[i] =
+            (sl_plan_worker){.id = i, .roles = together ? BOTH : role, .cpu = -1, .prefill = true};
+    }
+    return sl_plan_spread_prefill(p, err);
+}
+
+sl_status sl_plan_spread_prefill(sl_plan *p, sl_err *err) {
+    sl_plan side;
+    sl_placement_free(&p->prefill_place);
+    if (!(roles_of(p, true) & SL_ROLE_EXPERT)) return SL_OK;
+    sl_status st = sl_plan_copy(p, &side, err);
+    if (st != SL_OK) return st;
+    for (uint32_t i = 0; i < side.n_workers; i++) {
+        side.worker[i].roles = side.worker[i].prefill ? side.worker[i].roles : 0;
+        side.worker[i].prefill = false;
+    }
+    st = sl_placement_spread(false, &side, err);
+    if (st == SL_OK) {
+        p->prefill_place = side.place;
+        side.place = (sl_placement){0};
+    }
+    sl_plan_free(&side);
+    return st;
+}
+
+/* ---- what a side sees ---- */
+
+/* Roles and marks alone; its places are the caller's. */
+static void look_from(bool prefill, bool apart, sl_plan *p) {
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        sl_plan_worker *w = &p->worker[i];
+        const bool other = w->prefill != prefill;
+        w->pages = other && (w->roles & SL_ROLE_ATTENTION);
+        if (other && apart) w->roles = 0;
+        w->prefill = false;
+    }
+}
+
+sl_status sl_plan_view(const sl_plan *p, bool prefill, sl_plan *out, sl_err *err) {
+    const bool apart = sl_plan_sides_apart(p), sides = sl_plan_has_prefill(p);
+    sl_status st = sl_plan_copy(p, out, err);
+    if (st != SL_OK || !sides) return st;
+    look_from(prefill, apart, out);
+    if (apart && prefill) {
+        sl_placement other = out->place;
+        out->place = out->prefill_place;
+        out->prefill_place = other;
+    }
+    sl_placement_free(&out->prefill_place);
+    return st;
+}
+
+void sl_plan_take_schedule(const sl_plan *from, sl_plan *to) {
+    sl_plan is = *from;
+    is.worker = to->worker;
+    is.place = to->place;
+    is.prefill_place = to->prefill_place;
+    *to = is;
+}
+
+void sl_plan_print_views(const sl_plan *p, char *text[2]) {
+    const int sides = sl_plan_has_prefill(p) ? 2 : 1;
+    text[0] = text[1] = NULL;
+    for (int i = 0; i < sides; i++) {
+        sl_plan view;
+        sl_err err;
+        if (sl_plan_view(p, i, &view, &err) != SL_OK) continue;
+        text[i] = sl_plan_print(&view);
+        sl_plan_free(&view);
+    }
+}
+
+/* ---- those who are there ---- */
+
+/* The places of one side's experts for those of it who are there; empty: it is not whole. */
+static sl_status among(const sl_plan *home, bool prefill, const uint8_t *there, sl_placement *out,
+                       sl_err *err) {
+    sl_plan side;
+    uint32_t roles = 0, all = roles_of(home, prefill);
+    *out = (sl_placement){0};
+    for (uint32_t i = 0; i < home->n_workers; i++)
+        if (home->worker[i].prefill == prefill && there[i]) roles |= home->worker[i].roles;
+    if (roles != all) return SL_OK;
+    sl_status st = sl_plan_view(home, prefill, &side, err);
+    if (st != SL_OK) return st;
+    st = sl_placement_rehost(&side, there, out, err);
+    sl_plan_free(&side);
+    return st;
+}
+
+sl_status sl_plan_sides_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
+                              sl_err *err) {
+    const bool apart = sl_plan_sides_apart(home), sides = sl_plan_has_prefill(home);
+    sl_placement place = {0}, prefill = {0};
+    sl_status st = sides ? among(home, false, there, &place, err)
+                         : sl_placement_rehost(home, there, &place, err);
+    if (st == SL_OK && place.n_layers == 0)
+        st = sl_fail(err, SL_ERR_INFEASIBLE,
+                     "plan: no attention or no expert worker is there that is not for prompts");
+    if (st == SL_OK && apart) st = among(home, true, there, &prefill, err);
+    const bool whole = !apart || prefill.n_layers > 0;
+    if (st == SL_OK && !whole)
+        st = sl_placement_copy(&home->prefill_place, home->n_experts, &prefill, err);
+    if (st == SL_OK) st = sl_plan_copy(home, out, err);
+    if (st != SL_OK) {
+        sl_placement_free(&place);
+        sl_placement_free(&prefill);
+        return st;
+    }
+    sl_placement_free(&out->place);
+    sl_placement_free(&out->prefill_place);
+    out->place = place;
+    out->prefill_place = prefill;
+    for (uint32_t i = 0; i < out->n_workers; i++)
+        if (!there[i] || (!whole && out->worker[i].prefill)) out->worker[i].roles = 0;
+    return SL_OK;
+}
+
+void sl_plan_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added) {
+    sl_placement_added(from, to, n_moe, added);
+    if (!sl_plan_sides_apart(from) || !sl_plan_sides_apart(to)) return;
+    sl_plan f = *from, t = *to;
+    f.place = from->prefill_place;
+    t.place = to->prefill_place;
+    uint32_t *more = sl_alloc(to->n_workers, sizeof *more);
+    if (!more) return; /* what is asked for it is less than it takes */
+    sl_placement_added(&f, &t, n_moe, more);
+    for (uint32_t i = 0; i < to->n_workers; i++)
+        added[i] += to->worker[i].prefill && to->worker[i].roles ? more[i] : 0;
+    sl_free(more);
+}
+
+bool sl_plan_sides_covered(const sl_plan *p, const uint8_t *lost) {
+    bool prompts = false;
+    sl_plan side = *p;
+    side.place = p->prefill_place;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        const sl_plan_worker *w = &p->worker[i];
+        prompts |= w->prefill && (w->roles & SL_ROLE_ATTENTION) && !lost[i];
+    }
+    if (!sl_plan_is_covered(p, lost)) return false;
+    return !prompts || !sl_plan_sides_apart(p) || sl_plan_is_covered(&side, lost);
+}
+
+/* ---- JSON ---- */
+
+sl_status sl_sides_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
+    sl_status st = sl_json_bool(row, "prefill", SL_JSON_OPTIONAL, &w->prefill, err);
+    if (st == SL_OK) st = sl_json_bool(row, "pages", SL_JSON_OPTIONAL, &w->pages, err);
+    if (st == SL_OK && w->prefill && w->spare)
+        st = sl_json_fail(row, "spare", err, SL_ERR_UNSUPPORTED,
+                          "a worker for prompts is there at first");
+    return st;
+}
+
+void sl_sides_print_worker(const sl_plan_worker *w, json_t *row) {
+    if (w->prefill) json_object_set_new(row, "prefill", json_true());
+    if (w->prefill) json_object_del(row, "experts"); /* they are spread evenly */
+    if (w->pages) json_object_set_new(row, "pages", json_true());
+}
+
+sl_status sl_sides_from_json(sl_json v, sl_plan *p, sl_err *err) {
+    return sl_json_u32(v, "prefill_rows", SL_JSON_OPTIONAL, 1, UINT32_MAX, &p->prefill_rows, err);
+}
+
+void sl_sides_print(const sl_plan *p, json_t *doc) {
+    if (sl_plan_has_prefill(p))
+        json_object_set_new(doc, "prefill_rows", json_integer(p->prefill_rows));
+}
+
+sl_status sl_sides_check(const sl_plan *p, sl_err *err) {
+    const uint32_t prompts = roles_of(p, true);
+    if (!sl_plan_has_prefill(p)) return SL_OK;
+    if (!(prompts & SL_ROLE_ATTENTION))
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: workers for prompts (prefill), and none of them has "
+                       "attention");
+    if (sl_device_is_modelled(&p->device))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: workers for prompts (prefill, --prefill): an emulated device has no "
+                       "KV pages to hand over");
+    if (prompts == BOTH || !sl_schedule_traits_of(p->schedule)->barriers) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "plan: schedule %s: rows of prompts and of others would wait for each other at "
+                   "each layer: workers for prompts need experts of their own (--prefill-experts), "
+                   "or schedule aep",
+                   sl_schedule_name(p->schedule));
+}

@@ -1,0 +1,66 @@
+/* Sides of a plan: workers that compute prompts apart from those that decode (MegaScale 3's
+ * separate prefill cluster; docs/prefill.md).
+ *
+ *   "workers": [{"roles": ["attention"]}, {"roles": ["expert"]},
+ *               {"roles": ["attention"], "prefill": true}, {"roles": ["expert"], "prefill": true}],
+ *   "prefill_rows": 256
+ *
+ * The side for prompts has attention, and experts of its own, all of them, or none: then both sides
+ * send rows to the same experts. Its own are spread evenly, one host each.
+ *
+ * A worker sees the plan of its own side (sl_plan_view): rounds, sequencers, hosts and losses of
+ * the other one are not its business. The coordinator alone has the whole. Thread: any. */
+#ifndef SL_FORMAT_PLAN_SIDES_H
+#define SL_FORMAT_PLAN_SIDES_H
+
+#include "base/status.h"
+#include "format/json.h"
+#include "spec/plan.h"
+
+#include <jansson.h>
+
+#define SL_PLAN_PREFILL_ROWS 256u /* unless the plan says otherwise */
+
+/* The side for prompts has experts of its own. */
+static inline bool sl_plan_sides_apart(const sl_plan *p) {
+    return p->prefill_place.n_layers > 0;
+}
+
+/* So many workers for prompts more, behind those that there are. experts 0: as many workers with
+ * both roles where the plan's have both, else without experts of their own. SL_ERR_ARG,
+ * SL_ERR_NOMEM.
+ */
+sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, sl_plan *p,
+                              sl_err *err) SL_MUST_CHECK;
+/* Hosts for the side's own experts, if it has any. When all workers are known. */
+sl_status sl_plan_spread_prefill(sl_plan *p, sl_err *err) SL_MUST_CHECK;
+
+/* The plan as workers of one side see it: all of the other side have no role, if the sides have
+ * experts of their own, and those with attention there are marked `pages`. Of a plan without sides
+ * a copy. Free with sl_plan_free. SL_ERR_NOMEM. */
+sl_status sl_plan_view(const sl_plan *p, bool prefill, sl_plan *out, sl_err *err) SL_MUST_CHECK;
+/* That view in print for either side, by `prefill`, as sl_plan_print; free both with sl_free. Of a
+ * plan without sides the second is NULL; so is what there was no memory for. */
+void sl_plan_print_views(const sl_plan *p, char *text[2]);
+/* `to` gets the schedule of `from`, and what it was chosen by. */
+void sl_plan_take_schedule(const sl_plan *from, sl_plan *to);
+/* Makes out's places of those who are there out of home's, for sl_plan_among. A side for prompts
+ * that lacks attention or its experts is left out of it. SL_ERR_INFEASIBLE: the other side does. */
+sl_status sl_plan_sides_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
+                              sl_err *err) SL_MUST_CHECK;
+/* Experts, of all n_moe blocks and both sides, that `to` gives each of its workers and `from` does
+ * not: added[n_workers]. */
+void sl_plan_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added);
+/* Whether every expert has a host that is not lost, on each side whose attention is not. */
+bool sl_plan_sides_covered(const sl_plan *p, const uint8_t *lost);
+
+/* ---- JSON ---- */
+
+sl_status sl_sides_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) SL_MUST_CHECK;
+void sl_sides_print_worker(const sl_plan_worker *w, json_t *row);
+sl_status sl_sides_from_json(sl_json v, sl_plan *p, sl_err *err) SL_MUST_CHECK;
+void sl_sides_print(const sl_plan *p, json_t *doc);
+/* What cannot be together with sides. */
+sl_status sl_sides_check(const sl_plan *p, sl_err *err) SL_MUST_CHECK;
+
+#endif
