@@ -141,39 +141,6 @@ sl_status sl_plan_add_spares(uint32_t attention, uint32_t experts, sl_plan *p, s
     return SL_OK;
 }
 
-void sl_plan_free(sl_plan *p) {
-    sl_placement_free(&p->place);
-    sl_placement_free(&p->prefill_place);
-    sl_free(p->worker);
-    *p = (sl_plan){0};
-}
-
-sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) {
-    sl_plan copy = *p;
-    copy.place = copy.prefill_place = (sl_placement){0};
-    copy.worker = sl_alloc(p->n_workers, sizeof *copy.worker);
-    sl_status st = copy.worker ? sl_placement_copy(&p->place, p->n_experts, &copy.place, err)
-                               : sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", p->n_workers);
-    if (st == SL_OK && p->prefill_place.n_layers)
-        st = sl_placement_copy(&p->prefill_place, p->n_experts, &copy.prefill_place, err);
-    if (st == SL_OK) {
-        memcpy(copy.worker, p->worker, p->n_workers * sizeof *copy.worker);
-        *out = copy;
-    } else {
-        sl_plan_free(&copy);
-    }
-    return st;
-}
-
-sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out, sl_err *err) {
-    uint32_t attention = 0;
-    for (uint32_t i = 0; i < home->n_workers; i++)
-        attention += there[i] && (home->worker[i].roles & SL_ROLE_ATTENTION);
-    if (attention == 0)
-        return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no attention worker is there");
-    return sl_plan_sides_among(home, there, out, err);
-}
-
 static sl_status read_roles(sl_json row, bool needed, sl_plan_worker *w, sl_err *err) {
     sl_json roles;
     sl_status st = sl_json_array(row, "roles", SL_JSON_REQUIRED, &roles, err);

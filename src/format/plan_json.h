@@ -39,7 +39,8 @@ void sl_plan_free(sl_plan *p);
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) SL_MUST_CHECK;
 /* The plan by which those of home's workers serve that are there, there[n_workers] (1: this one
  * is): the others have no role in it, their experts are where sl_placement_rehost moves them. Free
- * with sl_plan_free. SL_ERR_INFEASIBLE: no attention worker, or no expert worker, is there. */
+ * with sl_plan_free. A side for prompts (format/plan_sides.h) that lacks attention or its experts is
+ * left out. SL_ERR_INFEASIBLE: no attention worker, or no expert worker, is there beside it. */
 sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
                         sl_err *err) SL_MUST_CHECK;
 

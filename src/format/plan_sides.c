@@ -98,29 +98,21 @@ void sl_plan_take_schedule(const sl_plan *from, sl_plan *to) {
     *to = is;
 }
 
-void sl_plan_print_views(const sl_plan *p, char *text[2]) {
-    const int sides = sl_plan_has_prefill(p) ? 2 : 1;
-    text[0] = text[1] = NULL;
-    for (int i = 0; i < sides; i++) {
-        sl_plan view;
-        sl_err err;
-        if (sl_plan_view(p, i, &view, &err) != SL_OK) continue;
-        text[i] = sl_plan_print(&view);
-        sl_plan_free(&view);
-    }
-}
-
 /* ---- those who are there ---- */
 
-/* The places of one side's experts for those of it who are there; empty: it is not whole. */
-static sl_status among(const sl_plan *home, bool prefill, const uint8_t *there, sl_placement *out,
-                       sl_err *err) {
+/* What those of the side do who are there. */
+static uint32_t roles_there(const sl_plan *p, bool prefill, const uint8_t *there) {
+    uint32_t roles = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].prefill == prefill && there[i]) roles |= p->worker[i].roles;
+    return roles;
+}
+
+/* Places of a side's experts for those of it who are there. */
+static sl_status rehost(const sl_plan *home, bool prefill, const uint8_t *there, sl_placement *out,
+                        sl_err *err) {
     sl_plan side;
-    uint32_t roles = 0, all = roles_of(home, prefill);
-    *out = (sl_placement){0};
-    for (uint32_t i = 0; i < home->n_workers; i++)
-        if (home->worker[i].prefill == prefill && there[i]) roles |= home->worker[i].roles;
-    if (roles != all) return SL_OK;
+    if (!sl_plan_has_prefill(home)) return sl_placement_rehost(home, there, out, err);
     sl_status st = sl_plan_view(home, prefill, &side, err);
     if (st != SL_OK) return st;
     st = sl_placement_rehost(&side, there, out, err);
@@ -128,17 +120,14 @@ static sl_status among(const sl_plan *home, bool prefill, const uint8_t *there, 
     return st;
 }
 
-sl_status sl_plan_sides_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
-                              sl_err *err) {
-    const bool apart = sl_plan_sides_apart(home), sides = sl_plan_has_prefill(home);
+sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out, sl_err *err) {
+    const bool apart = sl_plan_sides_apart(home);
+    const bool whole = !apart || roles_there(home, true, there) == roles_of(home, true);
     sl_placement place = {0}, prefill = {0};
-    sl_status st = sides ? among(home, false, there, &place, err)
-                         : sl_placement_rehost(home, there, &place, err);
-    if (st == SL_OK && place.n_layers == 0)
-        st = sl_fail(err, SL_ERR_INFEASIBLE,
-                     "plan: no attention or no expert worker is there that is not for prompts");
-    if (st == SL_OK && apart) st = among(home, true, there, &prefill, err);
-    const bool whole = !apart || prefill.n_layers > 0;
+    if (!(roles_there(home, false, there) & SL_ROLE_ATTENTION))
+        return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no attention worker is there");
+    sl_status st = rehost(home, false, there, &place, err);
+    if (st == SL_OK && apart && whole) st = rehost(home, true, there, &prefill, err);
     if (st == SL_OK && !whole)
         st = sl_placement_copy(&home->prefill_place, home->n_experts, &prefill, err);
     if (st == SL_OK) st = sl_plan_copy(home, out, err);

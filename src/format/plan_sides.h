@@ -44,10 +44,6 @@ sl_status sl_plan_view(const sl_plan *p, bool prefill, sl_plan *out, sl_err *err
 void sl_plan_print_views(const sl_plan *p, char *text[2]);
 /* `to` gets the schedule of `from`, and what it was chosen by. */
 void sl_plan_take_schedule(const sl_plan *from, sl_plan *to);
-/* Makes out's places of those who are there out of home's, for sl_plan_among. A side for prompts
- * that lacks attention or its experts is left out of it. SL_ERR_INFEASIBLE: the other side does. */
-sl_status sl_plan_sides_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
-                              sl_err *err) SL_MUST_CHECK;
 /* Experts, of all n_moe blocks and both sides, that `to` gives each of its workers and `from` does
  * not: added[n_workers]. */
 void sl_plan_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added);

@@ -709,9 +709,8 @@ static void drawn_sequences(void **state) {
         sl_admit_free(&a);
     }
     for (size_t i = 0; i < SL_LEN(met); i++) {
-        if (i == SL_ADMIT_HAND) continue; /* unit.sched_prompts */
         printf("%llu decisions of kind %zu\n", (unsigned long long)met[i], i);
-        assert_true(met[i] > 50);
+        assert_true(met[i] > 50 || i == SL_ADMIT_HAND); /* unit.sched_prompts */
     }
 }
 
