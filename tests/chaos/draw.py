@@ -179,6 +179,16 @@ def strike_ranks(seed, options, strikes):
     return strikes
 
 
+def draw_sides(seed, options, attention, experts):
+    """Options by which workers of their own compute prompts of two pages and more, and how many workers these are."""
+    if not beside("sides", seed, 0.2):
+        return [], 0
+    rng = random.Random(f"sides of {seed}")
+    shares = not experts or (options[options.index("--schedule") + 1] == "aep" and rng.random() < 0.5)
+    sides = ["--prefill", str(rng.randint(1, 2)), *([] if shares else ["--prefill-experts", str(rng.randint(1, 2))])]
+    return [*sides, "--prefill-rows", str(rng.choice([32, 64]))], sum(map(int, sides[1::2]))
+
+
 def draw_growth(seed, attention, experts):
     """Options, and the strike by which a worker comes for whom the plan of the start has a free place."""
     if not beside("growth", seed, 0.1):
@@ -312,6 +322,11 @@ def draw(seed, kinds, transports):
     if "--pp" in gangs and "--resolve" in options:  # of a pipeline no task has a time of its own
         at = options.index("--resolve")
         del options[at:at + 2]
+    sides, n_sides = draw_sides(seed, options, attention, experts) if not machines and not place and exact else ([], 0)
+    if n_sides:  # they are struck, too
+        more = random.Random(f"struck sides of {seed}")
+        struck += [draw_kind(more, kind, attention + n_sides, 0)[:1] for kind in drawn if kind in ("kill", "stop", "drain")]
+        options += sides
     options += placement + limit + copies + checks + hidden + guesses + place + keeps + gangs + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
                     strike_ranks(seed, options, in_order(struck + ([grows] if grows else []))), machines)

@@ -19,6 +19,7 @@
 #include "engine/coord/engine.h"
 #include "format/placement.h"
 #include "format/plan_json.h"
+#include "format/plan_sides.h"
 #include "model/model.h"
 #include "net/net.h"
 #include "stage/cuda.h"
@@ -76,6 +77,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint32_t n_open;
 static uint64_t encrypts = 1; /* what is drawn beside everything else: which are encrypted */
+static uint64_t sides = 1;    /* the same: where prompts are computed apart */
 static uint64_t n_found;      /* tokens that were cached, of all deployments, */
 static uint32_t n_ran;        /* and how many these were */
 static const char *program, *transport;
@@ -358,6 +360,16 @@ static const char *vary_kernels(void) {
     return out;
 }
 
+/* One deployment in four hands prompts over: those of more than a page, if they are not cached. */
+static sl_status vary_sides(sl_plan *p, sl_err *err) {
+    const bool together = p->worker[0].roles & SL_ROLE_EXPERT;
+    if (sl_rng_below(&sides, 4) || many || p->rank_kind == SL_RANKS_MACHINES) return SL_OK;
+    const uint32_t n = 1 + (uint32_t)sl_rng_below(&sides, 2);
+    const bool alone = p->schedule != SL_SCHED_AEP || sl_rng_below(&sides, 2);
+    p->prefill_rows = 1 + (uint32_t)sl_rng_below(&sides, 70);
+    return sl_plan_add_prefill(n, together || !alone ? 0 : 3 - n, p, err);
+}
+
 static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
                        uint32_t experts, uint32_t k, uint32_t wire, const char *how,
                        uint64_t *state, char *schedule, size_t n, sl_engine **e, sl_err *err) {
@@ -398,6 +410,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         if (gpus && !of_gpu) vary_devices(&o.plan, state);
         vary_resolve(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
+        if (st == SL_OK && !devices.seed) st = vary_sides(&o.plan, err);
     }
     snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
              o.plan.order == SL_ORDER_ASAS ? "asas" : "aass", o.plan.lanes, o.plan.chunks,
@@ -406,6 +419,10 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     if (o.plan.schedule == SL_SCHED_AEP)
         snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
     size_t used = strlen(schedule);
+    if (sl_plan_has_prefill(&o.plan))
+        used += (size_t)snprintf(schedule + used, n - used, ", prompts of %u apart%s",
+                                 o.plan.prefill_rows,
+                                 sl_plan_sides_apart(&o.plan) ? "" : ", same experts");
     if (!gpus)
         snprintf(schedule + used, n - used, ", tp %u and %u, pp %u, %s%s%s",
                  sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
@@ -504,7 +521,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
                          const request *r, outcome *ref) {
     sl_err err;
     sl_engine *e = NULL;
-    char schedule[120];
+    char schedule[160];
     if (start(folder, m, 0, 0, 0, wire, "loop", NULL, schedule, sizeof schedule, &e, &err) != SL_OK)
         return printf("FAILED reference: %s\n", err.msg), 1;
     int bad = 0;
@@ -522,7 +539,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
  * that there is fills the reference. */
 static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t wire, size_t which,
                           uint32_t k, const request *r, outcome *ref, uint64_t *state, bool *none) {
-    char what[240], schedule[120];
+    char what[280], schedule[160];
     sl_err err;
     sl_engine *e = NULL;
     outcome got[N_REQUESTS];
