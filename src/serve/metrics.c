@@ -370,6 +370,10 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
     put_single(out, "requests_moved_total", "counter",
                "Times that a request went on elsewhere as its worker was drained.", model,
                (double)stats->moved);
+    put_single(out, "requests_handed_over_total", "counter",
+               "Times that a request went on elsewhere when a worker for prompts had computed its "
+               "prompt.",
+               model, (double)stats->handed);
     put_single(out, "requests_requeued_total", "counter",
                "Times that a request went on elsewhere after its worker was lost.", model,
                (double)stats->requeued);
