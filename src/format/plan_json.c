@@ -199,7 +199,7 @@ static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p
         st = sl_json_u64(row, "incarnation", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_INCARNATION,
                          &p->worker[i].incarnation, err);
     if (st == SL_OK) st = sl_json_bool(row, "spare", SL_JSON_OPTIONAL, &p->worker[i].spare, err);
-    if (st == SL_OK) st = sl_sides_of_worker(row, &p->worker[i], err);
+    if (st == SL_OK) st = sl_sides_of_worker(row, all_there, &p->worker[i], err);
     if (st == SL_OK) st = sl_gpu_of_worker(row, &p->worker[i], err);
     if (st == SL_OK) st = sl_ranks_of_worker(row, &p->worker[i], err);
     if (st != SL_OK) return st;

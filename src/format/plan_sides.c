@@ -173,9 +173,11 @@ bool sl_plan_sides_covered(const sl_plan *p, const uint8_t *lost) {
 
 /* ---- JSON ---- */
 
-sl_status sl_sides_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
+sl_status sl_sides_of_worker(sl_json row, bool in_file, sl_plan_worker *w, sl_err *err) {
     sl_status st = sl_json_bool(row, "prefill", SL_JSON_OPTIONAL, &w->prefill, err);
     if (st == SL_OK) st = sl_json_bool(row, "pages", SL_JSON_OPTIONAL, &w->pages, err);
+    if (st == SL_OK && w->pages && in_file)
+        st = sl_json_fail(row, "pages", err, SL_ERR_ARG, "the coordinator says that, no plan does");
     if (st == SL_OK && w->prefill && w->spare)
         st = sl_json_fail(row, "spare", err, SL_ERR_UNSUPPORTED,
                           "a worker for prompts is there at first");
@@ -204,10 +206,6 @@ sl_status sl_sides_check(const sl_plan *p, sl_err *err) {
         return sl_fail(err, SL_ERR_ARG,
                        "plan: workers for prompts (prefill), and none of them has "
                        "attention");
-    if (sl_device_is_modelled(&p->device))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: workers for prompts (prefill, --prefill): an emulated device has no "
-                       "KV pages to hand over");
     if (prompts == BOTH || !sl_schedule_traits_of(p->schedule)->barriers) return SL_OK;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "plan: schedule %s: rows of prompts and of others would wait for each other at "

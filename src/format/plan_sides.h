@@ -52,7 +52,9 @@ bool sl_plan_sides_covered(const sl_plan *p, const uint8_t *lost);
 
 /* ---- JSON ---- */
 
-sl_status sl_sides_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) SL_MUST_CHECK;
+/* in_file: it is not what a side sees. */
+sl_status sl_sides_of_worker(sl_json row, bool in_file, sl_plan_worker *w,
+                             sl_err *err) SL_MUST_CHECK;
 void sl_sides_print_worker(const sl_plan_worker *w, json_t *row);
 sl_status sl_sides_from_json(sl_json v, sl_plan *p, sl_err *err) SL_MUST_CHECK;
 void sl_sides_print(const sl_plan *p, json_t *doc);

@@ -18,11 +18,11 @@
 
 static void put_worker(sl_jbuf *b, const sl_worker_stats *w) {
     sl_jbuf_fmt(b,
-                "{\"id\":%" PRIu32 ",\"role\":\"%s\",\"state\":\"%s\",\"pid\":%" PRId64
+                "{\"id\":%" PRIu32 ",\"role\":\"%s\"%s,\"state\":\"%s\",\"pid\":%" PRId64
                 ",\"requests\":%" PRIu32 ",\"kv_pages\":%" PRIu32 ",\"kv_pages_free\":%" PRIu32
                 ",\"operation\":",
-                w->id, sl_metrics_role(w->roles), sl_metrics_life(w->life), w->pid, w->running,
-                w->pages, w->pages_free);
+                w->id, sl_metrics_role(w->roles), w->prefill ? ",\"prefill\":true" : "",
+                sl_metrics_life(w->life), w->pid, w->running, w->pages, w->pages_free);
     if (!w->wish) {
         sl_jbuf_fmt(b, "null}");
         return;

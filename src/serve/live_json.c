@@ -257,10 +257,10 @@ static void put_view(sl_jbuf *b, const sl_worker_view *v, uint32_t n_workers, ui
 
 static void put_worker(sl_jbuf *b, const sl_worker_stats *w) {
     sl_jbuf_fmt(b,
-                "{\"id\":%" PRIu32 ",\"role\":\"%s\",\"state\":\"%s\",\"pid\":%" PRId64
+                "{\"id\":%" PRIu32 ",\"role\":\"%s\"%s,\"state\":\"%s\",\"pid\":%" PRId64
                 ",\"requests\":%" PRIu32 ",\"kv_pages\":[%" PRIu32 ",%" PRIu32 "]",
-                w->id, sl_metrics_role(w->roles), sl_metrics_life(w->life), w->pid, w->running,
-                w->pages - w->pages_free, w->pages);
+                w->id, sl_metrics_role(w->roles), w->prefill ? ",\"prefill\":true" : "",
+                sl_metrics_life(w->life), w->pid, w->running, w->pages - w->pages_free, w->pages);
     sl_jbuf_fmt(b,
                 ",\"prompts\":[%" PRIu64 ",%" PRIu64 "],\"rows\":[%" PRIu64 ",%" PRIu64
                 "],\"time_us\":[%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64

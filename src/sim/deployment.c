@@ -34,6 +34,9 @@ static void handle_message(sim *s, sim_worker *w, uint32_t id) {
     case SIM_MSG_SET:
         sim_expert_on_set(s, w, id);
         break;
+    case SIM_MSG_PAGES:
+        sl_sim_events_push(&s->ev, sim_now(s) + s->s->control_us, SIM_COPIED, w->id, id);
+        return;
     default:
         sim_attn_on_open(s, w, id);
     }
@@ -209,8 +212,8 @@ static void die(sim *s, uint32_t id) {
 
 /* Expert workers wait for it no longer. */
 static void announce(sim *s, uint32_t id) {
-    for (uint32_t i = 0; i < s->n_expert; i++) {
-        sim_worker *w = &s->worker[s->expert_id[i]];
+    for (uint32_t i = 0; i < s->side[0].n_expert; i++) {
+        sim_worker *w = &s->worker[s->side[0].expert_id[i]];
         if (s->aep)
             sim_queue_on_dead(s, w, id);
         else
@@ -224,7 +227,8 @@ static void notice(sim *s, uint32_t id) {
     uint32_t duties;
     if (!sl_roster_ended(&s->roster, id, id, &duties)) return;
     if (duties & SL_ROSTER_REHOST) { /* nobody can host its experts */
-        for (uint32_t i = 0; i < s->n_attn; i++) sim_attn_lose(s, &s->worker[s->attn_id[i]]);
+        for (uint32_t i = 0; i < s->side[0].n_attn; i++)
+            sim_attn_lose(s, &s->worker[s->side[0].attn_id[i]]);
         sim_coord_experts_lost(s);
         return;
     }
@@ -251,8 +255,12 @@ static void handle(sim *s, const sl_sim_event *e) {
     case SIM_PAGE:
     case SIM_CANCEL:
     case SIM_ACK:
+    case SIM_FETCH:
         sim_inbox_push(s, &s->worker[e->who].inbox, item_of(e));
         sim_touch(s, &s->worker[e->who]);
+        break;
+    case SIM_COPIED:
+        sim_coord_copied(s, (uint32_t)e->what);
         break;
     case SIM_HEAR:
         sim_inbox_push(s, &s->heard, item_of(e));
@@ -353,6 +361,9 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "kv_replicas %u: copies of KV pages are not simulated",
                        s->plan->kv_replicas);
+    if (s->n_deaths && !s->roles && sl_plan_has_prefill(s->plan))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "deaths are not simulated where workers are for prompts (prefill)");
     if (!(s->jitter >= 0 && s->jitter <= 10))
         return sl_fail(err, SL_ERR_ARG, "jitter is %g, must be 0 to 10", s->jitter);
     for (uint32_t i = 0; i < s->n_deaths; i++) {
@@ -369,18 +380,24 @@ static sl_status create_workers(sim *s) {
         sim_worker *w = &s->worker[i];
         w->id = i;
         w->roles = s->s->roles ? s->s->roles[i] : (uint8_t)sl_plan_first_roles(s->p, i);
-        if (w->roles & SL_ROLE_ATTENTION) s->attn_id[s->n_attn++] = i;
+        w->side = &s->side[sim_is_prefill(s, i) && s->p->prefill_place.n_layers > 0];
+        if (w->roles & SL_ROLE_ATTENTION) w->side->attn_id[w->side->n_attn++] = i;
         if (w->roles & SL_ROLE_EXPERT) {
-            s->expert_index[i] = s->n_expert;
-            s->expert_id[s->n_expert++] = i;
+            s->expert_index[i] = w->side->n_expert;
+            w->side->expert_id[w->side->n_expert++] = i;
         }
     }
-    return check(s->s, s->n_attn, s->n_expert, s->err);
+    return check(s->s, s->side[0].n_attn, s->side[0].n_expert, s->err);
 }
 
 static sl_status create_sides(sim *s) {
-    s->members = (sl_idset){.ids = s->attn_id, .n = s->n_attn};
-    s->experts = (sl_idset){.ids = s->expert_id, .n = s->n_expert};
+    for (int i = 0; i < 2; i++) {
+        sim_side *side = &s->side[i];
+        side->members = (sl_idset){.ids = side->attn_id, .n = side->n_attn};
+        side->experts = (sl_idset){.ids = side->expert_id, .n = side->n_expert};
+        side->plan = *s->p;
+        if (i) side->plan.place = s->p->prefill_place;
+    }
     sl_status st = sim_route_create(s);
     for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
         sim_worker *w = &s->worker[i];
@@ -411,8 +428,9 @@ static sl_status create(sim *s) {
     s->serving = true;
     s->free_msg = s->free_entry = SIM_NONE;
     s->workers = sl_alloc_arrays(
-        SL_ARRAY(s->worker, s->n_workers), SL_ARRAY(s->attn_id, s->n_workers),
-        SL_ARRAY(s->expert_id, s->n_workers), SL_ARRAY(s->expert_index, s->n_workers),
+        SL_ARRAY(s->worker, s->n_workers), SL_ARRAY(s->side[0].attn_id, s->n_workers),
+        SL_ARRAY(s->side[0].expert_id, s->n_workers), SL_ARRAY(s->side[1].attn_id, s->n_workers),
+        SL_ARRAY(s->side[1].expert_id, s->n_workers), SL_ARRAY(s->expert_index, s->n_workers),
         SL_ARRAY(s->dirty, s->n_workers + 1u), SL_ARRAY(s->moe, s->m->n_layers));
     if (!s->workers) return sim_oom(s, "workers");
     for (uint32_t l = 0; l < s->m->n_layers; l++) s->moe[l] = s->m->ffn[l] != SL_FFN_DENSE;

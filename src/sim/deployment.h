@@ -95,6 +95,7 @@ typedef struct sl_sim_result {
     double end_us;
     uint64_t tokens, finished;                      /* in that time */
     uint64_t submitted, failed, refused, preempted; /* in all */
+    uint64_t handed;                                /* prompts that went on at another worker */
     uint64_t too_long; /* of the refused: they need more positions or pages than there are */
     double tokens_per_s, requests_per_s;
     double goodput_per_s; /* requests a second that kept the objectives of the load */

@@ -35,6 +35,8 @@ typedef enum sim_event_kind {
     SIM_PORT,    /* who: worker, what: port and turn; a message is through, if the turn still is */
     SIM_DIE,     /* who: worker */
     SIM_NOTICE,  /* who: worker */
+    SIM_FETCH,   /* who: worker, what: message; another one asks for that KV page */
+    SIM_COPIED,  /* what: message; the coordinator hears that the page came */
     SIM_END,     /* the measurement is over */
 } sim_event_kind;
 
@@ -45,6 +47,7 @@ typedef enum sim_msg_kind {
     SIM_MSG_JOIN,
     SIM_MSG_OPEN,
     SIM_MSG_SET,
+    SIM_MSG_PAGES, /* round: the transfer */
     SIM_MSG_KINDS
 } sim_msg_kind;
 
@@ -109,12 +112,13 @@ typedef enum sim_told_what {
     SIM_TOLD_TOKEN,
     SIM_TOLD_LAST,     /* token: the request has ended */
     SIM_TOLD_GAVE_WAY, /* its pages are free */
+    SIM_TOLD_ROWS,     /* so many of its rows are computed */
 } sim_told_what;
 
 /* On its way to the coordinator and, as an acknowledgement, back. */
 typedef struct sim_told {
     uint8_t what; /* sim_told_what */
-    uint32_t request, generation;
+    uint32_t request, generation, rows;
 } sim_told;
 
 typedef struct sim_lane {
@@ -178,8 +182,16 @@ typedef struct sim_flow sim_flow;
 typedef struct sim_expert sim_expert;
 typedef struct sim_queue sim_queue;
 
+/* Workers that see each other in rounds: all, or one of two sides (format/plan_sides.h). */
+typedef struct sim_side {
+    uint32_t n_attn, n_expert;
+    uint32_t *attn_id, *expert_id; /* ascending worker ids */
+    sl_idset members, experts;     /* the same: who takes part in rounds */
+    sl_plan plan;                  /* as the side sees it; borrows all of the setup's */
+} sim_side;
+
 struct sim_attn {
-    uint32_t index; /* among attention workers */
+    uint32_t index; /* among attention workers of its side */
     bool lost;
     sl_slots slots;
     sim_lane *lane;
@@ -198,6 +210,7 @@ struct sim_attn {
 struct sim_worker {
     uint32_t id;
     uint8_t roles;
+    sim_side *side;
     bool dead, dirty;
     sim_inbox inbox; /* it takes up what came between its tasks */
     sim_running running;
@@ -233,13 +246,12 @@ typedef struct sim {
     const sl_plan *p;
     sl_sim_events ev;
     sim_worker *worker;
-    uint32_t n_workers, n_attn, n_expert;
-    uint32_t *attn_id, *expert_id; /* ascending worker ids */
-    sl_idset members, experts;     /* the same: who takes part in rounds */
-    uint32_t *expert_index;        /* worker id -> index of expert worker */
-    uint32_t *dirty, n_dirty;      /* who may have something to do: ids... */
-    bool coord_dirty;              /* ...n_workers: the coordinator */
-    sim_inbox heard;               /* what it has to hear */
+    sim_side side[2]; /* the second one: for prompts, with experts of its own */
+    uint32_t n_workers;
+    uint32_t *expert_index;   /* worker id -> index of expert worker on its side */
+    uint32_t *dirty, n_dirty; /* who may have something to do: ids... */
+    bool coord_dirty;         /* ...n_workers: the coordinator */
+    sim_inbox heard;          /* what it has to hear */
     uint32_t lanes, chunks, max_rows, max_slots;
     bool aep, half;
     uint32_t rails; /* ports of a worker in either direction: a rank's each */
@@ -273,13 +285,13 @@ typedef struct sim {
     float *alias_share;
     uint32_t *alias_other;
     double *weight;
-    uint32_t *cell;               /* [n_expert][n_experts] rows */
+    uint32_t *cell;               /* [a side's n_expert][n_experts] rows */
     uint32_t *touched, n_touched; /* those that are not 0 */
     uint32_t *to_msg;             /* [n_expert * chunks] message being built */
     uint32_t *last_row;           /* [n_expert * chunks] */
     uint32_t *expert_rows;        /* [n_experts] of a task */
-    uint32_t *answer; /* [n_attn] aep: message of a batch's rows to that attention worker */
-    uint32_t *answered, n_answered; /* [n_attn] who gets one */
+    uint32_t *answer; /* [n_workers] aep: message of a batch's rows to that attention worker */
+    uint32_t *answered, n_answered; /* [n_workers] who gets one */
     void *tables;                   /* what they are all in */
 
     /* results */
@@ -292,6 +304,11 @@ typedef struct sim {
 
 static inline bool sim_counts(const sim *s) {
     return s->phase == SIM_ON || s->phase == SIM_ENDING;
+}
+
+/* Whether the worker is for prompts. */
+static inline bool sim_is_prefill(const sim *s, uint32_t id) {
+    return !s->s->roles && s->p->worker[id].prefill;
 }
 
 /* ---- sim_world.c ---- */
@@ -365,6 +382,8 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
 sl_status sim_coord_start(sim *s);
 void sim_coord_come(sim *s);
 void sim_coord_client(sim *s, bool failed);
+/* SIM_COPIED. */
+void sim_coord_copied(sim *s, uint32_t msg);
 /* It hears what is there, and decides. */
 void sim_coord_run(sim *s);
 void sim_coord_worker_lost(sim *s, uint32_t worker);

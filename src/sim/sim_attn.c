@@ -7,7 +7,7 @@
 /* ---- slots ---- */
 
 static void send_join(sim *s, sim_worker *w, uint32_t lane) {
-    uint32_t id = sim_msg_take(s, SIM_MSG_JOIN, w->id, s->expert_id[0]);
+    uint32_t id = sim_msg_take(s, SIM_MSG_JOIN, w->id, w->side->expert_id[0]);
     if (id == SIM_NONE) return;
     s->msg[id].lane = lane;
     sim_msg_send(s, id, 0);
@@ -58,8 +58,11 @@ static void tell(sim *s, sim_worker *w, sim_told_what what, sl_life *life) {
         a->told_head = 0;
         a->cap_told = cap;
     }
-    a->told[(a->told_head + a->n_told++) % a->cap_told] = (sim_told){
-        .what = (uint8_t)what, .request = *request_of(w, life), .generation = life->generation};
+    a->told[(a->told_head + a->n_told++) % a->cap_told] =
+        (sim_told){.what = (uint8_t)what,
+                   .request = *request_of(w, life),
+                   .generation = life->generation,
+                   .rows = life->done};
 }
 
 /* What was told is on its way. */
@@ -87,6 +90,8 @@ static void on_submit(sim *s, sim_worker *w, uint32_t request) {
     sl_life *life =
         sl_slots_take(&w->attn->slots, sl_admit_known(q), q->most - q->drawn, q->n_pages);
     SL_ASSERT(life);
+    life->done = q->sure;
+    life->parks = q->parks;
     s->req[request].life = life;
     *request_of(w, life) = request;
     sim_guess_begin(&w->attn->lane[sl_slots_lane(&w->attn->slots, life)],
@@ -115,6 +120,7 @@ static void on_ack(sim *s, sim_worker *w, uint32_t n) {
         const sim_told *t = &a->told[a->told_head];
         sl_life *life = s->req[t->request].life; /* it may have moved to another lane */
         a->told_head = (a->told_head + 1) % a->cap_told;
+        if (t->what == SIM_TOLD_ROWS) continue;
         if (!life || !sl_slots_has(&a->slots, life) || life->generation != t->generation) continue;
         sl_life_ack(life, life->acked + 1);
         sim_attn_wake(s, w, life);
@@ -126,8 +132,10 @@ static void on_ack(sim *s, sim_worker *w, uint32_t n) {
 
 void sim_attn_on_control(sim *s, sim_worker *w, sim_event_kind kind, uint32_t what) {
     if (w->attn->lost) return;
-    sl_life *life = kind == SIM_ACK ? NULL : s->req[what].life;
-    if (kind == SIM_SUBMIT)
+    sl_life *life = kind == SIM_ACK || kind == SIM_FETCH ? NULL : s->req[what].life;
+    if (kind == SIM_FETCH)
+        sim_msg_send(s, what, sl_kv_page_bytes(s->m));
+    else if (kind == SIM_SUBMIT)
         on_submit(s, w, what);
     else if (kind == SIM_ACK)
         on_ack(s, w, what);
@@ -169,6 +177,14 @@ static void draw(sim *s, sim_worker *w, sim_lane *l, const sl_head_piece *piece)
     }
 }
 
+/* Pages of prompts that go on elsewhere are copied while the rest is computed. */
+static void tell_rows(sim *s, sim_worker *w, sim_lane *l) {
+    for (size_t i = 0; i < l->step.n_parts; i++) {
+        sl_life *life = &l->life[l->step.part[i].slot];
+        if (life->used && life->parks && sl_life_prefills(life)) tell(s, w, SIM_TOLD_ROWS, life);
+    }
+}
+
 static void end_step(sim *s, sim_worker *w, sim_lane *l) {
     sl_step *step = &l->step;
     uint32_t tokens = l->n_drawn, rows = step->rows;
@@ -180,6 +196,7 @@ static void end_step(sim *s, sim_worker *w, sim_lane *l) {
         else if (sl_step_is_open(step, i))
             sim_guess(s, l, &step->part[i]);
     }
+    tell_rows(s, w, l);
     sl_step_end(step, (uint64_t)sim_now(s));
     sim_note_span(s, w,
                   (sl_trace_event){.kind = SL_TRACE_STEP,
@@ -454,20 +471,21 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     w->attn = a;
     sl_head_init(&a->head, s->p, w->id, s->m->vocab);
     size_t index;
-    (void)sl_idset_find(&s->members, w->id, &index);
+    (void)sl_idset_find(&w->side->members, w->id, &index);
     a->index = (uint32_t)index;
     a->lane = sl_alloc(s->lanes, sizeof *a->lane);
     if (!a->lane) return sim_oom(s, "lanes");
     sl_status st = sl_slots_create(s->lanes, s->max_slots, &a->slots, s->err);
     a->slots.watch = sim_watch(s, w->id);
     sl_resolve_init(s->p, s->m, sim_watch(s, w->id), &a->resolve);
-    if (st == SL_OK) st = sl_resolve_deploy(&a->resolve, s->n_attn, s->n_expert, s->err);
+    if (st == SL_OK)
+        st = sl_resolve_deploy(&a->resolve, w->side->n_attn, w->side->n_expert, s->err);
     for (uint32_t l = 0; st == SL_OK && l < s->lanes; l++) st = create_lane(s, w, &a->lane[l]);
     const sl_turns_shape shape = {.n_lanes = s->lanes,
                                   .n_layers = s->m->n_layers,
                                   .moe = s->moe,
                                   .shared = s->m->d_ff_shared > 0,
-                                  .n_replies = s->n_expert * s->chunks,
+                                  .n_replies = w->side->n_expert * s->chunks,
                                   .order = a->resolve.order,
                                   .watch = sim_watch(s, w->id)};
     if (st == SL_OK) st = sl_turns_init(&a->turns, &shape, s->err);

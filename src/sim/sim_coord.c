@@ -12,15 +12,34 @@ static void send(sim *s, sim_event_kind kind, uint32_t worker, uint32_t what) {
     sl_sim_events_push(&s->ev, sim_now(s) + s->s->control_us, kind, worker, what);
 }
 
+/* A word to who is to have the page, and from there to who has it. */
+static void fetch(sim *s, const sl_admit_decision *d) {
+    uint32_t id = sim_msg_take(s, SIM_MSG_PAGES, d->from, d->worker);
+    if (id == SIM_NONE) return;
+    s->msg[id].round = d->transfer;
+    sl_sim_events_push(&s->ev, sim_now(s) + 2 * s->s->control_us, SIM_FETCH, d->from, id);
+}
+
+void sim_coord_copied(sim *s, uint32_t msg) {
+    sl_admit_copied(&s->admit, s->msg[msg].dst, s->msg[msg].round, true);
+    sim_msg_drop(s, msg);
+    sim_touch_coord(s);
+}
+
 static void decide(sim *s) {
     sl_admit_decision d;
     while (s->status == SL_OK && sl_admit_next(&s->admit, (uint64_t)sim_now(s), &d)) {
         const sim_request *r = &s->req[d.request];
-        SL_ASSERT(d.kind <= SL_ADMIT_START); /* nobody is turned away: the queue has no limits */
+        /* Nobody is turned away: the queue has no limits. */
+        SL_ASSERT(d.kind != SL_ADMIT_FULL && d.kind != SL_ADMIT_LATE);
         switch (d.kind) {
         case SL_ADMIT_PAGE:
             send(s, SIM_PAGE, d.worker, d.request);
             break;
+        case SL_ADMIT_COPY:
+            fetch(s, &d);
+            break;
+        case SL_ADMIT_HAND:
         case SL_ADMIT_PREEMPT:
             send(s, SIM_CANCEL, d.worker, d.request);
             break;
@@ -119,6 +138,7 @@ static sl_status create_books(sim *s) {
     const sl_admit_shape shape = {.n_workers = s->n_workers,
                                   .max_running = s->p->max_num_seqs,
                                   .max_queue = UINT32_MAX,
+                                  .prompt_rows = s->p->prefill_rows,
                                   .watch = sim_watch(s, s->n_workers)};
     sl_status st = sl_admit_create(&shape, &s->admit, s->err);
     if (st == SL_OK) st = sl_roster_create(s->n_workers, &s->roster, s->err);
@@ -128,9 +148,11 @@ static sl_status create_books(sim *s) {
         (void)sl_roster_hello(&s->roster, i, i);
         (void)sl_roster_ready(&s->roster, i, i);
     }
-    for (uint32_t i = 0; st == SL_OK && i < s->n_attn; i++) {
-        st = sl_admit_add_pages(&s->admit, s->attn_id[i], s->p->n_pages, 0, s->err);
-        sl_admit_open(&s->admit, s->attn_id[i]);
+    for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
+        if (!(s->worker[i].roles & SL_ROLE_ATTENTION)) continue;
+        st = sl_admit_add_pages(&s->admit, i, s->p->n_pages, 0, s->err);
+        if (sim_is_prefill(s, i)) sl_admit_set_prompts(&s->admit, i);
+        sl_admit_open(&s->admit, i);
     }
     return st;
 }
@@ -236,9 +258,15 @@ static void hear(sim *s, sim_worker *w, uint32_t n) {
     for (uint32_t i = 0; i < n && s->status == SL_OK; i++) {
         const sim_told *t = sim_attn_next_told(a);
         matters = matters || t->what == SIM_TOLD_TOKEN;
-        if (t->what == SIM_TOLD_GAVE_WAY) {
+        if (t->what == SIM_TOLD_ROWS) {
+            const sl_admit_request *q = &s->admit.request[t->request];
+            if (sl_admit_runs(q) && q->worker == w->id)
+                sl_admit_rows(&s->admit, t->request, t->rows);
+        } else if (t->what == SIM_TOLD_GAVE_WAY) {
+            bool handed = s->admit.request[t->request].kept_at != SL_ADMIT_NONE;
             sl_admit_gave_way(&s->admit, t->request);
-            s->result.preempted++;
+            s->result.preempted += !handed;
+            s->result.handed += handed;
         } else {
             token(s, t->request);
             if (t->what == SIM_TOLD_LAST) finish(s, t->request);
@@ -279,6 +307,6 @@ void sim_coord_worker_lost(sim *s, uint32_t worker) {
 }
 
 void sim_coord_experts_lost(sim *s) {
-    for (uint32_t i = 0; i < s->n_attn; i++) fail_requests_of(s, s->attn_id[i]);
+    for (uint32_t i = 0; i < s->side[0].n_attn; i++) fail_requests_of(s, s->side[0].attn_id[i]);
     stop_serving(s);
 }

@@ -187,8 +187,8 @@ sl_status sim_expert_create(sim *s, sim_worker *w) {
                                    .chunks = s->chunks,
                                    .self = w->id,
                                    .epoch = s->p->epoch,
-                                   .members = &s->members,
-                                   .experts = &s->experts,
+                                   .members = &w->side->members,
+                                   .experts = &w->side->experts,
                                    .ops = {tell_set, tell_dead, refuse, recall, drop},
                                    .ctx = x,
                                    .watch = sim_watch(s, w->id)};

@@ -114,7 +114,7 @@ bool sim_flow_start(sim *s, sim_worker *w) {
 
 static uint32_t message_to(sim *s, sim_worker *w, uint32_t x, uint32_t moe) {
     if (s->to_msg[x] != SIM_NONE) return s->to_msg[x];
-    uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, s->expert_id[x]);
+    uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, w->side->expert_id[x]);
     if (id == SIM_NONE) return id;
     s->msg[id].layer = moe;
     s->msg[id].round = w->attn->flow->parts.wave;
@@ -132,7 +132,7 @@ static void route_part(sim *s, sim_worker *w, uint32_t slot, uint32_t moe, uint3
     for (uint32_t r = 0; r < p->rows; r++, ++*row) {
         uint32_t key = sim_route_row(s, request, done + r, moe, expert);
         for (uint32_t j = 0; j < s->m->top_k; j++) {
-            uint32_t x = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
+            uint32_t x = s->expert_index[sl_plan_host_of(&w->side->plan, moe, expert[j], key)];
             uint32_t id = message_to(s, w, x, moe);
             if (id == SIM_NONE) return;
             s->msg[id].rows += s->last_row[x] != *row;
@@ -162,12 +162,12 @@ static void dispatch(sim *s, sim_worker *w) {
     uint32_t row = 0;
     s->result.rows_created += p->n_rows;
     s->rows_away += p->n_rows;
-    for (uint32_t x = 0; x < s->n_expert; x++) s->to_msg[x] = SIM_NONE;
+    for (uint32_t x = 0; x < w->side->n_expert; x++) s->to_msg[x] = SIM_NONE;
     for (uint32_t i = 0; i < p->n_batch && s->status == SL_OK; i++) {
         f->part[p->batch[i]].sent_at = sim_now(s);
         route_part(s, w, p->batch[i], s->m->moe_index[p->layer], &row);
     }
-    for (uint32_t x = 0; x < s->n_expert && s->status == SL_OK; x++)
+    for (uint32_t x = 0; x < w->side->n_expert && s->status == SL_OK; x++)
         if (s->to_msg[x] != SIM_NONE)
             sim_msg_send(s, s->to_msg[x], sim_dispatch_bytes(s, &s->msg[s->to_msg[x]], 0));
 }

@@ -11,7 +11,9 @@ sl_status sim_pipeline_create(sim *s) {
     const sl_plan *p = s->p;
     s->pipe = sl_plan_pipeline(p);
     if (s->pipe == 1) return SL_OK;
-    const bool alone = s->n_attn == 1 && s->n_expert == 1 && s->attn_id[0] == s->expert_id[0];
+    const sim_side *side = &s->side[0];
+    const bool alone = side->n_attn == 1 && side->n_expert == 1 && !s->side[1].n_attn &&
+                       side->attn_id[0] == side->expert_id[0];
     if (s->aep || s->chunks > 1 || !alone || sl_plan_has_gangs(p) || s->m->dense_branch)
         return sl_fail(s->err, SL_ERR_UNSUPPORTED,
                        "a pipeline of %u ranks is simulated where it is the one worker, of ranks "

@@ -130,8 +130,8 @@ static void count_row(sim *s, const sim_lane *l, uint32_t row, const uint32_t *e
 }
 
 /* Rows [first, end) of the step. */
-static void count_rows(sim *s, const sim_lane *l, uint32_t moe, uint32_t first, uint32_t end,
-                       uint32_t chunk) {
+static void count_rows(sim *s, const sim_side *side, const sim_lane *l, uint32_t moe,
+                       uint32_t first, uint32_t end, uint32_t chunk) {
     uint32_t expert[SL_MAX_TOP_K], owner[SL_MAX_TOP_K], before = 0;
     const sl_step_part *part = l->step.part;
     for (uint32_t r = first; r < end; r++) {
@@ -139,7 +139,7 @@ static void count_rows(sim *s, const sim_lane *l, uint32_t moe, uint32_t first, 
         uint32_t position = l->life[part->slot].done + r - before;
         uint32_t key = sim_route_row(s, l->request[part->slot], position, moe, expert);
         for (uint32_t j = 0; j < s->m->top_k; j++)
-            owner[j] = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
+            owner[j] = s->expert_index[sl_plan_host_of(&side->plan, moe, expert[j], key)];
         count_row(s, l, r, expert, owner, chunk);
     }
 }
@@ -147,10 +147,10 @@ static void count_rows(sim *s, const sim_lane *l, uint32_t moe, uint32_t first, 
 static bool take_messages(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay,
                           uint32_t n_out) {
     const sim_lane *l = &w->attn->lane[lane_id];
-    for (uint32_t i = 0; i < s->n_expert * s->chunks && s->status == SL_OK; i++) {
+    for (uint32_t i = 0; i < w->side->n_expert * s->chunks && s->status == SL_OK; i++) {
         uint32_t chunk = i % s->chunks;
         if (chunk >= n_out) continue;
-        uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, s->expert_id[i / s->chunks]);
+        uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, w->side->expert_id[i / s->chunks]);
         if (id == SIM_NONE) return false;
         sim_msg *m = &s->msg[id];
         m->lane = lane_id;
@@ -174,39 +174,39 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
     for (uint32_t c = 0; !by_experts(l) && c < n_out; c++) {
         uint32_t first, end;
         sl_cut_rows(rows, l->step.n_cut, c, &first, &end);
-        count_rows(s, l, moe, first, end, c);
+        count_rows(s, w->side, l, moe, first, end, c);
         flush_pairs(s, l, c);
     }
     if (by_experts(l)) {
-        count_rows(s, l, moe, 0, rows, 0);
+        count_rows(s, w->side, l, moe, 0, rows, 0);
         flush_pairs(s, l, 0);
     }
     sl_resolve_drop(&w->attn->resolve, lane_id);
     for (uint32_t c = 0; c < n_out; c++)
-        for (uint32_t x = 0; x < s->n_expert && s->status == SL_OK; x++) {
+        for (uint32_t x = 0; x < w->side->n_expert && s->status == SL_OK; x++) {
             uint32_t id = s->to_msg[x * s->chunks + c];
             const sim_msg *m = &s->msg[id];
             size_t n_set = m->with_set ? l->member.set.n : 0;
             sl_resolve_sent(&w->attn->resolve, lane_id, c, x, m->entries, (uint64_t)sim_now(s));
             sim_msg_send(s, id, m->rows || n_set ? sim_dispatch_bytes(s, m, n_set) : 0);
         }
-    for (uint32_t i = n_out * s->n_expert; i < s->chunks * s->n_expert; i++)
+    for (uint32_t i = n_out * w->side->n_expert; i < s->chunks * w->side->n_expert; i++)
         sl_turns_reply(&w->attn->turns, lane_id);
 }
 
 /* ---- life ---- */
 
 sl_status sim_route_create(sim *s) {
-    size_t E = s->m->n_experts, n = (size_t)s->n_expert * s->chunks;
+    size_t E = s->m->n_experts, hosts = SL_MAX(s->side[0].n_expert, s->side[1].n_expert);
+    size_t n = hosts * s->chunks;
     s->n_pop = s->s->popularity ? s->s->n_layers : 1;
     s->tables = sl_alloc_arrays(
         SL_TABLE(s->alias_share, s->n_pop, E), SL_TABLE(s->alias_other, s->n_pop, E),
-        SL_TABLE(s->weight, s->n_pop, E), SL_ARRAY(s->expert_rows, E),
-        SL_TABLE(s->cell, s->n_expert, E), SL_TABLE(s->touched, s->n_expert, E),
-        SL_ARRAY(s->to_msg, n), SL_ARRAY(s->last_row, n), SL_ARRAY(s->answer, s->n_attn),
-        SL_ARRAY(s->answered, s->n_attn));
+        SL_TABLE(s->weight, s->n_pop, E), SL_ARRAY(s->expert_rows, E), SL_TABLE(s->cell, hosts, E),
+        SL_TABLE(s->touched, hosts, E), SL_ARRAY(s->to_msg, n), SL_ARRAY(s->last_row, n),
+        SL_ARRAY(s->answer, s->n_workers), SL_ARRAY(s->answered, s->n_workers));
     if (!s->tables) return sim_oom(s, "tables of experts");
-    for (uint32_t i = 0; i < s->n_attn; i++) s->answer[i] = SIM_NONE;
+    for (uint32_t i = 0; i < s->n_workers; i++) s->answer[i] = SIM_NONE;
     for (size_t i = 0; i < s->n_pop * E; i++)
         s->weight[i] = s->s->popularity ? s->s->popularity[i] : 1;
     sl_status st = SL_OK;

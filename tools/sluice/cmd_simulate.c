@@ -90,6 +90,7 @@ static void print_json(const sl_simulation *x, const sl_sim_result *r) {
                w->depth_max, w->tasks, w->rows);
     }
     printf("]");
+    if (sl_plan_has_prefill(&x->plan)) printf(",\"handed_over\":%" PRIu64, r->handed);
     if (x->plan.speculate)
         printf(",\"guesses\":{\"run\":%" PRIu64 ",\"right\":%" PRIu64 "}", r->guesses,
                r->guesses_right);
@@ -117,6 +118,8 @@ static void print_table(const sl_simulation *x, const sl_sim_result *r) {
     printf("%-18s %" PRIu64 " submitted, %" PRIu64 " finished, %" PRIu64 " failed, %" PRIu64
            " refused, %" PRIu64 " preempted\n",
            "requests", r->submitted, r->finished, r->failed, r->refused, r->preempted);
+    if (sl_plan_has_prefill(&x->plan))
+        printf("%-18s %" PRIu64 " handed over\n", "prompts", r->handed);
     if (x->plan.speculate)
         printf("%-18s %" PRIu64 " run, %" PRIu64 " right\n", "guesses", r->guesses,
                r->guesses_right);

@@ -420,7 +420,10 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_drain_create(&e->recover, &drain, &e->drain, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         sl_worker_stats *s = &e->worker[i].stats;
-        *s = (sl_worker_stats){.id = i, .roles = e->home.worker[i].roles, .pid = -1};
+        *s = (sl_worker_stats){.id = i,
+                               .roles = e->home.worker[i].roles,
+                               .prefill = e->home.worker[i].prefill,
+                               .pid = -1};
         snprintf(s->name, sizeof s->name, "worker %u", i);
         sl_roster_expect(&e->roster, i, s->roles);
         if (e->home.worker[i].prefill) sl_roster_set_prompts(&e->roster, i);

@@ -85,6 +85,13 @@ static sl_status check_gpu_kind(const sl_plan *p, sl_err *err) {
                    "gpu.kind of the plan does (name and compute capability, as in sluice devices)");
 }
 
+static sl_status check_prefill(const sl_plan *p, sl_err *err) {
+    if (!sl_plan_has_prefill(p) || !sl_device_is_modelled(&p->device)) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "plan: workers for prompts (prefill, --prefill): an emulated device has no KV "
+                   "pages to hand over");
+}
+
 static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err) {
     e->o = *o;
     e->o.kv_disk = NULL; /* of the caller; ours below */
@@ -106,6 +113,7 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     e->o.plan.device.numerics = sl_plan_numerics(&o->plan);
     if (st == SL_OK) st = sl_plan_check(&e->o.plan, &e->spec, err);
     if (st == SL_OK) st = check_gpu_kind(&e->o.plan, err);
+    if (st == SL_OK) st = check_prefill(&e->o.plan, err);
     if (st == SL_OK) st = sl_plan_check_size(&e->o.plan, &e->spec, err);
     if (st == SL_OK) st = first_plan(e, &e->o.plan, err);
     for (uint32_t i = 0; i < e->home.n_workers; i++)

@@ -196,6 +196,7 @@ typedef enum sl_worker_life {
 /* One worker as last reported (about twice a second). Times in microseconds since its start. */
 typedef struct sl_worker_stats {
     uint32_t id, roles;
+    bool prefill; /* of the side for prompts */
     bool alive;
     sl_worker_life life;
     uint32_t running;           /* requests */

@@ -75,7 +75,8 @@ class Card {
     this.notes = el("p", { class: "room-notes" });
     this.links = el("p", { class: "room-notes room-links" });
     this.end = el("button", { type: "button", class: "room-end", onclick: () => this.ask(kill) }, "End");
-    this.title = el("h3", {}, `${roleName[worker.role]} ${worker.id}`, worker.role === "both" ? el("span", { class: "muted" }, " attention and experts") : null);
+    this.title = el("h3", {}, `${roleName[worker.role]} ${worker.id}`, worker.role === "both" ? el("span", { class: "muted" }, " attention and experts") : null,
+      worker.prefill ? el("span", { class: "muted" }, " for prompts") : null);
     this.node = el("article", { class: "room", "aria-label": `Worker ${worker.id}, ${worker.role}` },
       el("div", { class: "room-head" }, this.title, this.end), el("p", { class: "room-now" }, this.dot, this.words), this.share, this.notes, this.links);
   }
