@@ -310,3 +310,38 @@ def test_times_of_a_data_sheet(tmp_path):
     alone = [*args[:1], "--requests", 1, "--device-type", "H20", "--json"]
     fast, slow = (json.loads(sluice(*alone, *how)[0])["itl_ms"]["p50"] for how in (["--tp", 8, "--rank-link", "0:1000000"], []))
     assert fast < 0.75 * slow
+
+
+def busy_load(tmp_path):
+    load = tmp_path / "load.yaml"
+    load.write_text("input: {uniform: [200, 2000]}\noutput: {uniform: [20, 100]}\narrival: {poisson: 6}\nslo: {ttft: 1s, tpot: 20ms, quantile: 0.9}\n")
+    return ["--device-type", "H100", "--link", "10:50", "--workload", load, "--requests", 40, "--seed", 1, "--json"]
+
+
+@pytest.mark.parametrize("sides", [["--attention", 2, "--prefill", 1],
+                                   ["--attention", 1, "--experts", 1, "--prefill", 1, "--prefill-experts", 1, "--schedule", "pingpong"],
+                                   ["--attention", 1, "--experts", 2, "--prefill", 1, "--schedule", "aep"]])
+def test_prompts_apart(tmp_path, sides):
+    """Every prompt is handed over once, no row is lost, and the same load gives the same figures."""
+    load = busy_load(tmp_path)
+    got, again = (json.loads(sluice("mixtral-8x7b", *load, *sides)[0]) for _ in range(2))
+    assert got == again
+    assert got["handed_over"] >= 35 and got["requests"]["finished"] == 40  # those of less than 256 tokens are not
+    assert got["rows"]["created"] == got["rows"]["merged"]
+
+
+def test_divisions_are_tried(tmp_path):
+    got = json.loads(sluice("mixtral-8x7b", *busy_load(tmp_path), "--attention", 3, "--experts", 3, "--schedule", "dep", "--try-sides")[0])
+    assert [(d["attention"], d["experts"], d["prefill"], d["prefill_experts"]) for d in got["divisions"]] == [(3, 3, 0, 0), (2, 2, 1, 1), (1, 1, 2, 2)]
+    goods = [d["goodput_per_s"] for d in got["divisions"]]
+    assert goods[got["best"]] >= 0.99 * max(goods)
+
+
+@pytest.mark.parametrize("args, why", [
+    (["--attention", 1, "--try-sides"], "--try-sides: 1 attention and 0 expert workers cannot be divided"),
+    (["--attention", 2, "--prefill", 1, "--try-sides"], "leave out --plan, --prefill"),
+    (["--attention", 2, "--prefill", 1, "--die", "0@1"], "deaths are not simulated where workers are for prompts"),
+])
+def test_what_sides_are_refused(tmp_path, args, why):
+    done = subprocess.run([SLUICE, "simulate", "mixtral-8x7b", *map(str, busy_load(tmp_path)), *map(str, args)], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2, 3) and why in done.stderr, done.stderr

@@ -201,6 +201,8 @@ int cmd_simulate(const sl_options *o) {
         st = simulate_stages(o, &err);
     else if (o->n_args == 0)
         st = sl_fail(&err, SL_ERR_ARG, "a model or --stages FILE is missing (see --help)");
+    else if (o->try_sides)
+        st = sl_simulate_sides(o, &err);
     else
         st = simulate_deployment(o, &err);
     return st == SL_OK ? 0 : sl_cmd_fail("simulate", &err);

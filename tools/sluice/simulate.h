@@ -25,4 +25,7 @@ typedef struct sl_simulation {
 sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *out, sl_err *err) SL_MUST_CHECK;
 void sl_simulation_free(sl_simulation *x);
 
+/* --try-sides: prints what each division of the workers into two sides gets of the load. */
+sl_status sl_simulate_sides(const sl_options *o, sl_err *err) SL_MUST_CHECK;
+
 #endif
