@@ -29,9 +29,10 @@ void admit_note(sl_admit *a, uint32_t worker) {
     w->n_cached = w->pages.n_cached;
     a->n_unused_pages += (uint64_t)copies - w->n_unused;
     w->n_unused = copies;
-    uint32_t at = a->leaves + worker;
+    uint32_t at = a->leaves + worker, before = a->most[at];
     bool in_tree = !w->prompts && admit_takes(a, worker, SL_ADMIT_NONE);
     a->most[at] = in_tree ? admit_spare(a, worker) : 0;
+    if (a->most[at] > before) admit_hands_due(a);
     for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
 }
 
@@ -160,7 +161,6 @@ static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
     if (a->alone == request) a->alone = SL_ADMIT_NONE;
     admit_note(a, r->worker);
     if (w->lacking.n > 0) make_due(a, r->worker);
-    if (!w->prompts) admit_hands_due(a);
 }
 
 /* ---- decisions ---- */
@@ -411,8 +411,6 @@ static bool is_handed(const sl_admit *a, uint32_t request) {
 static uint32_t place_of(sl_admit *a, uint32_t request, bool *prompts) {
     const sl_admit_request *r = &a->request[request];
     bool open;
-    *prompts = false;
-    if (is_handed(a, request)) return r->kept_at;
     uint32_t found, copies = admit_place_of_copies(a, request);
     uint32_t apart = pick_for_prompt(a, request, &open);
     uint32_t place = place_of_pages(a, request, pick_worker(a, admit_wanted(r)), false, &found);
@@ -421,6 +419,16 @@ static uint32_t place_of(sl_admit *a, uint32_t request, bool *prompts) {
     *prompts = open && rows >= SL_MAX(a->shape.prompt_rows, SL_KV_PAGE_TOKENS);
     if (*prompts) return place_of_pages(a, request, apart, true, &found);
     return copies != SL_ADMIT_NONE ? copies : place;
+}
+
+/* Those who were handed over: their places are kept. */
+static bool start_handed(sl_admit *a, sl_admit_decision *out) {
+    uint32_t request = a->waiting.first;
+    if (a->n_kept == 0 || all_wait(a)) return false;
+    for (; request != SL_ADMIT_NONE; request = a->request[request].link[SL_ADMIT_PLACE].next)
+        if (is_handed(a, request) && begin_at(a, request, a->request[request].kept_at, out))
+            return true;
+    return false;
 }
 
 /* In order: nobody overtakes the oldest, but those who go to workers of the other kind. */
@@ -449,8 +457,8 @@ static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out
 }
 
 bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
-    if (!grow(a, out) && !try_alone(a, out) && !start(a, out) && !turn_away(a, now_us, out) &&
-        !admit_copy(a, out))
+    if (!grow(a, out) && !try_alone(a, out) && !start_handed(a, out) && !admit_hand(a, out) &&
+        !start(a, out) && !turn_away(a, now_us, out) && !admit_copy(a, out))
         return false;
     sl_watch_tell(a->shape.watch, ADMIT, now_us, out->kind, out->request, out->worker, out->page,
                   a->request[out->request].starts);
@@ -474,7 +482,6 @@ void sl_admit_open(sl_admit *a, uint32_t worker) {
         sl_admit_gave_way(a, a->worker[worker].staying.first);
     if (a->worker[worker].staying.n > 0) make_due(a, worker);
     sl_kv_copies_wake(&a->copies, worker);
-    admit_hands_due(a);
 }
 
 void sl_admit_close(sl_admit *a, uint32_t worker) {

@@ -33,7 +33,8 @@
  *      starts at one of those, if any is open, and parks there when it has drawn a token. Its full
  *      pages are copied to another worker as they are sure: to the one that runs and expects least.
  *      When no more can be copied it gives way, and goes on where the copies are, where a place is
- *      kept for it. Who cannot start is overtaken by those who go to workers of the other kind.
+ *      kept for it, before others start there. Who cannot start is overtaken by those who go to
+ * workers of the other kind.
  *   9. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
  *      One that has to be alone everywhere makes all others give way. Any other one takes a worker
  *      that is idle; if there is none, the one that runs least takes nobody else, and when no
@@ -149,6 +150,7 @@ typedef struct sl_admit {
     uint32_t n_pools;      /* workers that have pages */
     uint32_t n_running, n_staying, n_open;
     uint32_t n_prompts; /* workers for prompts, open or not */
+    uint32_t n_kept;    /* places for requests that were handed over */
     uint64_t n_handed;  /* so far: requests that went on elsewhere when their prompt was there */
     uint64_t n_pages, n_free_pages;  /* of all workers */
     uint64_t n_cached_pages;         /* the same: what is in them is known, and nobody has them */

@@ -47,12 +47,13 @@ static uint32_t expected(const sl_admit *a, uint32_t to) {
     return n;
 }
 
-/* Who runs and expects least, and could take it: of equal ones the one with most pages. */
-static uint32_t pick_target(const sl_admit *a, uint32_t request) {
-    uint32_t best = SL_ADMIT_NONE, least = UINT32_MAX, wanted = admit_wanted(&a->request[request]);
+/* Who runs and expects least: of equal ones the one with most pages. Who is full may be so no
+ * longer when the prompt is there. */
+static uint32_t pick_target(const sl_admit *a) {
+    uint32_t best = SL_ADMIT_NONE, least = UINT32_MAX;
     for (uint32_t i = 0; i < a->shape.n_workers; i++) {
         const sl_admit_worker *w = &a->worker[i];
-        if (w->prompts || !admit_takes(a, i, request) || admit_spare(a, i) < wanted) continue;
+        if (w->prompts || !w->open) continue;
         uint32_t load = w->running.n + w->n_kept + expected(a, i);
         if (load > least || (load == least && admit_spare(a, i) <= admit_spare(a, best))) continue;
         best = i;
@@ -70,9 +71,11 @@ static uint32_t goes_to(const sl_admit *a, uint32_t request) {
     if (r->state != SL_ADMIT_RUNNING || !r->parked || r->suspect) return SL_ADMIT_NONE;
     if (of->n_asked > of->n_here && !SL_MUTATION(HASTY_HAND)) return SL_ADMIT_NONE;
     bool wants = wants_copy(a, request);
-    if (to == SL_KV_COPIES_NONE) return wants ? SL_ADMIT_NONE : pick_target(a, request);
-    if (wants && sl_kv_copies_has_room(&a->worker[to].pages)) return SL_ADMIT_NONE;
-    bool takes = admit_takes(a, to, request) && admit_spare(a, to) >= admit_wanted(r);
+    if (wants && (to == SL_KV_COPIES_NONE || sl_kv_copies_has_room(&a->worker[to].pages)))
+        return SL_ADMIT_NONE;
+    if (to == SL_KV_COPIES_NONE) to = pick_target(a);
+    bool takes =
+        to != SL_ADMIT_NONE && admit_takes(a, to, request) && admit_spare(a, to) >= admit_wanted(r);
     return takes ? to : SL_ADMIT_NONE;
 }
 
@@ -85,6 +88,7 @@ static bool hand_from(sl_admit *a, uint32_t from, sl_admit_decision *out) {
     admit_begin_leaving(a, at, SL_ADMIT_PREEMPTING);
     a->request[at].kept_at = to;
     a->worker[to].n_kept++;
+    a->n_kept++;
     a->n_handed++;
     admit_note(a, to);
     *out = (sl_admit_decision){.kind = SL_ADMIT_HAND, .request = at, .worker = from};
@@ -96,6 +100,7 @@ void admit_unkeep(sl_admit *a, uint32_t request) {
     if (at == SL_ADMIT_NONE) return;
     a->request[request].kept_at = SL_ADMIT_NONE;
     a->worker[at].n_kept--;
+    a->n_kept--;
     admit_note(a, at);
 }
 
@@ -106,7 +111,7 @@ static uint32_t target_of(const sl_admit *a, uint32_t request, uint32_t from) {
     uint32_t at = a->copies.of[request].at;
     if (!a->worker[from].prompts) return a->copies.worker[from].buddy;
     if (at != SL_KV_COPIES_NONE && a->worker[at].open && !a->worker[at].prompts) return at;
-    return pick_target(a, request);
+    return pick_target(a);
 }
 
 /* The next page of the first of those who run there that has one to be copied. */
@@ -136,10 +141,16 @@ static bool copy_from(sl_admit *a, uint32_t from, sl_admit_decision *out) {
     return false;
 }
 
+bool admit_hand(sl_admit *a, sl_admit_decision *out) {
+    for (uint32_t i = 0; a->n_prompts > 0 && a->copies.n_due > 0 && i < a->shape.n_workers; i++)
+        if (a->copies.worker[i].due && hand_from(a, i, out)) return true;
+    return false;
+}
+
 bool admit_copy(sl_admit *a, sl_admit_decision *out) {
     for (uint32_t i = 0; a->copies.n_due > 0 && i < a->shape.n_workers; i++) {
         if (!a->copies.worker[i].due) continue;
-        if (hand_from(a, i, out) || copy_from(a, i, out)) return true;
+        if (copy_from(a, i, out)) return true;
         sl_kv_copies_set_due(&a->copies, i, false);
     }
     return false;

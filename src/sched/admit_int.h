@@ -37,7 +37,9 @@ void admit_settle_copies(sl_admit *a, uint32_t request);
 void admit_copies_due(sl_admit *a, uint32_t request);
 /* Somewhere there is room again, for prompts that wait to be handed over. */
 void admit_hands_due(sl_admit *a);
-/* COPY, of the next page of somebody; HAND. */
+/* HAND. */
+bool admit_hand(sl_admit *a, sl_admit_decision *out);
+/* COPY, of the next page of somebody. */
 bool admit_copy(sl_admit *a, sl_admit_decision *out);
 /* Where it would go on with copies now; SL_ADMIT_NONE: nowhere. */
 uint32_t admit_place_of_copies(const sl_admit *a, uint32_t request);

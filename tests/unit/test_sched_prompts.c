@@ -174,12 +174,18 @@ static void it_waits_for_room(void **state) {
     starts(brief, 0);
     starts(id, 1);
     sl_admit_token(&a, id, 0);
-    nothing();
-    sl_admit_end(&a, brief);
     uint64_t first = copies(id, 0, 0), second = copies(id, 1, 0);
     sl_admit_copied(&a, 0, first, true);
     sl_admit_copied(&a, 0, second, true);
+    uint32_t later = submit(3, 3); /* it does not overtake */
+    nothing();
+    sl_admit_end(&a, brief);
     hands(id, 0);
+    nothing();
+    sl_admit_gave_way(&a, id);
+    starts(id, 0);
+    sl_admit_end(&a, id);
+    starts(later, 0);
     sl_admit_free(&a);
 }
 
