@@ -203,7 +203,7 @@ static void take(const uint8_t *data, size_t len, bool together) {
     sl_err err;
     if (gang_parcel_take(&there, to, &b, data, len, &err) != SL_OK) return;
     const gang_job_kind kind = to->job.kind;
-    if (kind == GANG_MAP || kind == GANG_UNMAP || kind == GANG_LEAVE) return;
+    if (kind == GANG_MAP || kind == GANG_UNMAP || kind == GANG_SETTLE || kind == GANG_LEAVE) return;
     if (gang_job_unpack(&there, to->area, &to->job, &pointers, &j, &err) != SL_OK) return;
     read_lists(&j);
     sl_status st = gang_each_input(&j, &spec, &marks, see_input, NULL, &err);

@@ -9,11 +9,12 @@
  * do would wait for long. */
 #define MANY_ROWS 64u
 
-/* The router needs the stream alone. Ranks that have it make what the shared expert reads, too;
- * else rank 0 routes, and nobody needs the stream that attention leaves. */
+/* The router needs the stream alone. Ranks that have it make what the shared expert reads, too, and
+ * what they send to others; else rank 0 routes, and nobody needs the stream that attention leaves.
+ */
 static bool all_route(const gang *g) {
     const sl_model_spec *s = g->base.spec;
-    return s->d_ff_shared && !s->dense_branch;
+    return (s->d_ff_shared || g->spreads) && !s->dense_branch;
 }
 
 bool gang_is_step(const gang *g, const sl_stage_call *c) {
@@ -28,7 +29,8 @@ static bool is_read(const gang *g, const sl_stage_call *c, const sl_stage_call *
     const sl_model_spec *s = g->base.spec;
     if (c->op == SL_OP_ROUTE) return false;
     if (next) return true;
-    if (c->op == SL_OP_ATTEND) return s->ffn[c->layer] == SL_FFN_DENSE || s->d_ff_shared;
+    if (c->op == SL_OP_ATTEND)
+        return s->ffn[c->layer] == SL_FFN_DENSE || s->d_ff_shared || g->spreads;
     return c->layer + 1u < s->n_layers;
 }
 
