@@ -102,7 +102,7 @@ bool sl_rails_await(const sl_rails *r);
 /* They are there: from now on they are told. */
 void sl_rails_begin(sl_rails *r);
 void sl_rails_on_word(sl_rails *r, uint32_t rank, const sl_rails_word *w);
-/* Whether a DISPATCH or RETURN can leave by this connection in parts. NULL: it stays here. */
+/* Whether a DISPATCH or RETURN can leave by this connection (NULL: there is none) in parts. */
 bool sl_rails_can_spread(const sl_rails *r, const sl_conn *c);
 /* What one is called, for ranks and in its payload, that they send next, in the order of these
  * calls. Of a connection where it cannot any more, or that is gone (NULL): what nobody knows.

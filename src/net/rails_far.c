@@ -31,7 +31,7 @@ static rails_link *whole_link(const sl_rails *r, const sl_conn *c) {
 }
 
 bool sl_rails_can_spread(const sl_rails *r, const sl_conn *c) {
-    return rails_are_far(r) && (!c || whole_link(r, c));
+    return rails_are_far(r) && c && whole_link(r, c);
 }
 
 sl_spread_name sl_rails_spread(sl_rails *r, const sl_conn *c, bool stays, size_t bytes) {

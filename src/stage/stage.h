@@ -257,6 +257,7 @@ typedef struct sl_device_opts {
     /* Of these: ranks exchange rows in this format with those of other workers, and `rail_word`
      * hears what they say about that. */
     bool spreads;
+    uint32_t spread_rows; /* messages of a step of fewer rows are not spread */
     sl_wire_format wire;
     void (*rail_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     bool apart;          /* each rank on its own of the CPUs that the caller's thread may use */

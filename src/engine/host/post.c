@@ -95,10 +95,8 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
 }
 
 bool sl_worker_can_spread(const sl_worker *w, uint32_t id, size_t bytes) {
-    const bool own = id == w->id;
-    const sl_conn *c = own ? NULL : w->peer[id].conn;
     if (!w->rails || !w->device->spreads || bytes == 0 || bytes < w->plan.rail_bytes) return false;
-    return (own || c) && sl_rails_can_spread(w->rails, c);
+    return id == w->id || sl_rails_can_spread(w->rails, w->peer[id].conn);
 }
 
 sl_spread_name sl_worker_spread(sl_worker *w, uint32_t id, uint32_t rows) {

@@ -138,6 +138,12 @@ static void greet_callers(sl_worker *w) {
     }
 }
 
+/* A step of fewer has no message that is long enough. */
+static uint32_t spread_rows(const sl_plan *p, const sl_model_spec *m) {
+    const size_t row = sl_wire_row_bytes((sl_wire_format)p->wire, m->d_model);
+    return (uint32_t)((p->rail_bytes + row - 1) / row);
+}
+
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
                              sl_err *err) {
     const sl_plan *p = &w->plan;
@@ -166,6 +172,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .ranks_at = p->worker[w->id].ranks,
                               .secret = w->opts->secret,
                               .spreads = sl_plan_spreads(p),
+                              .spread_rows = spread_rows(p, m),
                               .wire = (sl_wire_format)p->wire,
                               .rail_word = on_rail_word,
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),

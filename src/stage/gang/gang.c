@@ -234,6 +234,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     g->apart = o->apart && !g->ways->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
     if (g->ways->apart && !pipeline) g->own.routed = o->routed, g->own.routed_ctx = o->ctx;
     g->spreads = o->spreads && g->ways->apart && !pipeline;
+    g->spread_rows = o->spread_rows;
     sl_status st = g->ways->start(g, o, err);
     if (st == SL_OK) st = open_ranks(g, o, err);
     if (st != SL_OK) {

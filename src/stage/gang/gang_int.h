@@ -203,7 +203,8 @@ struct gang {
     gang_rank own;  /* rank 0 */
     cpu_set_t cpus; /* that the thread of rank 0 could use before it took its own, if `apart` */
     bool apart;
-    bool spreads; /* its ranks exchange rows with those of other gangs */
+    bool spreads;         /* its ranks exchange rows with those of other gangs, */
+    uint32_t spread_rows; /* of steps that have so many */
     gang_waiting waiting;
     void *others; /* of its ways */
 };
