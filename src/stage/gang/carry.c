@@ -442,11 +442,14 @@ static bool page_fits(const checking *k, const gang_job *j) {
 static bool messages_fit(const checking *k, const gang_job *j) {
     const uint32_t n = j->spread.n_messages;
     const sl_stage_spread *m = n ? array(k, j->spread.message, n, sizeof *m) : NULL;
+    /* Of each row as many come back as it has positions. */
+    const uint64_t most =
+        SL_MAX((uint64_t)k->b->max_rows * k->b->spec->top_k, (uint64_t)k->b->max_pairs);
     if (n == 0) return j->spread.op == SL_OP_MERGE && is_place(k, j->spread.message);
     for (uint32_t i = 0; m && i < n; i++) {
         const bool bools = gang_is_bool(&m[i].is.cut) && gang_is_bool(&m[i].back);
         if (!bools || !m[i].is.number || (!m[i].is.cut && m[i].is.key) || m[i].data) return false;
-        if (m[i].rows == 0 || m[i].rows > SL_MAX(k->b->max_rows, k->b->max_pairs)) return false;
+        if (m[i].rows == 0 || m[i].rows > most) return false;
     }
     return m;
 }

@@ -136,6 +136,7 @@ static void hang_up(gang_rail *r, end *e) {
     e->hung_up = true;
     e->again_us = 0;
     if (c) sl_net_close(r->o.net, c, SL_OK, "its main connection ended");
+    if (!e->line[0].first && !e->line[1].first) forget(r, e); /* nobody asks for anything */
 }
 
 sl_status gang_rail_on_word(gang_rail *r, const sl_rails_word *w, sl_err *err) {
