@@ -228,14 +228,24 @@ void gang_rail_on_down(gang_rail *r, sl_conn *c, const char *text) {
 
 /* ---- what jobs want ---- */
 
+/* What stays here. Takes the bytes. */
+static sl_status keep_part(gang_rail *r, const sl_spread_name *what, bool back, uint32_t rows,
+                           sl_buf *bytes, sl_err *err) {
+    end *own = end_of(r, 0);
+    if (!own && !(own = add_end(r, 0))) {
+        sl_net_buf_give(r->o.net, bytes);
+        return sl_fail(err, SL_ERR_NOMEM, "a part of %u rows", rows);
+    }
+    return add_part(r, &own->line[back], what->number, rows, bytes, err);
+}
+
 sl_status gang_rail_send(gang_rail *r, const sl_spread_name *what, bool back, uint32_t rows,
                          sl_buf *bytes, sl_err *err) {
-    end *e = end_of(r, what->key);
-    if (!what->key && !e) e = add_end(r, 0);
-    if (!what->key && e) return add_part(r, &e->line[back], what->number, rows, bytes, err);
-    if (!what->key || !e || !e->open) {
+    if (!what->key) return keep_part(r, what, back, rows, bytes, err);
+    const end *e = end_of(r, what->key);
+    if (!e || !e->open) {
         sl_net_buf_give(r->o.net, bytes);
-        return what->key ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "parts of messages");
+        return SL_OK;
     }
     const sl_wire_header h = {.kind = SL_MSG_STRIPE,
                               .number = what->number,
