@@ -4,12 +4,14 @@
   bench/gangs.py MODEL [--ranks 2] [--pairs 5]            ranks that are threads, processes, and processes called over TCP as on other
                                                           machines, beside one device with as many threads
   bench/gangs.py MODEL --rates 1gbit 4gbit [--ranks 2]     ranks on "machines": namespaces of bench/lab/net.sh, linked by so much; needs root
+  bench/gangs.py MODEL --nodes 2 --rates 200mbit 1gbit     as many gangs of such ranks: schedule hybrid beside ep, with the bytes that each rank's link carries
   bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says;
                                                           with --by pp ranks of a pipeline, and as many micro-batches
 
 The first takes turns: one device, threads, processes, machines (all on this one), and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
 that decode; medians, and medians of the quotients with the one device of the same turn. The second does so for ranks behind each of the links, and for
-another program with --beside, against which the quotients then are. The third needs a config.json alone; stages
+another program with --beside, against which the quotients then are. The third runs `ep` and `hybrid` over the same gangs in turns, all ranks in namespaces of their own: the time
+to the first token of a prompt of --rows, the time of a step of --batch requests at each node, and what left by each rank's link from the first request to the last. The fourth needs a config.json alone; stages
 are stretched (--scale), so that they take milliseconds; what is compared are times of a step in terms of one rank's."""
 import argparse
 import contextlib
@@ -103,6 +105,70 @@ def linked(model, ranks, pairs, rate, programs):
             report(test, got)
 
 
+# ---- gangs of machines beside each other ----
+
+def sent(nodes):
+    """Bytes that have left by each node's link."""
+    count = ["cat", "/sys/class/net/eth0/statistics/tx_bytes"]
+    return [int(in_node(i, *count, stdout=subprocess.PIPE, text=True).communicate()[0]) for i in range(nodes)]
+
+
+@contextlib.contextmanager
+def gangs(schedule, o, secret, hosts):
+    """A server at node 0, a worker at each gang's first node; `hosts` are where its other ranks wait."""
+    at = [f"10.77.0.{i * o.ranks + 1}" for i in range(o.nodes)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    serve = ["serve", o.model, "--remote", "--attention", o.nodes, "--tp", o.ranks, "--rank-hosts", hosts, "--schedule", schedule, "--transport", "tcp", "--wire", o.wire,
+             "--fabric-host", at[0], "--fabric-port", 7000, "--secret-file", secret, "--host", "127.0.0.1", "--port", 8000, "--no-status",
+             "--max-num-batched-tokens", max(o.rows, 256), *(["--rail-bytes", o.rail_bytes] if o.rail_bytes and schedule == "hybrid" else [])]
+    started = [in_node(0, SLUICE, *serve, **quiet)]
+    for i, host in enumerate(at):
+        started.append(in_node(i * o.ranks, SLUICE, "worker", "--join", f"{at[0]}:7000", "--secret-file", secret, "--fabric-host", host, "--worker-id", i,
+                               "--model", o.model, "--threads", 1, **quiet))
+    try:
+        yield
+    finally:
+        for p in started:
+            p.terminate()
+        for p in started:
+            p.wait(30)
+
+
+def asked(o, rows, batch, tokens):
+    """bench/rails.py's client: medians in ms, and bytes that left by each link meanwhile."""
+    client = [sys.executable, HERE / "rails.py", "--client", "--rows", rows, "--batch", batch, "--tokens", tokens, "--differ"]
+    before = sent(o.nodes * o.ranks)
+    out, _ = in_node(0, *client, stdout=subprocess.PIPE, text=True).communicate(timeout=600)
+    return json.loads(out), [b - a for a, b in zip(before, sent(o.nodes * o.ranks))]
+
+
+def beside(o, rate):
+    n = o.nodes * o.ranks
+    print(f"{o.model}, {o.nodes} gangs of {o.ranks} ranks of one thread each, {rate}, wire {o.wire}, {o.pairs} turns")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as there:
+        secret, got = f"{folder}/secret", {"ep": [], "hybrid": []}
+        subprocess.run([SLUICE, "secret", "-o", secret], check=True, capture_output=True)
+        subprocess.run(["bash", NET, "up", TAG, str(n), "--rate", rate], check=True)
+        there.callback(subprocess.run, ["bash", NET, "down", TAG], check=True)
+        rank = ["rank", o.model, "--fabric-port", 7100, "--secret-file", secret, "--threads", 1, "--log", "warn"]
+        others = [i for i in range(n) if i % o.ranks]
+        servers = [in_node(i, SLUICE, *rank, "--fabric-host", f"10.77.0.{i + 1}") for i in others]
+        there.callback(lambda: [(s.terminate(), s.wait()) for s in servers])
+        hosts = ";".join(",".join(f"10.77.0.{i + 1}:7100" for i in others if i // o.ranks == g) for g in range(o.nodes))
+        for _ in range(o.pairs):
+            for schedule, turns in got.items():
+                with gangs(schedule, o, secret, hosts):
+                    prompt, bytes_prompt = asked(o, o.rows, 1, 2)
+                    decode, bytes_decode = asked(o, 1, o.batch * o.nodes, o.tokens)
+                turns.append((prompt["prompt"], decode["decode"], bytes_prompt, bytes_decode))
+        for i, what in enumerate((f"prompt {o.rows}", f"decode {o.batch * o.nodes}")):
+            for schedule, turns in got.items():
+                ms = statistics.median(t[i] for t in turns)
+                quotients = [e[i] / t[i] for e, t in zip(got["ep"], turns)]
+                links = " ".join(f"{statistics.median(t[2 + i][k] for t in turns) / 1e6:.2f}" for k in range(n))
+                print(f"{what:12} {schedule:8} {ms:9.1f} ms  {statistics.median(quotients):.2f} ({min(quotients):.2f}, {max(quotients):.2f})  MB by link: {links}", flush=True)
+
+
 def report(test, got):
     """Quotients with the first."""
     first = next(iter(got.values()))
@@ -162,12 +228,19 @@ def main():
     for name, default in (("ranks", 2), ("pairs", 5), ("scale", 20), ("steps", 12)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--rates", nargs="+", metavar="RATE")
+    parser.add_argument("--nodes", type=int, help="gangs, each of --ranks ranks")
+    parser.add_argument("--wire", default="bf16")
+    for name, default in (("rows", 256), ("batch", 16), ("tokens", 16), ("rail-bytes", 0)):
+        parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--beside", metavar="PROGRAM", help="another sluice, which takes turns with this one behind the links")
     parser.add_argument("--emulated", metavar="DEVICE")
     parser.add_argument("--link", default="10:160")
     parser.add_argument("--by", choices=["tp", "pp"], default="tp")
     o = parser.parse_args()
-    if o.rates:
+    if o.nodes:
+        for rate in o.rates or ["none"]:
+            beside(o, rate)
+    elif o.rates:
         for rate in o.rates:
             linked(o.model, o.ranks, o.pairs, rate, {"beside": o.beside, "this": SLUICE} if o.beside else {"this": SLUICE})
     elif o.emulated:

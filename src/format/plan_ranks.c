@@ -213,10 +213,6 @@ static sl_status check_rails(const sl_plan *p, sl_err *err) {
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: schedule hybrid between pipelines (pp, --pp %u)",
                        sl_plan_pipeline(p));
-    if (p->rank_kind == SL_RANKS_MACHINES)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: schedule hybrid is of ranks that are threads or processes (tp.ranks, "
-                       "--tp-ranks), as rows lie where all of them see them");
     return SL_OK;
 }
 

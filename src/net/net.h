@@ -19,10 +19,19 @@
 typedef struct sl_net sl_net;
 typedef struct sl_conn sl_conn;
 
+/* Rows of a message that ranks on machines have beside its payload, in parts (net/rails.h). Zeroed:
+ * all that there is lies in the payload. */
+typedef struct sl_spread_name {
+    uint64_t number; /* of the message; 0: none has */
+    uint64_t key;    /* of the main connection that it came by or leaves by; 0: it stays here */
+    bool cut;        /* rows of the payload are rank 0's columns; else they are whole everywhere */
+} sl_spread_name;
+
 /* Payload bytes: 64-byte aligned, one owner at a time: whoever holds it frees it. */
 typedef struct sl_buf {
     uint8_t *data;
     size_t len, cap;
+    sl_spread_name spread;
 } sl_buf;
 
 /* From a per-net pool of recycled blocks; NULL when memory is out. */

@@ -22,6 +22,18 @@ void rails_break(rails_link *l, uint32_t index, const char *why) {
     snprintf(l->why, sizeof l->why, "rail %u: %s", index, why);
 }
 
+sl_status rails_come_early(rails_link *l, const rails_early *what, sl_err *err) {
+    if (l->n_early == RAILS_EARLY)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u stripes before their header", RAILS_EARLY);
+    rails_early *e = sl_alloc(1, sizeof *e);
+    if (!e) return sl_fail(err, SL_ERR_NOMEM, "a stripe");
+    *e = *what;
+    e->next = l->early;
+    l->early = e;
+    l->n_early++;
+    return SL_OK;
+}
+
 static rails_link *link_of(const sl_rails *r, const sl_conn *c) {
     rails_link *l = r->links;
     while (l && l->main != c) l = l->next;
@@ -81,9 +93,11 @@ static sl_status link_add(sl_rails *r, sl_conn *c, uint64_t key, bool called, sl
 
 sl_status sl_rails_greet(sl_rails *r, sl_conn *c, sl_err *err) {
     sl_rails_greeting g = {.n = r->o.n};
+    if (rails_are_far(r) && !r->begun) return SL_OK;
     while (g.key == 0) randombytes_buf(&g.key, sizeof g.key);
     for (uint32_t i = 1; i < r->o.n; i++)
-        snprintf(g.at[i], sizeof g.at[i], "%s", sl_net_address(r->rail[i].net));
+        snprintf(g.at[i], sizeof g.at[i], "%s",
+                 rails_are_far(r) ? r->at[i] : sl_net_address(r->rail[i].net));
     sl_buf *b = sl_net_buf_take(r->o.main, sl_rails_greeting_bytes(g.n));
     if (!b) return sl_fail(err, SL_ERR_NOMEM, "rails of a connection");
     sl_rails_greeting_encode(&g, b->data);
@@ -92,6 +106,7 @@ sl_status sl_rails_greet(sl_rails *r, sl_conn *c, sl_err *err) {
         sl_net_buf_give(r->o.main, b);
         return st;
     }
+    if (rails_are_far(r)) rails_say(r, r->links, SL_RAILS_EXPECT);
     /* It is gone, then, which on_down says. */
     (void)sl_net_send(r->o.main, c, (sl_wire_header){.kind = SL_MSG_RAILS}, b);
     return SL_OK;
@@ -110,6 +125,13 @@ static sl_status greeted(sl_rails *r, sl_conn *c, sl_span payload, sl_err *err) 
     pthread_mutex_unlock(&r->lock);
     if (known || link_of(r, c))
         return sl_fail(err, SL_ERR_PROTOCOL, "rails of a connection that has some");
+    if (rails_are_far(r)) {
+        st = link_add(r, c, g.key, false, err);
+        if (st != SL_OK) return st;
+        r->links->where = g;
+        rails_say(r, r->links, SL_RAILS_CALL);
+        return SL_OK;
+    }
     if (!orders_take(r, o)) return sl_fail(err, SL_ERR_NOMEM, "rails of a connection");
     st = link_add(r, c, g.key, false, err);
     for (uint32_t i = 1; i < r->o.n; i++) {
@@ -154,8 +176,9 @@ void sl_rails_on_down(sl_rails *r, sl_conn *c) {
     }
     pthread_mutex_unlock(&r->lock);
     drop_early(r, l->early);
-    /* Without memory for that the peer hangs up. */
-    if (orders_take(r, o)) {
+    if (rails_are_far(r)) {
+        rails_say(r, l, SL_RAILS_HANG_UP);
+    } else if (orders_take(r, o)) { /* without memory for that the peer hangs up */
         for (uint32_t i = 1; i < r->o.n; i++) {
             *o[i] = (rail_order){.kind = RAIL_HANG_UP, .key = l->key};
             order(r, i, o[i]);
@@ -183,25 +206,32 @@ static void item_give(sl_rails *r, rails_item *it) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Under the lock, with the header here: stripes that came before it, which go to *taken. */
+/* A stripe that came before its header goes where it belongs. */
+static sl_status put_early(const sl_rails *r, rails_item *it, const rails_early *e, sl_err *err) {
+    if (rails_are_far(r)) return rails_hear_part(it, e->rail, e->rows, err);
+    const size_t from = sl_stripe_begin(it->payload->len, r->o.n, e->rail);
+    const size_t to = sl_stripe_begin(it->payload->len, r->o.n, e->rail + 1);
+    const size_t len = e->bytes ? e->bytes->len : 0;
+    if (len != to - from)
+        return sl_fail(err, SL_ERR_PROTOCOL, "stripe %u of %zu bytes of a message of %zu", e->rail,
+                       len, it->payload->len);
+    if (len) memcpy(it->payload->data + from, e->bytes->data, len);
+    it->missing--;
+    return SL_OK;
+}
+
+/* Under the lock, with the header here: stripes that came before it, which go to *taken, with those
+ * of messages that never left whole. */
 static sl_status take_early(sl_rails *r, rails_link *l, rails_item *it, rails_early **taken,
                             sl_err *err) {
     sl_status st = SL_OK;
     for (rails_early **at = &l->early; *at;) {
         rails_early *e = *at;
-        if (e->number != it->number) {
+        if (e->number > it->number) {
             at = &e->next;
             continue;
         }
-        const size_t from = sl_stripe_begin(it->payload->len, r->o.n, e->rail);
-        const size_t to = sl_stripe_begin(it->payload->len, r->o.n, e->rail + 1);
-        const size_t len = e->bytes ? e->bytes->len : 0;
-        if (len != to - from)
-            st = sl_fail(err, SL_ERR_PROTOCOL, "stripe %u of %zu bytes of a message of %zu",
-                         e->rail, len, it->payload->len);
-        else if (len)
-            memcpy(it->payload->data + from, e->bytes->data, len);
-        it->missing--;
+        if (e->number == it->number && st == SL_OK) st = put_early(r, it, e, err);
         l->n_early--;
         *at = e->next;
         e->next = *taken;
@@ -225,18 +255,23 @@ static sl_status put_item(sl_rails *r, rails_link *l, rails_item *it, sl_err *er
 static sl_status on_striped(sl_rails *r, rails_link *l, const sl_wire_header *h, sl_span payload,
                             sl_err *err) {
     sl_rails_striped s;
-    sl_status st = sl_rails_striped_decode(payload, r->o.n, &s, err);
+    const bool far = rails_are_far(r);
+    sl_status st = sl_rails_striped_decode(payload, far ? 1 : r->o.n, &s, err);
     if (st != SL_OK) return st;
-    if (s.number != l->got + 1)
+    /* In parts a message may have been given up after its number was taken. */
+    if (far ? s.number <= l->got : s.number != l->got + 1)
         return sl_fail(err, SL_ERR_PROTOCOL, "message %llu in stripes, %llu expected",
                        (unsigned long long)s.number, (unsigned long long)l->got + 1);
+    if (far && h->rows == 0)
+        return sl_fail(err, SL_ERR_PROTOCOL, "a message in parts of no rows");
     rails_item *it = item_take(r);
     sl_buf *b = it ? sl_net_buf_take(r->o.main, s.bytes) : NULL;
     if (!b) {
         if (it) item_give(r, it);
         return sl_fail(err, SL_ERR_NOMEM, "a message of %u bytes in stripes", s.bytes);
     }
-    l->got++;
+    l->got = s.number;
+    if (far) b->spread = (sl_spread_name){.number = s.number, .key = l->key, .cut = true};
     *it = (rails_item){.h = *h, .payload = b, .number = s.number, .missing = r->o.n - 1};
     it->h.kind = s.kind;
     it->h.bytes = s.bytes;
@@ -303,7 +338,8 @@ sl_status sl_rails_on_message(sl_rails *r, sl_conn *c, const sl_wire_header *h, 
 
 static bool is_striped(const sl_rails *r, const rails_link *l, const sl_wire_header *h,
                        const sl_buf *payload) {
-    if (!l || !payload || payload->len < SL_MAX(r->o.least, (size_t)1)) return false;
+    if (!l || !payload || rails_are_far(r) || payload->len < SL_MAX(r->o.least, (size_t)1))
+        return false;
     return (h->kind == SL_MSG_DISPATCH || h->kind == SL_MSG_RETURN) &&
            payload->len <= SL_WIRE_MAX_BYTES && l->bound == r->all_bound && !l->broken;
 }
@@ -329,6 +365,7 @@ static sl_buf *first_stripe(sl_rails *r, const rails_link *l, uint16_t kind, con
 
 sl_status sl_rails_send(sl_rails *r, sl_conn *c, sl_wire_header h, sl_buf *payload) {
     rails_link *l = link_of(r, c);
+    if (payload && payload->spread.number) return rails_send_spread(r, l, h, payload);
     pthread_mutex_lock(&r->lock);
     const bool striped = is_striped(r, l, &h, payload);
     pthread_mutex_unlock(&r->lock);
@@ -396,6 +433,8 @@ static const char *why_end(sl_rails *r, rails_link *l, char text[120]) {
     const uint64_t now = now_us(r);
     if (broken && !l->broken_us) l->broken_us = SL_MAX(now, 1u);
     if (broken) return now - l->broken_us >= GRACE_US ? text : NULL;
+    /* Who is called by ranks that are far away cannot know when these have opened their model. */
+    if (rails_are_far(r) && (l->called || !r->begun)) return NULL;
     if (now - l->since_us < SL_RAILS_MS * UINT64_C(1000)) return NULL;
     snprintf(text, 120, "not all of %u rails are there after %u ms", r->o.n, SL_RAILS_MS);
     return text;
@@ -404,6 +443,7 @@ static const char *why_end(sl_rails *r, rails_link *l, char text[120]) {
 uint32_t sl_rails_progress(sl_rails *r) {
     uint32_t n = 0;
     char text[120];
+    if (r->far.listen && r->begun && sl_rails_await(r)) r->far.listen(r->far.ctx);
     for (uint32_t i = 1; r->o.driven && i < r->o.n; i++) rail_turn(&r->rail[i]);
     for (rails_link *l = r->links; l; l = l->next) {
         n += deliver_link(r, l);
@@ -448,11 +488,13 @@ static sl_status open_rail(sl_rails *r, uint32_t i, sl_err *err) {
     t->last = &t->orders;
     const char *at = host_of(&r->o, i, host, err);
     if (!at && r->o.hosts && r->o.hosts[0]) return SL_ERR_ARG;
-    return rail_open(t, at, err);
+    if (!rails_are_far(r)) return rail_open(t, at, err);
+    snprintf(r->at[i], sizeof r->at[i], "%s", at ? at : "");
+    return SL_OK;
 }
 
 static sl_status start_threads(sl_rails *r, sl_err *err) {
-    for (uint32_t i = 1; i < r->o.n; i++) {
+    for (uint32_t i = 1; !rails_are_far(r) && i < r->o.n; i++) {
         if (pthread_create(&r->rail[i].thread, NULL, rail_main, &r->rail[i]) != 0)
             return sl_fail(err, SL_ERR_IO, "the thread of rail %u did not start", i);
         r->rail[i].runs = true;
@@ -467,6 +509,8 @@ sl_status sl_rails_open(const sl_rails_opts *o, sl_rails **out, sl_err *err) {
     if (!r) return sl_fail(err, SL_ERR_NOMEM, "%u rails", o->n);
     pthread_mutex_init(&r->lock, NULL);
     r->o = *o;
+    if (o->far) r->far = *o->far;
+    r->o.far = NULL;
     r->all_bound = (1u << o->n) - 2;
     sl_status st = SL_OK;
     for (uint32_t i = 1; st == SL_OK && i < o->n; i++) st = open_rail(r, i, err);

@@ -10,7 +10,12 @@
  * calls these, says the key (RAIL_IS), and rails carry stripes when all of them are there. Until
  * then, and below `least`, messages go whole. A rail that breaks, or is not there within
  * SL_RAILS_MS, ends the main connection, as stripes are lost with it. docs/protocol.md has the
- * messages. Thread: owner of the main net for all functions; callbacks come from them alone. */
+ * messages. Thread: owner of the main net for all functions; callbacks come from them alone.
+ *
+ * Where ranks are on machines of their own (sl_rails_far), each of them has its rail itself, and no
+ * payload is cut: the owner sends what rank 0 has of a message, by the main connection, and ranks
+ * send what they have straight to their counterparts. Who gets it delivers a message once all ranks
+ * here have said that their part is there. */
 #ifndef SL_NET_RAILS_H
 #define SL_NET_RAILS_H
 
@@ -23,6 +28,35 @@
 
 typedef struct sl_rails sl_rails;
 
+/* Between an owner and a rank on a machine of its own. */
+typedef enum sl_rails_word_kind {
+    /* to the rank */
+    SL_RAILS_EXPECT = 1, /* whoever says the key is its counterpart */
+    SL_RAILS_CALL,       /* its counterpart is at `text` and waits for the key */
+    SL_RAILS_HANG_UP,    /* the main connection is gone; what came stays */
+    /* from the rank */
+    SL_RAILS_BOUND, /* its counterpart is there */
+    SL_RAILS_BROKE, /* no more, and why: `text` */
+    SL_RAILS_HERE,  /* its part of message `number`, so many rows, has come */
+    SL_RAILS_WORDS
+} sl_rails_word_kind;
+
+typedef struct sl_rails_word {
+    sl_rails_word_kind kind;
+    uint32_t rows;
+    uint64_t key, number; /* the key is not 0 */
+    char text[SL_RAILS_ADDRESS];
+} sl_rails_word;
+
+/* Ranks 1 and on that have their rails themselves. */
+typedef struct sl_rails_far {
+    /* To the rank. It may be called from the main net's callbacks. */
+    void (*say)(void *ctx, uint32_t rank, const sl_rails_word *w);
+    /* Hears what ranks say: sl_rails_on_word. */
+    void (*listen)(void *ctx);
+    void *ctx;
+} sl_rails_far;
+
 typedef struct sl_rails_opts {
     uint32_t n;        /* with the main connection: 2 to SL_RAILS_MAX, the same at both ends */
     size_t least;      /* bytes of the shortest message that is cut */
@@ -30,6 +64,9 @@ typedef struct sl_rails_opts {
     sl_net *main;
     sl_net_opts net; /* as of the main net: transport, hub, host, secret, hello, clock, limits */
     bool driven;     /* no threads: sl_rails_progress drives the rails (the clock is not real) */
+    /* Ranks have their rails, at `hosts`, which are HOST:PORT then. NULL: this process has them.
+     * Borrowed for the call. */
+    const sl_rails_far *far;
     /* The next message of a main connection; the payload is the callee's. An error ends the
      * connection. */
     sl_status (*deliver)(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
@@ -50,7 +87,8 @@ sl_status sl_rails_on_message(sl_rails *r, sl_conn *c, const sl_wire_header *h, 
                               sl_err *err) SL_MUST_CHECK;
 /* A main connection is gone, or is none of a peer's any more. */
 void sl_rails_on_down(sl_rails *r, sl_conn *c);
-/* As sl_net_send, in stripes where that is possible. */
+/* As sl_net_send, in stripes where that is possible. With ranks far away: in parts if the payload's
+ * `spread` says so. */
 sl_status sl_rails_send(sl_rails *r, sl_conn *c, sl_wire_header h, sl_buf *payload);
 /* Delivers what is whole, closes main connections whose rails are gone; beside sl_net_progress of
  * the main net. Returns the messages delivered. */
@@ -58,6 +96,18 @@ uint32_t sl_rails_progress(sl_rails *r);
 /* Stripes of a message are under way to this net: the main net's owner may sleep in sl_net_wait,
  * which is woken, but not poll for long. */
 bool sl_rails_await(const sl_rails *r);
+
+/* ---- ranks that are far away ---- */
+
+/* They are there: from now on they are told. */
+void sl_rails_begin(sl_rails *r);
+void sl_rails_on_word(sl_rails *r, uint32_t rank, const sl_rails_word *w);
+/* Whether a DISPATCH or RETURN can leave by this connection (NULL: there is none) in parts. */
+bool sl_rails_can_spread(const sl_rails *r, const sl_conn *c);
+/* What one is called, for ranks and in its payload, that they send next, in the order of these
+ * calls. Of a connection where it cannot any more, or that is gone (NULL): what nobody knows.
+ * stays: it does not leave, whatever c is. bytes: what ranks beside the first send of it. */
+sl_spread_name sl_rails_spread(sl_rails *r, const sl_conn *c, bool stays, size_t bytes);
 
 typedef struct sl_rails_stats {
     uint64_t striped;    /* messages sent in stripes */
@@ -89,9 +139,15 @@ typedef struct sl_rails_striped {
     uint64_t number; /* of the main connection and direction, from 1 */
 } sl_rails_striped;
 void sl_rails_striped_encode(const sl_rails_striped *s, uint8_t *out);
-/* n: rails. Refuses what is neither DISPATCH nor RETURN, bytes over SL_WIRE_MAX_BYTES, and a first
- * stripe of another length. */
+/* n: rails; 1: ranks have the others, and the payload has all bytes. Refuses what is neither
+ * DISPATCH nor RETURN, bytes over SL_WIRE_MAX_BYTES, and a first stripe of another length. */
 sl_status sl_rails_striped_decode(sl_span payload, uint32_t n, sl_rails_striped *out,
                                   sl_err *err) SL_MUST_CHECK;
+
+/* A word: u32 kind, u32 rows, u64 key, u64 number, char text[SL_RAILS_ADDRESS], zero-padded. */
+#define SL_RAILS_WORD_BYTES (24u + SL_RAILS_ADDRESS)
+void sl_rails_word_encode(const sl_rails_word *w, uint8_t *out);
+/* Refuses (SL_ERR_PROTOCOL) other lengths, what is no kind, no key, and text without an end. */
+sl_status sl_rails_word_decode(sl_span payload, sl_rails_word *out, sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -41,6 +41,31 @@ void sl_rails_striped_encode(const sl_rails_striped *s, uint8_t *out) {
     sl_wr_u64(&w, s->number);
 }
 
+void sl_rails_word_encode(const sl_rails_word *word, uint8_t *out) {
+    sl_wr w = sl_wr_of(out, SL_RAILS_WORD_BYTES);
+    sl_wr_u32(&w, word->kind);
+    sl_wr_u32(&w, word->rows);
+    sl_wr_u64(&w, word->key);
+    sl_wr_u64(&w, word->number);
+    sl_wr_bytes(&w, word->text, SL_RAILS_ADDRESS);
+}
+
+sl_status sl_rails_word_decode(sl_span payload, sl_rails_word *out, sl_err *err) {
+    sl_cur c = sl_cur_of(payload);
+    const uint32_t kind = sl_cur_u32(&c);
+    sl_rails_word w = {.kind = (sl_rails_word_kind)kind, .rows = sl_cur_u32(&c)};
+    w.key = sl_cur_u64(&c);
+    w.number = sl_cur_u64(&c);
+    const uint8_t *text = sl_cur_take(&c, SL_RAILS_ADDRESS);
+    if (!c.ok || sl_cur_left(&c) || kind == 0 || kind >= SL_RAILS_WORDS || !w.key ||
+        !memchr(text, 0, SL_RAILS_ADDRESS))
+        return sl_fail(err, SL_ERR_PROTOCOL, "word %u about rails, of %zu bytes", kind,
+                       payload.len);
+    memcpy(w.text, text, SL_RAILS_ADDRESS);
+    *out = w;
+    return SL_OK;
+}
+
 static bool may_be_striped(uint16_t kind) {
     return kind == SL_MSG_DISPATCH || kind == SL_MSG_RETURN;
 }

@@ -21,6 +21,7 @@ typedef struct rails_item {
     sl_buf *payload;
     uint64_t number;  /* 0: it came whole */
     uint32_t missing; /* stripes */
+    uint32_t heard;   /* of ranks that are far away: bits of those whose part is there */
     uint32_t busy;    /* rails that write into it now */
     bool dropped;     /* its link is gone: the last one that writes leaves it to the owner */
 } rails_item;
@@ -30,7 +31,8 @@ typedef struct rails_early {
     struct rails_early *next;
     uint32_t rail;
     uint64_t number;
-    sl_buf *bytes;
+    uint32_t rows; /* of a rank that is far away; */
+    sl_buf *bytes; /* else these */
 } rails_early;
 
 /* A payload whose stripes leave; the last rail that has copied its own leaves it to the owner. */
@@ -47,10 +49,11 @@ typedef struct rails_link {
     sl_conn *main; /* for the owner alone */
     sl_hello peer; /* who may say the key */
     uint64_t key;
-    bool called;        /* this end was called: the rails are its own */
-    uint32_t bound;     /* bits of rails that are there */
-    uint64_t since_us;  /* owner: when the key was said or heard */
-    uint64_t sent, got; /* owner: striped messages */
+    bool called;             /* this end was called: the rails are its own */
+    sl_rails_greeting where; /* of ranks that are far away, to be called */
+    uint32_t bound;          /* bits of rails that are there */
+    uint64_t since_us;       /* owner: when the key was said or heard */
+    uint64_t sent, got;      /* owner: striped messages */
     rails_item *queue, **tail;
     rails_early *early;
     uint32_t n_early;
@@ -95,6 +98,11 @@ struct rail {
 
 struct sl_rails {
     sl_rails_opts o;
+    /* Ranks that are far away: where they are, and that they listen. */
+    sl_rails_far far; /* say NULL: they are not */
+    char at[SL_RAILS_MAX][SL_RAILS_ADDRESS];
+    bool begun;
+    uint64_t stayed;    /* messages in parts that went nowhere */
     uint32_t all_bound; /* bits of all rails */
     pthread_mutex_t lock;
     rails_link *links;
@@ -112,8 +120,29 @@ static inline rails_link *rails_link_of(const sl_rails *r, uint64_t key) {
     return l;
 }
 
+static inline rails_item *rails_item_of(const rails_link *l, uint64_t number) {
+    rails_item *it = l->queue;
+    while (it && it->number != number) it = it->next;
+    return it;
+}
+
+static inline bool rails_are_far(const sl_rails *r) {
+    return r->far.say != NULL;
+}
+
 /* Under the lock: the main connection is to end, and why. */
 void rails_break(rails_link *l, uint32_t index, const char *why);
+/* Under the lock: a stripe that waits for its header; SL_ERR_PROTOCOL: too many do. */
+sl_status rails_come_early(rails_link *l, const rails_early *what, sl_err *err) SL_MUST_CHECK;
+
+/* ---- rails_far.c: of ranks that are far away; Thread: the owner's ---- */
+
+/* All of them hear what is to be done about the link. */
+void rails_say(const sl_rails *r, const rails_link *l, sl_rails_word_kind kind);
+/* Under the lock: the rank has its part of the message. */
+sl_status rails_hear_part(rails_item *it, uint32_t rank, uint32_t rows, sl_err *err) SL_MUST_CHECK;
+/* The payload is rank 0's part. l NULL: the connection has no rails. */
+sl_status rails_send_spread(sl_rails *r, const rails_link *l, sl_wire_header h, sl_buf *payload);
 
 /* ---- rails_turn.c; Thread: the rail's ---- */
 

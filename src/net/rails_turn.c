@@ -90,24 +90,6 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
 
 /* ---- stripes that come ---- */
 
-static rails_item *item_of(const rails_link *l, uint64_t number) {
-    rails_item *it = l->queue;
-    while (it && it->number != number) it = it->next;
-    return it;
-}
-
-/* Under the lock. Keeps the bytes. */
-static sl_status come_early(rails_link *l, const rail *t, uint64_t number, sl_buf *b, sl_err *err) {
-    if (l->n_early == RAILS_EARLY)
-        return sl_fail(err, SL_ERR_PROTOCOL, "%u stripes before their header", RAILS_EARLY);
-    rails_early *e = sl_alloc(1, sizeof *e);
-    if (!e) return sl_fail(err, SL_ERR_NOMEM, "a stripe");
-    *e = (rails_early){.next = l->early, .rail = t->index, .number = number, .bytes = b};
-    l->early = e;
-    l->n_early++;
-    return SL_OK;
-}
-
 /* The lock is given up while the bytes are copied: others write, too. */
 static void write_stripe(sl_rails *r, const rail *t, rails_item *it, const sl_buf *b) {
     const size_t at = sl_stripe_begin(it->payload->len, r->o.n, t->index);
@@ -134,7 +116,7 @@ static sl_status take_stripe(rail *t, rail_end *e, const sl_wire_header *h, sl_b
                        (unsigned long long)h->number, (unsigned long long)e->got - 1);
     pthread_mutex_lock(&r->lock);
     rails_link *l = rails_link_of(r, e->key);
-    rails_item *it = l ? item_of(l, h->number) : NULL;
+    rails_item *it = l ? rails_item_of(l, h->number) : NULL;
     const size_t len = *b ? (*b)->len : 0;
     if (it && len != sl_stripe_begin(it->payload->len, r->o.n, t->index + 1) -
                          sl_stripe_begin(it->payload->len, r->o.n, t->index)) {
@@ -143,8 +125,9 @@ static sl_status take_stripe(rail *t, rail_end *e, const sl_wire_header *h, sl_b
     } else if (it) {
         write_stripe(r, t, it, *b);
         whole = !it->dropped && it->missing == 0;
-    } else if (l && (st = come_early(l, t, h->number, *b, err)) == SL_OK) {
-        *b = NULL;
+    } else if (l) {
+        const rails_early early = {.rail = t->index, .number = h->number, .bytes = *b};
+        if ((st = rails_come_early(l, &early, err)) == SL_OK) *b = NULL;
     }
     pthread_mutex_unlock(&r->lock);
     if (whole) sl_net_wake(r->o.main);

@@ -52,13 +52,13 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_ROUND_SET] = "ROUND_SET", [SL_MSG_MEMBER_DEAD] = "MEMBER_DEAD",
         [SL_MSG_FUSED] = "FUSED",         [SL_MSG_COLLECTIVE] = "COLLECTIVE",
         [SL_MSG_RANK_IS] = "RANK_IS",     [SL_MSG_RANK_JOB] = "RANK_JOB",
-        [SL_MSG_RANK_DONE] = "RANK_DONE", [SL_MSG_KV_GET] = "KV_GET",
-        [SL_MSG_KV_PAGES] = "KV_PAGES",   [SL_MSG_CLOCK] = "CLOCK",
-        [SL_MSG_TRACE_GET] = "TRACE_GET", [SL_MSG_TRACE] = "TRACE",
-        [SL_MSG_RAILS] = "RAILS",         [SL_MSG_STRIPED] = "STRIPED",
-        [SL_MSG_RAIL_IS] = "RAIL_IS",     [SL_MSG_STRIPE] = "STRIPE",
-        [SL_MSG_MEASURE] = "MEASURE",     [SL_MSG_COSTS] = "COSTS",
-        [SL_MSG_ECHO] = "ECHO",
+        [SL_MSG_RANK_DONE] = "RANK_DONE", [SL_MSG_RANK_RAIL] = "RANK_RAIL",
+        [SL_MSG_KV_GET] = "KV_GET",       [SL_MSG_KV_PAGES] = "KV_PAGES",
+        [SL_MSG_CLOCK] = "CLOCK",         [SL_MSG_TRACE_GET] = "TRACE_GET",
+        [SL_MSG_TRACE] = "TRACE",         [SL_MSG_RAILS] = "RAILS",
+        [SL_MSG_STRIPED] = "STRIPED",     [SL_MSG_RAIL_IS] = "RAIL_IS",
+        [SL_MSG_STRIPE] = "STRIPE",       [SL_MSG_MEASURE] = "MEASURE",
+        [SL_MSG_COSTS] = "COSTS",         [SL_MSG_ECHO] = "ECHO",
     };
     return kind < SL_LEN(names) ? names[kind] : NULL;
 }
@@ -309,6 +309,12 @@ static sl_status read_counts(const sl_wire_header *h, sl_span payload, const sl_
 
 sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                   sl_wire_format f, sl_wire_dispatch *out, sl_err *err) {
+    return sl_wire_dispatch_decode_columns(h, payload, m, m->d_model, f, out, err);
+}
+
+sl_status sl_wire_dispatch_decode_columns(const sl_wire_header *h, sl_span payload,
+                                          const sl_model_spec *m, uint32_t width, sl_wire_format f,
+                                          sl_wire_dispatch *out, sl_err *err) {
     if (payload.len == 0) {
         sl_status bare = check_bare("dispatch", h, err);
         if (bare == SL_OK) *out = (sl_wire_dispatch){0};
@@ -319,7 +325,7 @@ sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, cons
     if (st == SL_OK) st = read_counts(h, payload, m, &n, err);
     if (st != SL_OK) return st;
     /* dispatch_walk would write the padding: measure first, then walk again without writing. */
-    size_t bytes = sl_wire_dispatch_bytes(&n, m->d_model, f);
+    size_t bytes = sl_wire_dispatch_bytes(&n, width, f);
     if (payload.len != bytes)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "dispatch: payload of %zu bytes, %zu expected for %u rows (%u old), %u "
@@ -338,7 +344,7 @@ sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, cons
     d.data = (uint8_t *)view(payload.data, &pos, 64, 0);
     st = check_set("dispatch", d.set, n.n_set, err);
     if (st == SL_OK) st = check_entries(&d, m, err);
-    if (st == SL_OK) st = check_rows("dispatch", f, d.data, d.rows - d.n_old, m->d_model, err);
+    if (st == SL_OK) st = check_rows("dispatch", f, d.data, d.rows - d.n_old, width, err);
     if (st == SL_OK) *out = d;
     return st;
 }
@@ -378,6 +384,12 @@ void sl_wire_return_times(uint8_t *end, uint32_t task_us, uint32_t held_us) {
 
 sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                 sl_wire_format f, sl_wire_return *out, sl_err *err) {
+    return sl_wire_return_decode_columns(h, payload, m, m->d_model, f, out, err);
+}
+
+sl_status sl_wire_return_decode_columns(const sl_wire_header *h, sl_span payload,
+                                        const sl_model_spec *m, uint32_t width, sl_wire_format f,
+                                        sl_wire_return *out, sl_err *err) {
     sl_wire_return d = {0};
     if (payload.len == 0) {
         sl_status bare = check_bare("return", h, err);
@@ -391,7 +403,7 @@ sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const 
         return sl_fail(err, SL_ERR_PROTOCOL, "return: reserved bytes are not zero");
     const bool timed = (h->flags & SL_WIRE_TIMED) != 0;
     size_t bytes =
-        sl_wire_return_bytes(h->rows, n_set, m->d_model, f) + (timed ? SL_WIRE_TIMES_BYTES : 0);
+        sl_wire_return_bytes(h->rows, n_set, width, f) + (timed ? SL_WIRE_TIMES_BYTES : 0);
     if (payload.len != bytes)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "return: payload of %zu bytes, %zu expected for %u rows, set %u",
@@ -411,7 +423,7 @@ sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const 
         if (d.mask[r] == 0 || d.mask[r] & ~all)
             st = sl_fail(err, SL_ERR_PROTOCOL, "return: row %u: mask 0x%llx of %u positions", r,
                          (unsigned long long)d.mask[r], m->top_k);
-    if (st == SL_OK) st = check_rows("return", f, d.data, d.rows, m->d_model, err);
+    if (st == SL_OK) st = check_rows("return", f, d.data, d.rows, width, err);
     if (st == SL_OK) *out = d;
     return st;
 }

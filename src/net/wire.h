@@ -57,6 +57,7 @@ typedef enum sl_msg_kind {
     SL_MSG_RANK_IS,       /* between ranks on machines: who this is of which gang (stage/gang) */
     SL_MSG_RANK_JOB,      /* rank 0 -> another: what to do, in pieces */
     SL_MSG_RANK_DONE,     /* the answer, in pieces */
+    SL_MSG_RANK_RAIL,     /* between rank 0 and another, about its rail (net/rails.h) */
     SL_MSG_KV_GET = 47,   /* attention worker to another: some blocks of a page, please */
     SL_MSG_KV_PAGES = 48, /* the answer */
     /* control, about plan `epoch` (sched/change.h), as PLAN and READY are */
@@ -190,6 +191,10 @@ void sl_wire_dispatch_layout(void *buf, const sl_wire_counts *n, uint32_t d_mode
 sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                   sl_wire_format f, sl_wire_dispatch *out,
                                   sl_err *err) SL_MUST_CHECK;
+/* The same of rows that are `width` of the model's columns here. */
+sl_status sl_wire_dispatch_decode_columns(const sl_wire_header *h, sl_span payload,
+                                          const sl_model_spec *m, uint32_t width, sl_wire_format f,
+                                          sl_wire_dispatch *out, sl_err *err) SL_MUST_CHECK;
 
 /* Rows on their way back. Sections: u32 n_set, u32 reserved, set u32[n_set], tag u64[rows],
  * mask u64[rows] (router positions that the row sums), data[rows][d_model], and behind these, with
@@ -209,6 +214,9 @@ void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_
 void sl_wire_return_times(uint8_t *end, uint32_t task_us, uint32_t held_us);
 sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                 sl_wire_format f, sl_wire_return *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_wire_return_decode_columns(const sl_wire_header *h, sl_span payload,
+                                        const sl_model_spec *m, uint32_t width, sl_wire_format f,
+                                        sl_wire_return *out, sl_err *err) SL_MUST_CHECK;
 
 /* ROUND_OPEN and ROUND_SET: header.round with its set: u32 n_set, u32 reserved, set u32[n_set]. */
 size_t sl_wire_set_bytes(uint32_t n_set);

@@ -35,14 +35,19 @@ size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model) {
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-ALWAYS_INLINE void pack_fp8_body(const float *restrict src, uint32_t d, uint8_t *restrict dst) {
+ALWAYS_INLINE uint32_t top_body(const float *restrict src, uint32_t d) {
     int32_t largest = 0;
     for (uint32_t i = 0; i < d; i++) {
         int32_t u = (int32_t)(sl_f32_bits(src[i]) & 0x7fffffffu);
         u = (int32_t)sl_fp8_pick(u > 0x7f7fffff, 0, (uint32_t)u);
         largest = u > largest ? u : largest;
     }
-    float scale = sl_e4m3_scale_of((uint32_t)largest), inverse = sl_e4m3_inverse_of(scale);
+    return (uint32_t)largest;
+}
+
+ALWAYS_INLINE void pack_fp8_body(const float *restrict src, uint32_t d, uint32_t top,
+                                 uint8_t *restrict dst) {
+    float scale = sl_e4m3_scale_of(top), inverse = sl_e4m3_inverse_of(scale);
     memcpy(dst, &scale, sizeof scale);
     dst += SL_WIRE_FP8_HEAD;
     for (uint32_t i = 0; i < d; i++) dst[i] = sl_f32_to_e4m3(src[i] * inverse);
@@ -57,9 +62,12 @@ ALWAYS_INLINE void unpack_fp8_body(const uint8_t *restrict src, uint32_t d, floa
 }
 
 #if defined(__x86_64__)
+__attribute__((target("avx2"))) static uint32_t top_avx2(const float *src, uint32_t d) {
+    return top_body(src, d);
+}
 __attribute__((target("avx2"))) static void pack_fp8_avx2(const float *src, uint32_t d,
-                                                          uint8_t *dst) {
-    pack_fp8_body(src, d, dst);
+                                                          uint32_t top, uint8_t *dst) {
+    pack_fp8_body(src, d, top, dst);
 }
 __attribute__((target("avx2"))) static void unpack_fp8_avx2(const uint8_t *src, uint32_t d,
                                                             float *dst) {
@@ -67,16 +75,17 @@ __attribute__((target("avx2"))) static void unpack_fp8_avx2(const uint8_t *src, 
 }
 #define HAS_AVX2 __builtin_cpu_supports("avx2")
 #else
+#define top_avx2        top_body
 #define pack_fp8_avx2   pack_fp8_body
 #define unpack_fp8_avx2 unpack_fp8_body
 #define HAS_AVX2        false
 #endif
 
-static void pack_fp8(const float *src, uint32_t d, uint8_t *dst) {
+static void pack_fp8(const float *src, uint32_t d, uint32_t top, uint8_t *dst) {
     if (HAS_AVX2)
-        pack_fp8_avx2(src, d, dst);
+        pack_fp8_avx2(src, d, top, dst);
     else
-        pack_fp8_body(src, d, dst);
+        pack_fp8_body(src, d, top, dst);
 }
 
 static void unpack_fp8(const uint8_t *src, uint32_t d, float *dst) {
@@ -95,9 +104,36 @@ void sl_wire_pack(sl_wire_format f, const float *src, size_t rows, uint32_t d_mo
         uint16_t *out = dst;
         for (size_t i = 0; i < n; i++) out[i] = sl_f32_to_bf16(src[i]);
     } else {
-        for (size_t r = 0; r < rows; r++)
-            pack_fp8(src + r * d_model, d_model, (uint8_t *)dst + r * stride);
+        for (size_t r = 0; r < rows; r++) {
+            const float *row = src + r * d_model;
+            pack_fp8(row, d_model, sl_wire_top(row, d_model), (uint8_t *)dst + r * stride);
+        }
     }
+}
+
+uint32_t sl_wire_top(const float *src, uint32_t n) {
+    return HAS_AVX2 ? top_avx2(src, n) : top_body(src, n);
+}
+
+void sl_wire_pack_columns(sl_wire_format f, const float *src, uint32_t n, uint32_t top, void *dst) {
+    if (f == SL_WIRE_FP8)
+        pack_fp8(src, n, top, dst);
+    else
+        sl_wire_pack(f, src, 1, n, dst);
+}
+
+void sl_wire_unpack_columns(sl_wire_format f, const void *row, uint32_t first, uint32_t n,
+                            float *dst) {
+    const uint8_t *from = row;
+    float scale;
+    if (f != SL_WIRE_FP8) {
+        sl_wire_unpack(f, from + first * (f == SL_WIRE_BF16 ? sizeof(uint16_t) : sizeof(float)), 1,
+                       n, dst);
+        return;
+    }
+    memcpy(&scale, from, sizeof scale);
+    from += SL_WIRE_FP8_HEAD + first;
+    for (uint32_t i = 0; i < n; i++) dst[i] = sl_e4m3_to_f32(from[i]) * scale;
 }
 
 void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_model, float *dst) {

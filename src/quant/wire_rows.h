@@ -25,6 +25,14 @@ size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model);
  * packing what was unpacked changes no value. */
 void sl_wire_pack(sl_wire_format f, const float *src, size_t rows, uint32_t d_model, void *dst);
 void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_model, float *dst);
+/* Some columns of a row, for whoever has no others. As a row of n values they are what the whole
+ * row would have there: fp8's scale is that of the largest `top` of all columns (sl_wire_top; else
+ * not used). sl_wire_unpack gets them back. */
+uint32_t sl_wire_top(const float *src, uint32_t n); /* bits of the largest finite magnitude */
+void sl_wire_pack_columns(sl_wire_format f, const float *src, uint32_t n, uint32_t top, void *dst);
+/* Columns first to first + n - 1 of a whole row. */
+void sl_wire_unpack_columns(sl_wire_format f, const void *row, uint32_t first, uint32_t n,
+                            float *dst);
 /* Refuses (SL_ERR_PROTOCOL) a scale that is not a positive power of two of f32's normal range. */
 sl_status sl_wire_rows_check(sl_wire_format f, const uint8_t *data, size_t rows, uint32_t d_model,
                              sl_err *err) SL_MUST_CHECK;

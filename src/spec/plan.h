@@ -186,6 +186,11 @@ static inline uint32_t sl_plan_rails(const sl_plan *p) {
     return p->schedule == SL_SCHED_HYBRID ? sl_plan_ranks(p, SL_ROLE_ATTENTION) : 1;
 }
 
+/* Rails are those of ranks on machines of their own, which send and get rows themselves. */
+static inline bool sl_plan_spreads(const sl_plan *p) {
+    return sl_plan_rails(p) > 1 && p->rank_kind == SL_RANKS_MACHINES;
+}
+
 /* Of the pipeline that each worker is. */
 static inline uint32_t sl_plan_pipeline(const sl_plan *p) {
     return p->pp ? p->pp : 1;

@@ -13,6 +13,7 @@
 
 #include "base/span.h"
 #include "model/model.h"
+#include "net/rails.h"
 #include "quant/wire_rows.h"
 #include "spec/device.h"
 #include "spec/plan.h"
@@ -72,14 +73,27 @@ typedef struct sl_rowset {
     float *gate;      /* [n][top_k]: written by ROUTE */
 } sl_rowset;
 
+/* A message whose rows are spread over the ranks of a device that `spreads`, and in which places of
+ * a call may lie: ranks beside the first find their part of it by what it is called. */
+typedef struct sl_stage_spread {
+    sl_spread_name is;
+    bool back;           /* a RETURN */
+    uint32_t rows;       /* with data */
+    const uint8_t *data; /* [rows] of the payload, of sl_device_row_bytes */
+} sl_stage_spread;
+
 /* Between row row[i] of `rows`, [..][d_model] f32, and at[i] in host memory, in the wire format:
  * PACK rounds it to there, UNPACK widens it from there. */
 typedef struct sl_stage_pack {
     uint32_t n;
     sl_wire_format wire;
     sl_mem rows;
-    const uint32_t *row; /* [n]; NULL: i itself */
-    uint8_t *const *at;  /* [n] */
+    const uint32_t *row;           /* [n]; NULL: i itself */
+    uint8_t *const *at;            /* [n] */
+    const sl_stage_spread *spread; /* [n_spread] some of which are in these. PACK sends them, but
+                                    * for rank 0's part, and each has all its rows in the call */
+    uint32_t n_spread;
+    bool cut; /* PACK: of `rows` each rank has its columns alone; all messages are spread then */
 } sl_stage_pack;
 
 /* Row to_row[i] of `to` becomes row from_row[i] of `from`, both [..][d_model] f32. */
@@ -120,6 +134,10 @@ typedef struct sl_stage_merge {
     const uint32_t *from;        /* [rows.n]; NULL: i itself */
     const uint8_t *const *piece; /* [rows.n][top_k] rows as they travelled, or NULL */
     sl_wire_format wire;
+    const sl_stage_spread *spread; /* [n_spread] in which pieces may be; x is rows.x then, `from`
+                                    * NULL, and `shared` what SHARED left */
+    uint32_t n_spread;
+    bool cut; /* ...of which each rank has its columns alone */
 } sl_stage_merge;
 
 /* Columns first .. first + count - 1 of the logits of n rows of rows.x. Calls for the same rows go
@@ -148,6 +166,8 @@ typedef struct sl_stage_call {
     uint32_t queue; /* below SL_STAGE_QUEUES */
     uint32_t layer; /* block of the model */
     sl_rowset rows; /* of EMBED to SHARED, MERGE, HEAD, INSIDE and MTP */
+    bool stays; /* SHARED and EXPERTS, of a device that `spreads`: each rank keeps its columns of
+                 * the results, and rank 0 gets no others */
     union {
         sl_stage_pack pack;
         sl_stage_move move;
@@ -190,6 +210,10 @@ typedef struct sl_device_ops {
     void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
     /* sl_device_tend; NULL: it needs none. */
     void (*tend)(sl_device *d);
+    /* Of a device that `spreads`: a word to a rank about its rail, at any time. */
+    void (*rail)(sl_device *d, uint32_t rank, const sl_rails_word *w);
+    /* No call names a message any more that came or left before. */
+    void (*settle)(sl_device *d);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
@@ -205,6 +229,8 @@ struct sl_device {
     bool inside_exact; /* with the bits of rows that travel in f32, */
     bool inside_f32;   /* and is to be asked for it where rows would travel so, and nowhere else */
     bool mtp;          /* it takes SL_OP_MTP */
+    uint32_t spreads;  /* its ranks exchange rows with those of others themselves: so many columns
+                        * rank 0 has of a row that is cut. 0: they do not */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
     char note[256];   /* what whoever opened it should say; "": nothing */
@@ -228,6 +254,12 @@ typedef struct sl_device_opts {
      * what they know callers by. Borrowed for the call. */
     const char *ranks_at;
     sl_span secret;
+    /* Of these: ranks exchange rows in this format with those of other workers, and `rail_word`
+     * hears what they say about that. */
+    bool spreads;
+    uint32_t spread_rows; /* messages of a step of fewer rows are not spread */
+    sl_wire_format wire;
+    void (*rail_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     bool apart;          /* each rank on its own of the CPUs that the caller's thread may use */
     const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
                           * until the device is closed */
@@ -311,6 +343,12 @@ static inline sl_status sl_device_host(sl_device *d, const uint8_t *hosted, uint
  * whose parts are elsewhere shows them that it is there, and ends this process where one is not. */
 static inline void sl_device_tend(sl_device *d) {
     if (d->ops->tend) d->ops->tend(d);
+}
+
+/* Bytes of a row in the payload of a message. */
+static inline size_t sl_device_row_bytes(const sl_device *d, const sl_spread_name *s,
+                                         sl_wire_format f) {
+    return sl_wire_row_bytes(f, s->cut ? d->spreads : d->spec->d_model);
 }
 
 /* Never refused: callers bound what they have in flight. */

@@ -153,13 +153,12 @@ def draw_gangs(seed, experts):
 
 
 def draw_rails(seed, options, relayed):
-    """Half of the deployments with schedule ep are gangs with rails instead (hybrid); rails do not pass a relay."""
+    """Half of the deployments with schedule ep are gangs with rails instead (hybrid); rails do not pass a relay. Options of these gangs, or none."""
     if options[options.index("--schedule") + 1] != "ep" or relayed or not beside("rails", seed, 0.5):
-        return False
+        return []
     rng = random.Random(f"rails of {seed}")
     options[options.index("--schedule") + 1] = "hybrid"
-    options += ["--tp", "2", "--tp-ranks", rng.choice(["processes", "threads"]), "--rail-bytes", str(rng.choice([1, 1, 4000]))]
-    return True
+    return ["--tp", "2", "--tp-ranks", rng.choice(["processes", "threads"]), "--rail-bytes", str(rng.choice([1, 1, 4000]))]
 
 
 def draw_machines(seed, gangs, attention, experts):
@@ -167,7 +166,7 @@ def draw_machines(seed, gangs, attention, experts):
     if not ("processes" in gangs or "--pp" in gangs) or not beside("machines", seed, 0.5):
         return gangs, []
     whose = {"--attention-tp": (1, 0), "--expert-tp": (0, 1)}.get(gangs[0], (1, 1))
-    return [*gangs[:2], "--rank-hosts", "RANKS"], [whose[0]] * attention + [whose[1]] * experts
+    return [*gangs[:2], "--rank-hosts", "RANKS", *gangs[4:]], [whose[0]] * attention + [whose[1]] * experts
 
 
 def strike_ranks(seed, options, strikes):
@@ -317,7 +316,7 @@ def draw(seed, kinds, transports):
     keeps = ["--responses", "1000", "--responses-grace", "120"] if kept else []
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
-    gangs = [] if draw_rails(seed, options, RELAYED & set(drawn)) else draw_gangs(seed, experts)
+    gangs = draw_rails(seed, options, RELAYED & set(drawn)) or draw_gangs(seed, experts)
     gangs, machines = draw_machines(seed, gangs, attention, experts) if not place else (gangs, [])
     if "--pp" in gangs and "--resolve" in options:  # of a pipeline no task has a time of its own
         at = options.index("--resolve")
@@ -325,7 +324,7 @@ def draw(seed, kinds, transports):
     sides, n_sides = draw_sides(seed, options, attention, experts) if not machines and not place and exact else ([], 0)
     if n_sides:  # they are struck, too
         more = random.Random(f"struck sides of {seed}")
-        struck += [draw_kind(more, kind, attention + n_sides, 0)[:1] for kind in drawn if kind in ("kill", "stop", "drain")]
+        struck += [draw_kind(more, kind, attention + experts + n_sides, 0) for kind in drawn if kind in ("kill", "stop", "drain")]
         options += sides
     options += placement + limit + copies + checks + hidden + guesses + place + keeps + gangs + (["--exact"] if exact else [])
     return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,

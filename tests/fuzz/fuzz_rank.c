@@ -11,14 +11,16 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define BLOCK 4096u
-#define AREA  2u
-#define ROWS  4u
-#define PAIRS 6u
-#define PAGES 8u
-#define RUNS  5u
-#define ALONE 2u /* of these: of pipelines */
-#define JOBS  (8u + RUNS)
+#define BLOCK  4096u
+#define AREA   2u
+#define ROWS   4u
+#define PAIRS  6u
+#define PAGES  8u
+#define RUNS   5u
+#define ALONE  2u          /* of these: of pipelines */
+#define SPREAD (8u + RUNS) /* the first of those with messages that are spread over ranks */
+#define JOBS   (SPREAD + 4u)
+#define WIRE   SL_WIRE_BF16
 
 static sl_model_spec spec;
 static gang_memory here, there; /* rank 0's, the rank's */
@@ -91,6 +93,39 @@ static gang_job run_of(uint8_t which, const sl_stage_call *call) {
     return j;
 }
 
+/* PACK of whole rows and of columns, UNPACK, and MERGE. */
+static gang_job spread_of(uint8_t which) {
+    static const sl_stage_op op[] = {SL_OP_PACK, SL_OP_PACK, SL_OP_UNPACK, SL_OP_MERGE};
+    static const sl_stage_spread message[] = {{.is = {.number = 5, .key = 9, .cut = true},
+                                               .rows = 2},
+                                              {.is = {.number = 2}, .back = true, .rows = 3}},
+                                 cut[] = {{.is = {.number = 5, .key = 9, .cut = true}, .rows = 2},
+                                          {.is = {.number = 2, .cut = true}, .rows = 3}};
+    static const gang_ref packed[ROWS] = {{0, 0}, {1, 2}, {0, 1}, {1, 0}},
+                          mixed[ROWS] = {{0, 0}, {GANG_PLAIN, 1}, {0, 1}, {GANG_PLAIN, 0}},
+                          pieces[ROWS * 2] = {{0, 0},          {GANG_NO_ROW, 0}, {1, 1}, {0, 1},
+                                              {GANG_PLAIN, 0}, {GANG_NO_ROW, 0}, {1, 2}, {1, 0}};
+    static const uint32_t row[ROWS] = {3, 1, 0, 2};
+    static const uint8_t plain[2 * 2 * 16];
+    const bool merges = op[which] == SL_OP_MERGE, packs = op[which] == SL_OP_PACK;
+    return (gang_job){.kind = GANG_SPREAD,
+                      .spread = {.op = op[which],
+                                 .wire = WIRE,
+                                 .cut = which == 1,
+                                 .n = ROWS,
+                                 .n_messages = 2,
+                                 .n_plain = packs ? 0 : 2,
+                                 .rows = rows(0, 0, ROWS),
+                                 .shared = merges ? rows(0, 8, ROWS) : (sl_mem){0},
+                                 .row = merges ? NULL : row,
+                                 .message = which == 1 ? cut : message,
+                                 .ref = merges  ? pieces
+                                        : packs ? packed
+                                                : mixed,
+                                 .plain = packs ? NULL : plain,
+                                 .columns = {{0, 8}, {8, 8}}}};
+}
+
 /* One of every kind that there is. */
 static gang_job job_of(uint8_t which) {
     static const uint32_t id[ROWS] = {1, 2, 3, 4}, pos[ROWS] = {0, 17, 18, 40},
@@ -133,6 +168,8 @@ static gang_job job_of(uint8_t which) {
                                              .n_parts = 2}};
     } else if (which == 5) {
         j = (gang_job){.kind = GANG_HOST, .host = {hosted, sizeof hosted, PAIRS, false}};
+    } else if (which >= SPREAD) {
+        j = spread_of(which - SPREAD);
     } else if (which >= 8) {
         j = run_of(which - 8, &j.call);
     } else {
@@ -145,6 +182,12 @@ static gang_job job_of(uint8_t which) {
 
 /* Without rows, or groups of experts: what lists are of is not there. */
 static void make_empty(gang_job *j) {
+    if (j->kind == GANG_SPREAD && j->spread.op == SL_OP_MERGE) {
+        static gang_ref none[ROWS * 2]; /* nothing came that is spread */
+        memset(none, 0xFF, sizeof none);
+        j->spread.n_messages = j->spread.n_plain = 0;
+        j->spread.ref = none;
+    }
     if (j->kind != GANG_CALL) return;
     j->call.rows.n = 0;
     if (j->call.op == SL_OP_HEAD) j->call.head.n = 0;
@@ -166,9 +209,45 @@ static void see_result(void *ctx, float *at, size_t n) {
     memset(at, 0, n * sizeof *at);
 }
 
+/* A row of messages: what the rank has of it lies in a buffer of the message's rows. */
+static void read_ref(const gang_job *j, const gang_ref *ref) {
+    const size_t whole = sl_wire_row_bytes(WIRE, spec.d_model);
+    if (ref->message == GANG_NO_ROW) {
+        SL_ASSERT(j->spread.op == SL_OP_MERGE);
+    } else if (ref->message == GANG_PLAIN) {
+        read_bytes(j->spread.plain + ref->row * whole, whole);
+    } else {
+        SL_ASSERT(ref->message < j->spread.n_messages);
+        SL_ASSERT(ref->row < j->spread.message[ref->message].rows);
+    }
+}
+
+static void read_spread(const gang_job *j) {
+    const bool merges = j->spread.op == SL_OP_MERGE;
+    const size_t row = spec.d_model * sizeof(float);
+    uint8_t *rows_at = sl_mem_ptr(j->spread.rows);
+    uint32_t columns = 0;
+    for (uint32_t i = 0; i < j->spread.n_messages; i++)
+        SL_ASSERT(j->spread.message[i].rows <= ROWS * 2 && j->spread.message[i].is.number);
+    for (size_t i = 0; i < j->spread.n * (size_t)(merges ? spec.top_k : 1); i++)
+        read_ref(j, &j->spread.ref[i]);
+    for (uint32_t i = 0; i < j->spread.n; i++) {
+        const size_t at = (j->spread.row ? j->spread.row[i] : i) * row;
+        see_result(NULL, (float *)(void *)(rows_at + at), spec.d_model);
+        if (j->spread.shared.bytes)
+            read_bytes((const uint8_t *)sl_mem_ptr(j->spread.shared) + i * row, row);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        SL_ASSERT(j->spread.columns[i].first + j->spread.columns[i].n <= spec.d_model);
+        columns += j->spread.columns[i].n;
+    }
+    SL_ASSERT(columns <= spec.d_model && j->spread.columns[1].n == 8);
+}
+
 /* What computing reads beside its rows. */
 static void read_lists(const gang_job *j) {
     const sl_rowset *r = &j->call.rows;
+    if (j->kind == GANG_SPREAD) read_spread(j);
     if (j->kind == GANG_HOST) read_bytes(j->host.hosted, j->host.hosted_bytes);
     if (j->kind == GANG_RUN) {
         r = &j->run.call.rows;
@@ -196,6 +275,10 @@ static void take(const uint8_t *data, size_t len, bool together) {
                            .experts = true,
                            .inside = true,
                            .together = together,
+                           .spreads = together,
+                           .wire = WIRE,
+                           .is = {1, 2},
+                           .out = {8, 8},
                            .blocks = {0, 2}};
     const gang_share who = {{1, 2}, {8, 8}, {1, 1}, {0, 2}};
     gang_pointers pointers = {0};
@@ -203,7 +286,7 @@ static void take(const uint8_t *data, size_t len, bool together) {
     sl_err err;
     if (gang_parcel_take(&there, to, &b, data, len, &err) != SL_OK) return;
     const gang_job_kind kind = to->job.kind;
-    if (kind == GANG_MAP || kind == GANG_UNMAP || kind == GANG_LEAVE) return;
+    if (kind == GANG_MAP || kind == GANG_UNMAP || kind == GANG_SETTLE || kind == GANG_LEAVE) return;
     if (gang_job_unpack(&there, to->area, &to->job, &pointers, &j, &err) != SL_OK) return;
     read_lists(&j);
     sl_status st = gang_each_input(&j, &spec, &marks, see_input, NULL, &err);

@@ -143,6 +143,7 @@ static void kept(const sl_wire_header *h, sl_span in) {
 static void rails(const sl_wire_header *h, sl_span in, uint32_t n) {
     sl_rails_greeting g;
     sl_rails_striped s;
+    sl_rails_word w;
     uint8_t again[SL_RAILS_GREETING_HEAD + SL_RAILS_MAX * SL_RAILS_ADDRESS];
     sl_err err;
     if (h->kind == SL_MSG_RAILS && sl_rails_greeting_decode(in, &g, &err) == SL_OK) {
@@ -151,10 +152,18 @@ static void rails(const sl_wire_header *h, sl_span in, uint32_t n) {
         sl_rails_greeting_encode(&g, again);
         SL_ASSERT(memcmp(again, in.data, in.len) == 0);
     }
-    if (h->kind == SL_MSG_STRIPED && sl_rails_striped_decode(in, n, &s, &err) == SL_OK) {
-        SL_ASSERT(sl_stripe_begin(s.bytes, n, 1) == in.len - SL_STRIPED_HEAD);
+    for (uint32_t k = 0; h->kind == SL_MSG_STRIPED && k < 2; k++) {
+        const uint32_t of = k ? 1 : n; /* 1: ranks have the others */
+        if (sl_rails_striped_decode(in, of, &s, &err) != SL_OK) continue;
+        SL_ASSERT(sl_stripe_begin(s.bytes, of, 1) == in.len - SL_STRIPED_HEAD);
         sl_rails_striped_encode(&s, again);
         SL_ASSERT(memcmp(again, in.data, SL_STRIPED_HEAD) == 0);
+    }
+    if (h->kind == SL_MSG_RANK_RAIL && sl_rails_word_decode(in, &w, &err) == SL_OK) {
+        SL_ASSERT(w.kind > 0 && w.kind < SL_RAILS_WORDS && w.key);
+        SL_ASSERT(strlen(w.text) < SL_RAILS_ADDRESS);
+        sl_rails_word_encode(&w, again);
+        SL_ASSERT(memcmp(again, in.data, in.len) == 0);
     }
 }
 
@@ -188,7 +197,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         pages(&h, in);
     else if (h.kind == SL_MSG_KV_KEPT || h.kind == SL_MSG_KV_SAVE)
         kept(&h, in);
-    else if (h.kind == SL_MSG_RAILS || h.kind == SL_MSG_STRIPED)
+    else if (h.kind == SL_MSG_RAILS || h.kind == SL_MSG_STRIPED || h.kind == SL_MSG_RANK_RAIL)
         rails(&h, in, 2 + data[0] % (SL_RAILS_MAX - 1));
     else if (what == 0)
         dispatch(&h, in, &m, f);

@@ -259,12 +259,13 @@ static void vary_pipeline(sl_plan *p, uint32_t n_layers, uint64_t *state) {
         p->attention_tp = p->expert_tp = 2;
 }
 
-/* A sixth of the gangs are of machines, each rank of which is a program that has to start, but not
- * of as many workers as `many` has; one deployment in four has pipelines. */
+/* A third of the gangs of hybrid are of machines, a sixth of the others, each rank of which is a
+ * program that has to start, but not of as many workers as `many` has; one deployment in four has
+ * pipelines. */
 static void draw_gangs(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (p->schedule == SL_SCHED_HYBRID) {
         p->attention_tp = p->expert_tp = sl_rng_below(state, 4) ? 2 : 4;
-        p->rank_kind = sl_rng_below(state, 2) ? SL_RANKS_THREADS : SL_RANKS_PROCESSES;
+        p->rank_kind = (sl_rank_kind)sl_rng_below(state, SL_RANK_KIND_COUNT);
         return;
     }
     if (!devices.seed && sl_rng_below(state, 4) == 0) {

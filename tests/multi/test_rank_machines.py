@@ -74,10 +74,12 @@ KILLED = [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),
           (("--attention", "1", "--experts", "1", "--attention-tp", "4", "--expert-tp", "1"), (3, 0)),
           (("--attention", "1", "--pp", "3"), (2,)),
           (("--attention", "2", "--pp", "2", "--kv-replicas", "1"), (1, 1)),
-          (("--attention", "1", "--experts", "1", "--pp", "2", "--schedule", "aep"), (1, 1))]
+          (("--attention", "1", "--experts", "1", "--pp", "2", "--schedule", "aep"), (1, 1)),
+          (("--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1", "--placement", "replicas:2"), (1, 1, 1)),
+          (("--attention", "2", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1", "--wire", "fp8"), (1, 1))]
 
 
-@pytest.mark.parametrize("options, sizes", sample.of(KILLED, 1, 2, 5))
+@pytest.mark.parametrize("options, sizes", sample.of(KILLED, 1, 2, 5, 6))
 def test_a_rank_is_killed(secret, ranks, options, sizes):
     """Streams go on with the same tokens, and the worker comes back with a rank that waited anew."""
     made = ranks(sum(sizes))
@@ -96,10 +98,14 @@ def test_a_rank_is_killed(secret, ranks, options, sizes):
         assert server.stop() == 0, "".join(server.log)
 
 
-def test_a_worker_is_killed(secret, ranks):
+HYBRID = ("--attention", "2", "--schedule", "hybrid", "--rail-bytes", "1")
+
+
+@pytest.mark.parametrize("deployed", [("--attention", "1", "--experts", "1"), HYBRID])
+def test_a_worker_is_killed(secret, ranks, deployed):
     """Its ranks wait for the next one, and it finds them."""
     made = ranks(2)
-    server = serve(secret, "--attention", "1", "--experts", "1", "--tp", "2", "--rank-hosts", hosts(made[:1], made[1:]))
+    server = serve(secret, *deployed, "--tp", "2", "--rank-hosts", hosts(made[:1], made[1:]))
     try:
         for worker in (0, 1):
             streams = start_streams(server, 3)
@@ -125,6 +131,23 @@ def test_a_rank_is_stopped_for_a_while(secret, ranks):
         os.kill(pid, signal.SIGCONT)
         went_on(server, streams)
         assert metric(server, "workers_lost_total") == 0
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+
+
+def test_ranks_exchange_rows_themselves(secret, ranks):
+    """Messages of rows are spread over ranks, also once a rank has stood still and gone on."""
+    made = ranks(2)
+    server = serve(secret, *HYBRID, "--tp", "2", "--rank-hosts", hosts(made[:1], made[1:]))
+    try:
+        streams = start_streams(server, 4)
+        pid = made[1].computing()
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(pid, signal.SIGCONT)
+        went_on(server, streams)
+        assert metric(server, "workers_lost_total") == 0
+        wait_until(lambda: min(server.metrics("worker_striped_messages_total")) > 100 and min(server.metrics("worker_rail_bytes_total")) > 100 * 64, "nothing was spread")
     finally:
         assert server.stop() == 0, "".join(server.log)
 

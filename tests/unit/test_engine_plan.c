@@ -606,8 +606,6 @@ static void refused_workers(void **state) {
             SL_ERR_LIMIT, "rail_bytes");
     refused("{" HYBRID ",\"tp\":{\"attention\":2,\"expert\":2},\"pp\":{\"degree\":2}," BOTH "}",
             SL_ERR_UNSUPPORTED, "hybrid between pipelines");
-    refused("{" HYBRID ",\"tp\":{\"attention\":2,\"expert\":2,\"ranks\":\"machines\"}," BOTH "}",
-            SL_ERR_UNSUPPORTED, "threads or processes");
     refused("{\"version\":1,\"schedule\":\"ep\"," PAIR "}", SL_ERR_ARG,
             "schedule ep is colocated, 2 of 2 workers do not have both roles");
 #define EXPERTS(list)                                                                              \

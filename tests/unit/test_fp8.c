@@ -162,12 +162,47 @@ static void several_rows_have_their_own_scales(void **state) {
     assert_memory_equal(back, x, sizeof x);
 }
 
+/* Ranks that have some columns of a row each make of them what the whole row has there, whatever
+ * the values, and get these columns back of either. */
+static void columns_are_those_of_the_row(void **state) {
+    (void)state;
+    enum { D = 96 };
+    uint64_t rng = 7;
+    for (uint32_t round = 0; round < 600; round++) {
+        const sl_wire_format f = (sl_wire_format)(round % SL_WIRE_FORMAT_COUNT);
+        const uint32_t at = (uint32_t)sl_rng_below(&rng, D + 1), cut[] = {0, at, D};
+        float x[D], want[D], got[D];
+        uint8_t whole[D * 4 + 4], part[D * 4 + 4];
+        uint32_t top = 0;
+        for (uint32_t i = 0; i < D; i++) {
+            uint32_t bits = (uint32_t)sl_rng_next(&rng);
+            if (round % 2) bits = (bits & 0x807fffffu) | 0x3f000000u;
+            memcpy(&x[i], &bits, sizeof bits);
+        }
+        sl_wire_pack(f, x, 1, D, whole);
+        sl_wire_unpack(f, whole, 1, D, want);
+        for (uint32_t k = 0; k < 2; k++) {
+            const uint32_t its = sl_wire_top(x + cut[k], cut[k + 1] - cut[k]);
+            top = its > top ? its : top;
+        }
+        for (uint32_t k = 0; k < 2; k++) {
+            const uint32_t first = cut[k], n = cut[k + 1] - first;
+            sl_wire_pack_columns(f, x + first, n, top, part);
+            sl_wire_unpack(f, part, 1, n, got);
+            assert_memory_equal(got, want + first, n * sizeof *got);
+            sl_wire_unpack_columns(f, whole, first, n, got);
+            assert_memory_equal(got, want + first, n * sizeof *got);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_codes_widen),
         cmocka_unit_test(f32_narrows_to_the_nearest),
         cmocka_unit_test(scales_are_the_least_powers_of_two),
         cmocka_unit_test(rows_round_once),
+        cmocka_unit_test(columns_are_those_of_the_row),
         cmocka_unit_test(several_rows_have_their_own_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

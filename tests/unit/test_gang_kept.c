@@ -169,9 +169,53 @@ static void results_are_nobodys(void **state) {
     end(&m);
 }
 
+/* Messages that ranks exchange themselves: PACK carries the rows that they lack, unless each has
+ * its columns; what UNPACK and MERGE leave they have, and results that stay nobody hears of. */
+static void messages_of_ranks(void **state) {
+    static const uint32_t row[] = {5, 2};
+    static const gang_ref ref[] = {{0, 0}, {0, 1}, {GANG_NO_ROW, 0}, {0, 1}};
+    static const sl_stage_spread message[] = {
+        {.is = {.number = 1, .key = 2, .cut = true}, .rows = 2}};
+    const sl_mem none = {0};
+    machine m;
+    (void)state;
+    begin(&m);
+    gang_job j = {.kind = GANG_SPREAD,
+                  .spread = {.op = SL_OP_PACK,
+                             .n = 2,
+                             .n_messages = 1,
+                             .rows = rows(&m, 0, 0, ROWS),
+                             .row = row,
+                             .message = message,
+                             .ref = ref}};
+    assert_true(carried(&m, &j) == 0); /* both rows go */
+    assert_true(has(&m, 0, 5) && has(&m, 0, 2) && !has(&m, 0, 3));
+    assert_true(carried(&m, &j) > 2 * ROW);
+    assert_false(gang_job_is_answered(&j));
+    note(&m, 0, 0, ROWS * ROW, false);
+    j.spread.cut = true;
+    sl_err err;
+    gang_job_pack(&m.memory, m.board->area, &j, &m.spec, &m.board->job);
+    assert_int_equal(
+        gang_parcel_fill(&m.out, &m.memory, m.board, &j, &m.spec, &m.marks, &m.kept, &err), SL_OK);
+    assert_false(gang_parcel_carries(m.out.data, m.out.len));
+    j.spread.op = SL_OP_UNPACK;
+    gang_kept_after(&m.kept, &m.memory, &m.spec, &j);
+    assert_true(has(&m, 0, 5) && has(&m, 0, 2) && !has(&m, 0, 0));
+    j.spread.op = SL_OP_MERGE;
+    j.spread.row = NULL;
+    j.spread.shared = none;
+    gang_kept_after(&m.kept, &m.memory, &m.spec, &j);
+    assert_true(has(&m, 0, 0) && has(&m, 0, 1) && !has(&m, 0, 3));
+    j = (gang_job){.kind = GANG_CALL, .call = {.op = SL_OP_SHARED, .stays = true}};
+    assert_false(gang_job_is_answered(&j));
+    end(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_rows_are_kept), cmocka_unit_test(a_shared_stream_goes_once),
-        cmocka_unit_test(what_rank_0_writes_goes_again), cmocka_unit_test(results_are_nobodys)};
+        cmocka_unit_test(what_rank_0_writes_goes_again), cmocka_unit_test(results_are_nobodys),
+        cmocka_unit_test(messages_of_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

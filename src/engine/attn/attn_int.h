@@ -255,7 +255,12 @@ typedef struct sl_pass {
     uint32_t *pack_row; /* [max_rows][least of top_k, expert workers]: rows... */
     uint8_t **pack_at;  /* ...and where in messages they go */
     uint32_t n_pack;
-    void *arrays; /* what they are all in */
+    /* [chunks][expert workers] messages that are spread over ranks: those that leave, or what came
+     * back */
+    sl_stage_spread *spread;
+    uint32_t n_spread; /* of those that are packed last */
+    bool cut;          /* of what SHARED left for this block each rank has its columns alone */
+    void *arrays;      /* what they are all in */
 } sl_pass;
 
 sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *out, sl_err *err) SL_MUST_CHECK;

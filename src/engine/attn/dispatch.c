@@ -89,11 +89,13 @@ static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set) 
     for (uint32_t i = 0; i < n; i++)
         out[i] = (sl_outgoing){.n = {.n_set = n_set}, .last_row = SL_NO_ROW};
     count_entries(lane, s, out);
+    if (s->lost == UINT32_MAX) sl_outgoing_spread(lane->attn, out);
     for (uint32_t i = 0; st == SL_OK && i < n; i++) {
         if (out[i].n.rows || n_set)
-            st = sl_outgoing_layout(lane->attn, lane->member.set.ids, &out[i]);
+            st = sl_outgoing_layout(lane->attn, i, lane->member.set.ids, &out[i]);
     }
     if (st != SL_OK) return st;
+    lane->pass.n_spread = sl_outgoing_list(lane->attn, out, lane->pass.spread);
     fill_entries(lane, s, false, out);
     if (!lane->sent_row || s->lost != UINT32_MAX) return SL_OK;
     fill_entries(lane, s, true, out);
@@ -337,11 +339,14 @@ static bool owes(const sl_lane *lane, uint32_t r, uint64_t mask, uint32_t expert
     return true;
 }
 
-static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v, sl_err *err) {
+static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v,
+                         const sl_buf *payload, sl_err *err) {
     const sl_attn *a = lane->attn;
+    const sl_spread_name spread = payload ? payload->spread : (sl_spread_name){0};
     uint32_t k = a->m->top_k;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
-    size_t row_bytes = sl_wire_row_bytes((sl_wire_format)a->w->plan.wire, a->m->d_model);
+    const size_t row_bytes =
+        sl_device_row_bytes(a->w->device, &spread, (sl_wire_format)a->w->plan.wire);
     for (uint32_t i = 0; i < v->rows; i++) {
         uint32_t r = row_of(lane, v->tag[i]);
         uint64_t mask = v->mask[i];
@@ -378,7 +383,8 @@ static sl_status collect_answers(sl_lane *lane, uint32_t *offender, sl_err *err)
         const sl_again_call *c = &again->call[i];
         if (c->state != SL_CALL_HERE) continue;
         *offender = lane->attn->w->experts.ids[c->worker];
-        sl_status st = collect(lane, c->group % lane->attn->n_experts, &lane->answer[i].view, err);
+        const sl_reply *r = &lane->answer[i];
+        sl_status st = collect(lane, c->group % lane->attn->n_experts, &r->view, r->payload, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }
     return SL_OK;
@@ -403,14 +409,18 @@ static void add_answers_twice(sl_lane *lane, sl_stage_merge m) {
 
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     sl_attn *a = lane->attn;
-    uint32_t k = a->m->top_k;
+    uint32_t k = a->m->top_k, n_spread = 0;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
     memset(lane->pass.piece, 0, (size_t)lane->pass.n * k * sizeof *lane->pass.piece);
     for (uint32_t i = 0; i < a->n_experts * a->n_chunks; i++) {
         uint32_t expert = i % a->n_experts;
         *offender = a->w->experts.ids[expert];
-        sl_status st = collect(lane, expert, &lane->reply[i].view, err);
+        const sl_reply *r = &lane->reply[i];
+        sl_status st = collect(lane, expert, &r->view, r->payload, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
+        if (r->payload && r->payload->spread.number)
+            lane->pass.spread[n_spread++] = (sl_stage_spread){
+                .is = r->payload->spread, .back = true, .rows = r->view.rows, .data = r->view.data};
     }
     sl_status st = collect_answers(lane, offender, err);
     if (st != SL_OK) return st;
@@ -426,7 +436,10 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     const sl_stage_merge m = {.x = c.rows.x,
                               .shared = sl_pass_shared_rows(&lane->pass),
                               .piece = lane->pass.piece,
-                              .wire = (sl_wire_format)a->w->plan.wire};
+                              .wire = (sl_wire_format)a->w->plan.wire,
+                              .spread = lane->pass.spread,
+                              .n_spread = n_spread,
+                              .cut = lane->pass.cut};
     sl_pass_add(&lane->pass, &m);
     if (SL_MUTATION(DOUBLE_AGAIN)) add_answers_twice(lane, m);
     return SL_OK;

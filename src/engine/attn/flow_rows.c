@@ -144,7 +144,7 @@ static sl_status pack(sl_flow *f) {
     p->n_pack = 0;
     count(f);
     for (uint32_t i = 0; i < n; i++) {
-        if (!p->out[i].n.rows || sl_outgoing_layout(f->a, NULL, &p->out[i]) == SL_OK) continue;
+        if (!p->out[i].n.rows || sl_outgoing_layout(f->a, i, NULL, &p->out[i]) == SL_OK) continue;
         sl_outgoing_drop(p);
         return SL_ERR_NOMEM;
     }

@@ -123,7 +123,7 @@ static bool stays_inside(const sl_lane *lane) {
 
 static void begin_block(sl_lane *lane) {
     lane->n_left = 0;
-    lane->leaves = lane->inside = false;
+    lane->leaves = lane->inside = lane->pass.cut = false;
     lane->n_away = lane->pass.n;
     if (lane->pass.n == 0) return;
     lane->inside = stays_inside(lane);
@@ -253,7 +253,7 @@ static sl_status on_answer(sl_lane *lane, uint32_t expert_index, const sl_wire_h
     const sl_span span = *payload ? (sl_span){(*payload)->data, (*payload)->len} : (sl_span){0};
     sl_wire_return v;
     uint32_t call;
-    if (h->flags != SL_WIRE_AGAIN || span.len == 0)
+    if (h->flags != SL_WIRE_AGAIN || span.len == 0 || (*payload)->spread.number)
         return sl_fail(err, SL_ERR_PROTOCOL, "answer of %zu bytes to attempt %llu, flags %x",
                        span.len, (unsigned long long)h->attempt, h->flags);
     sl_status st =
@@ -296,8 +296,9 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
             (unsigned long long)lane->member.round, a->m->moe_index[lane->pass.layer], a->n_chunks);
     sl_wire_return v = {0};
     if (*payload) {
-        sl_status st = sl_wire_return_decode(h, (sl_span){(*payload)->data, (*payload)->len}, a->m,
-                                             (sl_wire_format)a->w->plan.wire, &v, err);
+        sl_status st = sl_wire_return_decode_columns(
+            h, (sl_span){(*payload)->data, (*payload)->len}, a->m,
+            sl_worker_row_width(a->w, *payload), (sl_wire_format)a->w->plan.wire, &v, err);
         if (st != SL_OK) return st;
     } else if (h->rows) {
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);

@@ -26,11 +26,41 @@ void sl_outgoing_assign(sl_pass *p) {
     }
 }
 
-sl_status sl_outgoing_layout(const sl_attn *a, const uint32_t *set, sl_outgoing *o) {
+void sl_outgoing_spread(const sl_attn *a, sl_outgoing *out) {
+    const sl_worker *w = a->w;
+    const size_t row = sl_wire_row_bytes((sl_wire_format)w->plan.wire, a->m->d_model);
+    bool some = false;
+    for (uint32_t i = 0; i < a->n_experts; i++) {
+        const uint32_t id = w->experts.ids[i];
+        out[i].spreads = sl_worker_can_spread(w, id, out[i].n.rows * row);
+        some = some || out[i].spreads;
+    }
+    /* Ranks that send rows have this worker's own, too. */
+    for (uint32_t i = 0; some && i < a->n_experts; i++)
+        if (w->experts.ids[i] == w->id) out[i].spreads = out[i].n.rows > 0;
+}
+
+uint32_t sl_outgoing_list(const sl_attn *a, const sl_outgoing *out, sl_stage_spread *list) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n_experts; i++)
+        if (out[i].spreads && out[i].buf)
+            list[n++] = (sl_stage_spread){
+                .is = out[i].buf->spread, .rows = out[i].n.rows, .data = out[i].view.data};
+    return n;
+}
+
+sl_status sl_outgoing_layout(const sl_attn *a, uint32_t worker, const uint32_t *set,
+                             sl_outgoing *o) {
     sl_wire_format f = (sl_wire_format)a->w->plan.wire;
-    o->buf = sl_net_buf_take(a->w->net, sl_wire_dispatch_bytes(&o->n, a->m->d_model, f));
+    const sl_spread_name spread = o->spreads
+                                      ? sl_worker_spread(a->w, a->w->experts.ids[worker], o->n.rows)
+                                      : (sl_spread_name){0};
+    const uint32_t width = spread.cut ? a->w->device->spreads : a->m->d_model;
+    o->row_bytes = sl_wire_row_bytes(f, width);
+    o->buf = sl_net_buf_take(a->w->net, sl_wire_dispatch_bytes(&o->n, width, f));
     if (!o->buf) return SL_ERR_NOMEM;
-    sl_wire_dispatch_layout(o->buf->data, &o->n, a->m->d_model, f, &o->view);
+    o->buf->spread = spread;
+    sl_wire_dispatch_layout(o->buf->data, &o->n, width, f, &o->view);
     if (o->n.n_set) memcpy(o->view.set, set, o->n.n_set * sizeof *set);
     o->view.first[o->n.rows] = o->n.n_entries;
     o->last_row = SL_NO_ROW;
@@ -38,14 +68,12 @@ sl_status sl_outgoing_layout(const sl_attn *a, const uint32_t *set, sl_outgoing 
 }
 
 void sl_outgoing_row(sl_pass *p, uint32_t r, bool with_data, sl_outgoing *o) {
-    sl_wire_format f = (sl_wire_format)p->attn->w->plan.wire;
-    uint32_t d = p->attn->m->d_model;
     o->last_row = r;
     o->view.tag[o->at_row] = p->tag[r];
     o->view.first[o->at_row] = o->at_entry;
     if (with_data) {
         p->pack_row[p->n_pack] = r;
-        p->pack_at[p->n_pack++] = o->view.data + o->at_row * sl_wire_row_bytes(f, d);
+        p->pack_at[p->n_pack++] = o->view.data + o->at_row * o->row_bytes;
     }
     o->at_row++;
 }

@@ -102,6 +102,7 @@ void sl_pass_shared(sl_pass *p) {
         sl_pass_submit(p, &copy);
         c.rows.h = p->shared;
     }
+    p->cut = c.stays = p->n_spread > 0;
     sl_pass_submit(p, &c);
 }
 
@@ -111,7 +112,9 @@ void sl_pass_pack(sl_pass *p) {
                              .wire = (sl_wire_format)p->attn->w->plan.wire,
                              .rows = p->h,
                              .row = p->pack_row,
-                             .at = p->pack_at};
+                             .at = p->pack_at,
+                             .spread = p->spread,
+                             .n_spread = p->n_spread};
     if (p->n_pack > 0) sl_pass_submit(p, &c);
 }
 
@@ -129,6 +132,7 @@ void sl_pass_add(sl_pass *p, const sl_stage_merge *m) {
     c.merge.x = c.rows.x;
     c.merge.from = NULL;
     c.merge.shared = (sl_mem){0};
+    c.merge.n_spread = 0;
     sl_pass_submit(p, &c);
 }
 
@@ -144,6 +148,7 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
         SL_ARRAY(p->done, rows), SL_ARRAY(p->tag, rows), SL_ARRAY(p->pages, rows),
         SL_TABLE(p->expert, rows, k), SL_TABLE(p->gate, rows, k), SL_TABLE(p->owner, rows, k),
         SL_TABLE(p->piece, rows, k), SL_ARRAY(p->out, a->n_experts),
+        SL_ARRAY(p->spread, a->n_experts * (size_t)a->n_chunks),
         SL_TABLE(p->pack_row, rows, copies), SL_TABLE(p->pack_at, rows, copies));
     if (!p->arrays) return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_step_create(&a->slots, &a->cut, lane, a->max_rows, a->w->plan.prefill_stretch,

@@ -49,6 +49,8 @@ typedef struct barriers {
     uint32_t *first;     /* [members + 1] of its returned rows among all */
     sl_stage_part *part; /* [members] where they are until they are packed */
     uint32_t n_parts;
+    sl_stage_spread *spread; /* [members] messages that are spread over ranks, */
+    bool spreads;            /* as those of this task are that leave */
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
     void *arrays, *scratch; /* what those of messages and members, and the others, are in */
 } barriers;
@@ -195,8 +197,9 @@ static sl_status decode(const barriers *x, const sl_wire_header *h, const sl_buf
     if (!b && (h->rows || (h->flags & SL_WIRE_SET)))
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);
     if (!b) return SL_OK;
-    st = sl_wire_dispatch_decode(h, (sl_span){b->data, b->len}, x->m,
-                                 (sl_wire_format)x->w->plan.wire, v, err);
+    st = sl_wire_dispatch_decode_columns(h, (sl_span){b->data, b->len}, x->m,
+                                         sl_worker_row_width(x->w, b),
+                                         (sl_wire_format)x->w->plan.wire, v, err);
     return st == SL_OK ? sl_worker_check_rows(x->w, h, v, 0, sl_plan_lane_rows(&x->w->plan), err)
                        : st;
 }
@@ -220,7 +223,7 @@ static sl_status count_data(const barriers *x, const sl_wire_header *h, const sl
 static sl_status on_call(barriers *x, const sl_wire_header *h, const sl_wire_dispatch *v,
                          sl_buf **payload, sl_err *err) {
     uint32_t call;
-    if (h->flags != SL_WIRE_AGAIN || h->rows == 0)
+    if (h->flags != SL_WIRE_AGAIN || h->rows == 0 || (*payload)->spread.number)
         return sl_fail(err, SL_ERR_PROTOCOL, "attempt of %u rows, flags %x", h->rows, h->flags);
     if (sl_rounds_is_dead(x->rounds, h->src)) return SL_OK;
     sl_status st = sl_calls_on_call(&x->calls, h->src, &call, err);
@@ -275,13 +278,26 @@ static void submit(barriers *x, const sl_stage_call *c) {
 /* Where a message's rows are, those without data where they came. */
 static void find_rows(const barriers *x, const message *p, uint32_t chunk, uint8_t **at) {
     uint32_t n_new = p->view.rows - p->view.n_old;
-    size_t row_bytes = sl_wire_row_bytes(wire_of(x), x->m->d_model);
+    const sl_spread_name none = {0}, *spread = p->payload ? &p->payload->spread : &none;
+    const size_t row_bytes = sl_device_row_bytes(x->w->device, spread, wire_of(x));
     for (uint32_t i = 0; i < n_new; i++) at[i] = p->view.data + i * row_bytes;
     for (uint32_t i = 0; i < p->view.n_old; i++) {
         const message *from = p - chunk; /* the layer's first chunk */
         while (p->view.old[i] >= from->data_before + from->view.rows - from->view.n_old) from++;
         at[n_new + i] = from->view.data + (p->view.old[i] - from->data_before) * row_bytes;
     }
+}
+
+/* Those of the task's messages that came spread over ranks: how many. */
+static uint32_t list_spread(barriers *x, const sl_round_task *t) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const message *p = &x->message[t->place[i]];
+        if (p->payload && p->payload->spread.number)
+            x->spread[n++] = (sl_stage_spread){
+                .is = p->payload->spread, .rows = p->view.rows, .data = p->view.data};
+    }
+    return n;
 }
 
 /* The members' rows as floats: where they lie if that is one place, else in x. */
@@ -298,7 +314,12 @@ static sl_mem gather_rows(barriers *x, const sl_round_task *t) {
     }
     const sl_stage_call c = {.op = SL_OP_UNPACK,
                              .queue = SL_QUEUE_EXPERTS,
-                             .pack = {.n = rows, .wire = wire_of(x), .rows = x->x, .at = x->from}};
+                             .pack = {.n = rows,
+                                      .wire = wire_of(x),
+                                      .rows = x->x,
+                                      .at = x->from,
+                                      .spread = x->spread,
+                                      .n_spread = list_spread(x, t)}};
     if (rows > 0) submit(x, &c);
     return x->x;
 }
@@ -364,12 +385,15 @@ static sl_buf *begin_reply(barriers *x, const sl_round_task *t, const sl_wire_di
                            sl_wire_return *out) {
     sl_wire_format f = wire_of(x);
     uint32_t rows = returned_rows(x, v);
+    const sl_spread_name spread = {.cut = x->spreads && rows > 0};
+    const uint32_t width = spread.cut ? x->w->device->spreads : x->m->d_model;
     uint32_t n_next = t->next ? (uint32_t)t->next->n : 0;
     if (rows == 0 && !t->next) return NULL;
-    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, n_next, x->m->d_model, f) +
+    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, n_next, width, f) +
                                                (is_timed(x, rows) ? SL_WIRE_TIMES_BYTES : 0));
     if (!b) return NULL;
-    sl_wire_return_layout(b->data, rows, n_next, x->m->d_model, f, out);
+    b->spread = spread;
+    sl_wire_return_layout(b->data, rows, n_next, width, f, out);
     if (n_next) memcpy(out->set, t->next->ids, n_next * sizeof *out->set);
     return b;
 }
@@ -385,14 +409,30 @@ static void place_results(barriers *x, uint32_t i, const sl_wire_return *r, uint
     }
     x->part[0] = (sl_stage_part){.rows = x->sum, .n = x->first[i + 1]};
     x->n_parts = 1;
-    size_t row_bytes = sl_wire_row_bytes(wire_of(x), x->m->d_model);
+    const sl_spread_name spread = {.cut = x->spreads};
+    const size_t row_bytes = sl_device_row_bytes(x->w->device, &spread, wire_of(x));
     for (uint32_t j = 0; j < n; j++) x->back[x->first[i] + j] = r->data + j * row_bytes;
+}
+
+/* Ranks keep results and send them themselves where all can leave so and one is long enough. */
+static bool returns_spread(const barriers *x, const sl_round_task *t) {
+    const size_t row = sl_wire_row_bytes(wire_of(x), x->m->d_model);
+    bool some = false;
+    for (uint32_t i = 0; !x->alone && i < t->n; i++) {
+        const size_t bytes = returned_rows(x, &x->message[t->place[i]].view) * row;
+        if (bytes &&
+            !sl_worker_can_spread(x->w, t->member[i], SL_MAX(bytes, x->w->plan.rail_bytes)))
+            return false;
+        some = some || sl_worker_can_spread(x->w, t->member[i], bytes);
+    }
+    return some;
 }
 
 /* Sorts the members' pairs by expert and begins the replies, which results go to. */
 static bool gather(barriers *x, const sl_round_task *t, batch *out) {
     batch b = count_pairs(x, t);
     uint32_t row = 0;
+    x->spreads = returns_spread(x, t);
     if (t->n) b.x = gather_rows(x, t);
     for (uint32_t i = 0; i < t->n; i++) {
         const sl_wire_dispatch *v = &x->message[t->place[i]].view;
@@ -413,10 +453,24 @@ static bool gather(barriers *x, const sl_round_task *t, batch *out) {
 
 /* The task's returned rows, from sum into the replies. */
 static void pack_returns(barriers *x) {
-    uint32_t n = x->first[x->task.n];
+    uint32_t n = x->first[x->task.n], n_spread = 0;
+    for (uint32_t i = 0; x->spreads && i < x->task.n; i++) {
+        const uint32_t rows = x->first[i + 1] - x->first[i];
+        if (rows == 0) continue;
+        x->reply[i]->spread = sl_worker_spread(x->w, x->task.member[i], rows);
+        x->reply[i]->spread.cut = true;
+        x->spread[n_spread++] = (sl_stage_spread){
+            .is = x->reply[i]->spread, .back = true, .rows = rows, .data = x->back[x->first[i]]};
+    }
     const sl_stage_call c = {.op = SL_OP_PACK,
                              .queue = SL_QUEUE_EXPERTS,
-                             .pack = {.n = n, .wire = wire_of(x), .rows = x->sum, .at = x->back}};
+                             .pack = {.n = n,
+                                      .wire = wire_of(x),
+                                      .rows = x->sum,
+                                      .at = x->back,
+                                      .spread = x->spread,
+                                      .n_spread = n_spread,
+                                      .cut = n_spread > 0}};
     if (n > 0 && !in_place(x)) submit(x, &c);
 }
 
@@ -490,6 +544,7 @@ static bool begin_task(barriers *x) {
     const sl_stage_call c = {.op = SL_OP_EXPERTS,
                              .queue = SL_QUEUE_EXPERTS,
                              .layer = x->m->moe_layer[t->layer],
+                             .stays = x->spreads,
                              .experts = {.n_groups = b.n_groups,
                                          .expert = x->group_expert,
                                          .first = x->group_first,
@@ -605,8 +660,9 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
     st = sl_calls_create(&w->attention, calls, &x->calls, err);
     if (st != SL_OK) return st;
     uint32_t places = place_of_call(x, sl_calls_places(&x->calls));
-    x->arrays = sl_alloc_arrays(SL_ARRAY(x->message, places), SL_ARRAY(x->reply, n),
-                                SL_ARRAY(x->first, n + 1), SL_ARRAY(x->part, n));
+    x->arrays =
+        sl_alloc_arrays(SL_ARRAY(x->message, places), SL_ARRAY(x->reply, n),
+                        SL_ARRAY(x->first, n + 1), SL_ARRAY(x->part, n), SL_ARRAY(x->spread, n));
     if (x->arrays) return SL_OK;
     return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", places);
 }

@@ -222,6 +222,16 @@ static inline bool sl_worker_can_spare(const sl_worker *w, uint32_t id) {
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
 
+/* Whether a message with so many bytes of rows is to leave for that worker spread over ranks; this
+ * one: stay so. */
+bool sl_worker_can_spread(const sl_worker *w, uint32_t id, size_t bytes);
+/* What its payload says then, and ranks call it by; in the order in which they send. */
+sl_spread_name sl_worker_spread(sl_worker *w, uint32_t id, uint32_t rows);
+/* Columns of a row that are in this payload. */
+static inline uint32_t sl_worker_row_width(const sl_worker *w, const sl_buf *payload) {
+    return payload->spread.cut ? w->device->spreads : w->device->spec->d_model;
+}
+
 /* ---- for experiments (lab.c) ---- */
 
 /* What a device without computations does meanwhile. */

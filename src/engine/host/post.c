@@ -94,6 +94,19 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
     return st;
 }
 
+bool sl_worker_can_spread(const sl_worker *w, uint32_t id, size_t bytes) {
+    if (!w->rails || !w->device->spreads || bytes == 0 || bytes < w->plan.rail_bytes) return false;
+    return id == w->id || sl_rails_can_spread(w->rails, w->peer[id].conn);
+}
+
+sl_spread_name sl_worker_spread(sl_worker *w, uint32_t id, uint32_t rows) {
+    const bool own = id == w->id;
+    const sl_wire_format f = (sl_wire_format)w->plan.wire;
+    const size_t whole = sl_wire_row_bytes(f, w->device->spec->d_model);
+    return sl_rails_spread(w->rails, own ? NULL : w->peer[id].conn, own,
+                           rows * (whole - sl_wire_row_bytes(f, w->device->spreads)));
+}
+
 void sl_worker_tell_of(sl_worker *w, uint16_t kind, uint32_t id, uint64_t number) {
     sl_buf *b = sl_worker_buf(w, SL_WIRE_WORKER_BYTES);
     if (!b) return;

@@ -137,6 +137,7 @@ static sl_status take(sl_worker *w, sl_err *err) {
         *err = w->device->failure;
         return w->device->failed;
     }
+    if (w->device->spreads) w->device->ops->settle(w->device);
     if (w->attn) sl_attn_close_side(w->attn);
     if (w->expert) w->expert_ops->free(w->expert);
     w->expert = NULL;

@@ -32,6 +32,8 @@
 /* So long a device that nobody waits for is made ready beside everything else. */
 #define QUIET_MS 5000u
 #define TICK_US  100u
+/* While ranks on machines get their parts of a message, to hear what they say. */
+#define RANKS_LOOK_US 50u
 /* How long after its last task a worker without an open round still counts as waiting. */
 #define BETWEEN_ROUNDS_NS 100000000ull
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
@@ -110,6 +112,38 @@ static void on_routed(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *
     sl_counts_routed(&w->counts, layer, m->moe_index[layer], expert, (size_t)rows * m->top_k);
 }
 
+/* ---- rails of ranks on machines of their own ---- */
+
+static void on_rail_word(void *ctx, uint32_t rank, const sl_rails_word *word) {
+    sl_worker *w = ctx;
+    if (w->rails) sl_rails_on_word(w->rails, rank, word);
+}
+
+static void say_to_rank(void *ctx, uint32_t rank, const sl_rails_word *word) {
+    sl_worker *w = ctx;
+    if (w->device) w->device->ops->rail(w->device, rank, word);
+}
+
+static void listen_to_ranks(void *ctx) {
+    sl_worker *w = ctx;
+    if (w->device) sl_device_tend(w->device);
+}
+
+static void greet_callers(sl_worker *w) {
+    sl_err err;
+    for (uint32_t id = 0; id < w->n_peers; id++) {
+        const sl_worker_peer *peer = &w->peer[id];
+        if (peer->open && !peer->called_us && sl_rails_greet(w->rails, peer->conn, &err) != SL_OK)
+            sl_net_close(w->net, peer->conn, err.code, err.msg);
+    }
+}
+
+/* A step of fewer has no message that is long enough. */
+static uint32_t spread_rows(const sl_plan *p, const sl_model_spec *m) {
+    const size_t row = sl_wire_row_bytes((sl_wire_format)p->wire, m->d_model);
+    return (uint32_t)((p->rail_bytes + row - 1) / row);
+}
+
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
                              sl_err *err) {
     const sl_plan *p = &w->plan;
@@ -137,6 +171,10 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .rank_kind = p->rank_kind,
                               .ranks_at = p->worker[w->id].ranks,
                               .secret = w->opts->secret,
+                              .spreads = sl_plan_spreads(p),
+                              .spread_rows = spread_rows(p, m),
+                              .wire = (sl_wire_format)p->wire,
+                              .rail_word = on_rail_word,
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),
                               .activations = p->activations,
                               .exact = p->exact,
@@ -160,6 +198,10 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
     if (st == SL_OK)
         st =
             by->open ? by->open(by->ctx, &o, &w->device, err) : sl_device_open(&o, &w->device, err);
+    if (st == SL_OK && w->device->spreads) {
+        sl_rails_begin(w->rails);
+        greet_callers(w);
+    }
     if (o.progress) o.progress(o.progress_ctx, 0, 0);
     if (st == SL_OK && w->device->note[0]) sl_log(SL_LOG_WARN, "worker", "%s", w->device->note);
     sl_free(hosted);
@@ -221,14 +263,21 @@ static sl_status open_rails(sl_worker *w, sl_err *err) {
         return sl_fail(err, SL_ERR_ARG, "--rails %.60s is for schedule hybrid, the plan has %s",
                        w->opts->rails, sl_schedule_name(p->schedule));
     if (sl_plan_rails(p) == 1) return SL_OK;
-    if (w->opts->advertise && w->opts->advertise[0])
+    const bool far = sl_plan_spreads(p);
+    if (far && asked)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--rails %.60s: ranks on machines have theirs where they are called",
+                       w->opts->rails);
+    if (!far && w->opts->advertise && w->opts->advertise[0])
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "schedule %s: rails listen at addresses of this machine, --advertise %s is "
                        "none",
                        sl_schedule_name(p->schedule), w->opts->advertise);
+    const sl_rails_far ranks = {.say = say_to_rank, .listen = listen_to_ranks, .ctx = w};
     sl_rails_opts o = {.n = sl_plan_rails(p),
                        .least = p->rail_bytes,
-                       .hosts = w->opts->rails,
+                       .hosts = far ? p->worker[w->id].ranks : w->opts->rails,
+                       .far = far ? &ranks : NULL,
                        .main = w->net,
                        .net = net_opts(w),
                        .driven = w->virtual_time,
@@ -236,10 +285,7 @@ static sl_status open_rails(sl_worker *w, sl_err *err) {
                        .ctx = w};
     o.net.callers = p->n_workers;
     sl_status st = sl_rails_open(&o, &w->rails, err);
-    for (uint32_t id = 0; st == SL_OK && id < w->n_peers; id++) {
-        const sl_worker_peer *peer = &w->peer[id];
-        if (peer->open && !peer->called_us) st = sl_rails_greet(w->rails, peer->conn, err);
-    }
+    if (st == SL_OK) greet_callers(w);
     return st;
 }
 
@@ -667,10 +713,14 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         begin_rest(w);
         if (!rests_since_ns) rests_since_ns = sl_now_ns();
         bool soon = sl_now_ns() - rests_since_ns < SOON_NS && w->doing.kind == SL_TRACE_WAIT;
-        if (w->rails && sl_rails_await(w->rails)) soon = false; /* rails wake it */
+        const bool awaits = w->rails && sl_rails_await(w->rails),
+                   far = w->device && w->device->spreads;
+        if (awaits && !far) soon = false; /* rails wake it */
         soon = soon || sl_worker_is_surveyed(w);
-        sl_net_set_poll(w->net, soon ? SL_NET_POLL_US : 0);
-        sl_net_wait(w->net, w->attn && sl_attn_is_owed(w->attn) ? SL_HEDGE_LOOK_US : IDLE_US);
+        sl_net_set_poll(w->net, soon && !(awaits && far) ? SL_NET_POLL_US : 0);
+        uint64_t rest_us = w->attn && sl_attn_is_owed(w->attn) ? SL_HEDGE_LOOK_US : IDLE_US;
+        /* What ranks say comes by a net of theirs. */
+        sl_net_wait(w->net, awaits && far ? SL_MIN(rest_us, RANKS_LOOK_US) : rest_us);
     }
     if (w->attn && is_absence(st)) sl_attn_keep(w->attn);
     sl_worker_free(w, false);

@@ -106,9 +106,21 @@ static sl_status call_reads(const inputs *in, const sl_stage_call *c, sl_err *er
     }
 }
 
+/* Of what is packed by columns, and of what SHARED left, each rank has its own; what came is at
+ * ranks, too. */
+static void spread_reads(const inputs *in, const gang_job *j) {
+    const size_t row = row_bytes(in->spec);
+    if (j->spread.op == SL_OP_MERGE) rows_read(in, j->spread.rows, j->spread.n);
+    if (j->spread.op != SL_OP_PACK || j->spread.cut) return;
+    const uint8_t *rows = sl_mem_ptr(j->spread.rows);
+    for (uint32_t i = 0; i < j->spread.n; i++)
+        in->f(in->ctx, rows + (j->spread.row ? j->spread.row[i] : i) * row, row);
+}
+
 sl_status gang_each_input(const gang_job *j, const sl_model_spec *spec, gang_marks *marks,
                           gang_input_fn f, void *ctx, sl_err *err) {
     const inputs in = {spec, marks, f, ctx};
+    if (j->kind == GANG_SPREAD) spread_reads(&in, j);
     if (j->kind == GANG_RUN) rows_read(&in, j->run.call.rows.x, j->run.call.rows.n);
     return j->kind == GANG_CALL ? call_reads(&in, &j->call, err) : SL_OK;
 }
@@ -189,7 +201,7 @@ sl_status gang_each_result(const gang_job *j, const sl_model_spec *spec, const g
     const sl_stage_call *c = &j->call;
     if (j->kind == GANG_READ) tiles_read(&r, j);
     if (j->kind == GANG_RUN) run_wrote(&r, j);
-    if (j->kind != GANG_CALL) return SL_OK;
+    if (j->kind != GANG_CALL || !gang_job_is_answered(j)) return SL_OK;
     if (c->op == SL_OP_ATTEND || c->op == SL_OP_DENSE) rows_written(&r, c->rows.x, c->rows.n);
     if (c->op == SL_OP_SHARED) rows_written(&r, c->rows.h, c->rows.n);
     if (c->op == SL_OP_HEAD) logits_written(&r, &c->head);
@@ -399,6 +411,8 @@ static bool call_fits(const checking *k, const sl_stage_call *c) {
     if ((!head && !has_block(k, c->layer)) || c->queue >= SL_STAGE_QUEUES) return false;
     if (head && k->b->blocks.n && k->b->blocks.first > 0) return false; /* another rank has it */
     const bool moe = !head && s->ffn[c->layer] == SL_FFN_MOE;
+    const bool may_stay = k->b->spreads && (c->op == SL_OP_EXPERTS || c->op == SL_OP_SHARED);
+    if (!gang_is_bool(&c->stays) || (c->stays && !may_stay)) return false;
     if (c->op == SL_OP_EXPERTS) return moe && experts_fit(k, c);
     if (!k->b->attention || !rows_fit(k, c)) return false;
     switch (c->op) {
@@ -424,6 +438,73 @@ static bool page_fits(const checking *k, const gang_job *j) {
            (j->kind == GANG_WRITE ? has_bytes : has_room)(k, j->page.blocks, j->page.bytes, 1);
 }
 
+/* A message has a number, and is whole only where it stays. What came may be none. */
+static bool messages_fit(const checking *k, const gang_job *j) {
+    const uint32_t n = j->spread.n_messages;
+    const sl_stage_spread *m = n ? array(k, j->spread.message, n, sizeof *m) : NULL;
+    /* Of each row as many come back as it has positions. */
+    const uint64_t most =
+        SL_MAX((uint64_t)k->b->max_rows * k->b->spec->top_k, (uint64_t)k->b->max_pairs);
+    if (n == 0) return j->spread.op == SL_OP_MERGE && is_place(k, j->spread.message);
+    for (uint32_t i = 0; m && i < n; i++) {
+        const bool bools = gang_is_bool(&m[i].is.cut) && gang_is_bool(&m[i].back);
+        if (!bools || !m[i].is.number || (!m[i].is.cut && m[i].is.key) || m[i].data) return false;
+        if (m[i].rows == 0 || m[i].rows > most) return false;
+    }
+    return m;
+}
+
+static bool refs_fit(const checking *k, const gang_job *j) {
+    const bool merges = j->spread.op == SL_OP_MERGE, packs = j->spread.op == SL_OP_PACK;
+    const size_t n = (size_t)j->spread.n * (merges ? k->b->spec->top_k : 1);
+    const uint32_t n_messages = j->spread.n_messages;
+    const sl_stage_spread *m =
+        n_messages ? array(k, j->spread.message, n_messages, sizeof *m) : NULL;
+    const gang_ref *ref = array(k, j->spread.ref, n, sizeof *ref);
+    for (size_t i = 0; ref && i < n; i++) {
+        const uint32_t of = ref[i].message;
+        if (of == GANG_NO_ROW && merges) continue;
+        if (of == GANG_PLAIN && !packs && ref[i].row < j->spread.n_plain) continue;
+        if (of >= n_messages || ref[i].row >= m[of].rows) return false;
+    }
+    return ref;
+}
+
+/* What each rank has of a row, this one what it has. */
+static bool columns_fit(const checking *k, const gang_job *j) {
+    const uint32_t d = k->b->spec->d_model, self = k->b->is.index;
+    const sl_extent *c = j->spread.columns;
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < k->b->is.of; i++) {
+        if (c[i].first > d || c[i].n > d - c[i].first) return false;
+        all += c[i].n;
+    }
+    return self < SL_MAX_RANKS && all <= d && c[self].first == k->b->out.first &&
+           c[self].n == k->b->out.n;
+}
+
+static bool spread_fits(const checking *k, const gang_job *j) {
+    const sl_model_spec *s = k->b->spec;
+    const sl_stage_op op = j->spread.op;
+    const sl_mem rows = j->spread.rows;
+    if (!k->b->spreads || j->spread.wire != k->b->wire || !gang_is_bool(&j->spread.cut))
+        return false;
+    if (op != SL_OP_PACK && op != SL_OP_UNPACK && op != SL_OP_MERGE) return false;
+    if (op == SL_OP_MERGE && (!k->b->attention || j->spread.row)) return false;
+    if (op == SL_OP_UNPACK && !k->b->experts) return false;
+    if (op == SL_OP_PACK && j->spread.n_plain) return false;
+    if (j->spread.n == 0 || !columns_fit(k, j) || !messages_fit(k, j) || !refs_fit(k, j))
+        return false;
+    const size_t plain = sl_wire_row_bytes(j->spread.wire, s->d_model);
+    if (!has_bytes(k, j->spread.plain, j->spread.n_plain, plain)) return false;
+    const size_t have = rows.bytes / row_bytes(s);
+    if (j->spread.row)
+        return has_rows(k, rows, 1) && !j->spread.shared.bytes &&
+               below(k, j->spread.row, j->spread.n, (uint32_t)SL_MIN(have, UINT32_MAX));
+    return has_rows(k, rows, j->spread.n) &&
+           (!j->spread.shared.bytes || has_rows(k, j->spread.shared, j->spread.n));
+}
+
 static bool text_fits(const checking *k, const char *place, size_t bytes) {
     const char *text = bytes ? array(k, place, bytes, 1) : NULL;
     return text && text[bytes - 1] == 0;
@@ -432,13 +513,15 @@ static bool text_fits(const checking *k, const char *place, size_t bytes) {
 static bool open_fits(const checking *k, const gang_job *j) {
     const sl_device_opts *o = &j->open.o;
     const sl_stages *s = &o->hosts;
-    const bool bools =
-        gang_is_bool(&s->attention) && gang_is_bool(&s->experts) && gang_is_bool(&s->random) &&
-        gang_is_bool(&s->segmented) && gang_is_bool(&s->skew.on) &&
-        gang_is_bool(&s->skew.permuted) && gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
-        gang_is_bool(&o->inside) && gang_is_bool(&o->loud) && gang_is_bool(&s->inner);
-    if (!bools || (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT ||
-        (uint32_t)s->kv_type >= SL_KV_TYPES || o->threads > MOST_THREADS)
+    const bool bools = gang_is_bool(&s->attention) && gang_is_bool(&s->experts) &&
+                       gang_is_bool(&s->random) && gang_is_bool(&s->segmented) &&
+                       gang_is_bool(&s->skew.on) && gang_is_bool(&s->skew.permuted) &&
+                       gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
+                       gang_is_bool(&o->inside) && gang_is_bool(&o->loud) &&
+                       gang_is_bool(&s->inner) && gang_is_bool(&o->spreads);
+    if (!bools || (uint32_t)o->wire >= SL_WIRE_FORMAT_COUNT ||
+        (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || (uint32_t)s->kv_type >= SL_KV_TYPES ||
+        o->threads > MOST_THREADS)
         return false;
     if (o->pipeline > SL_MAX_RANKS) return false;
     return !k->b->spec && text_fits(k, o->folder, j->open.folder_bytes) &&
@@ -465,6 +548,9 @@ static bool job_fits(const checking *k, const gang_job *j) {
     case GANG_MAP:
     case GANG_UNMAP:
         return j->map.id < GANG_MAX_BLOCKS && (j->kind == GANG_UNMAP || j->map.bytes > 0);
+    case GANG_SPREAD:
+        return s && spread_fits(k, j);
+    case GANG_SETTLE:
     case GANG_LEAVE:
         return true;
     }

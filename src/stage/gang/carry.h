@@ -48,8 +48,12 @@ typedef struct gang_bounds {
     const sl_model_spec *spec;
     uint32_t max_rows, max_pairs, kv_pages;
     bool attention, experts;
-    bool inside;             /* blocks with experts, whole */
-    bool together;           /* it is of a gang, not of a pipeline */
+    bool inside;         /* blocks with experts, whole */
+    bool together;       /* it is of a gang, not of a pipeline */
+    bool spreads;        /* its ranks exchange rows with those of others, */
+    sl_wire_format wire; /* in this format: */
+    sl_rank is;          /* this one its columns */
+    sl_extent out;
     sl_extent blocks;        /* that it has; n 0: all */
     const sl_device *device; /* which experts it has; NULL: all */
 } gang_bounds;

@@ -1,7 +1,7 @@
 /* A gang: ranks that compute as one device, each on a device of its own with its part of the
  * weights and its heads' KV (docs/tensor-parallel.md). The caller's thread is rank 0. A call is
  * handed to all ranks, which meet where sums cross them, and is through when submit returns. */
-#include "stage/gang/gang_int.h"
+#include "stage/gang/spread.h"
 
 #include "base/mem.h"
 #include "model/model.h"
@@ -73,7 +73,9 @@ static void gang_submit(sl_device *base, const sl_stage_call *c) {
         return;
     }
     gang_run_all(g);
-    if (is_for_one(g, c->op))
+    if (g->spreads && gang_is_spread(c))
+        gang_spread_call(g, c);
+    else if (is_for_one(g, c->op))
         do_alone(g, c);
     else
         gang_must_do(g, &j);
@@ -145,6 +147,17 @@ static void gang_tend(sl_device *base) {
     if (g->ways->tend) g->ways->tend(g);
 }
 
+static void gang_rail_word(sl_device *base, uint32_t rank, const sl_rails_word *w) {
+    gang *g = (gang *)base;
+    g->ways->rail(g, rank, w);
+}
+
+static void gang_settle(sl_device *base) {
+    static const gang_job j = {.kind = GANG_SETTLE};
+    gang_run_all((gang *)base);
+    gang_must_do((gang *)base, &j);
+}
+
 /* ---- opening and closing ---- */
 
 static void gang_close(sl_device *base) {
@@ -198,7 +211,9 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                       .host = gang_host,
                                       .read_page = gang_read_page,
                                       .write_page = gang_write_page,
-                                      .tend = gang_tend};
+                                      .tend = gang_tend,
+                                      .rail = gang_rail_word,
+                                      .settle = gang_settle};
     static const gang_ways *const ways[SL_RANK_KIND_COUNT] = {[SL_RANKS_THREADS] = &gang_threads,
                                                               [SL_RANKS_PROCESSES] =
                                                                   &gang_processes,
@@ -218,6 +233,8 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     g->own.is = (sl_rank){0, n};
     g->apart = o->apart && !g->ways->apart && sched_getaffinity(0, sizeof g->cpus, &g->cpus) == 0;
     if (g->ways->apart && !pipeline) g->own.routed = o->routed, g->own.routed_ctx = o->ctx;
+    g->spreads = o->spreads && g->ways->apart && !pipeline;
+    g->spread_rows = o->spread_rows;
     sl_status st = g->ways->start(g, o, err);
     if (st == SL_OK) st = open_ranks(g, o, err);
     if (st != SL_OK) {
@@ -226,6 +243,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     }
     g->base.spec = sl_cpu_stored_of(g->own.device);
     g->base.inside = g->base.inside_exact = g->base.inside_f32 = g->own.device->inside && !pipeline;
+    if (g->spreads) g->base.spreads = g->own.board->report[0].out.n;
     note_who_idles(g);
     *out = &g->base;
     return SL_OK;

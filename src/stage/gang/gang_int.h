@@ -18,9 +18,11 @@ typedef enum gang_job_kind {
     GANG_CALL,
     GANG_RUN, /* several calls on the same rows, one after the other */
     GANG_HOST,
-    GANG_READ,  /* pages of their heads, into blocks */
-    GANG_WRITE, /* and from there */
-    GANG_MAP,   /* memory that all have: not of threads */
+    GANG_READ,   /* pages of their heads, into blocks */
+    GANG_WRITE,  /* and from there */
+    GANG_SPREAD, /* rows between here and messages that are spread over ranks (spread.h) */
+    GANG_SETTLE, /* nobody asks for those any more that are here */
+    GANG_MAP,    /* memory that all have: not of threads */
     GANG_UNMAP,
     GANG_LEAVE,
 } gang_job_kind;
@@ -31,6 +33,14 @@ typedef struct gang_step {
     uint32_t layer;
     bool shares; /* after it each rank has all of the stream */
 } gang_step;
+
+/* A row of a job's messages. */
+typedef struct gang_ref {
+    uint32_t message; /* or one of these: */
+    uint32_t row;
+} gang_ref;
+#define GANG_PLAIN  (UINT32_MAX - 1) /* the row comes with the job */
+#define GANG_NO_ROW UINT32_MAX
 
 /* What all ranks do at once. Plain data, but for pointers: to the address space of all, or to
  * memory that processes share (shared.c). */
@@ -56,6 +66,18 @@ typedef struct gang_job {
             uint32_t max_pairs;
             bool patient;
         } host;
+        struct {
+            sl_stage_op op; /* PACK, UNPACK or MERGE */
+            sl_wire_format wire;
+            bool cut; /* as of sl_stage_pack */
+            uint32_t n, n_messages, n_plain;
+            sl_mem rows, shared; /* [..][d_model], as of sl_stage_pack and sl_stage_merge */
+            const uint32_t *row; /* [n] of rows; NULL: i itself */
+            const sl_stage_spread *message; /* data: rank 0's own */
+            const gang_ref *ref;            /* [n]; of MERGE [n][top_k] */
+            const uint8_t *plain;           /* [n_plain] whole rows */
+            sl_extent columns[SL_MAX_RANKS];
+        } spread;
         struct {
             uint32_t page, first, n;
             float *blocks; /* of all heads */
@@ -117,7 +139,9 @@ struct gang_rank {
     gang_told before, now;
     const float *x;
     bool shares;
-    uint32_t threads; /* its kernel threads; 0: its share of the worker's */
+    uint32_t threads;             /* its kernel threads; 0: its share of the worker's */
+    struct gang_rail *rail;       /* its own (rail.h); NULL: rank 0's is the worker's */
+    struct gang_scratch *scratch; /* of jobs with messages (spread.h); NULL: there was none yet */
     /* Called about every tick_us while a stage keeps the thread; NULL: by rank 0 what the worker
      * wants, by the others nothing. */
     void (*tick)(void *ctx);
@@ -157,6 +181,7 @@ typedef struct gang_ways {
     void (*give)(sl_device *d, sl_mem m);
     void (*alone)(gang *g, const sl_stage_call *c); /* rank 0 did it by itself. NULL: no matter */
     void (*tend)(gang *g);                          /* as of sl_device_ops; NULL: nothing */
+    void (*rail)(gang *g, uint32_t rank, const sl_rails_word *w); /* the same */
 } gang_ways;
 
 extern const gang_ways gang_threads, gang_processes, gang_machines;
@@ -178,6 +203,8 @@ struct gang {
     gang_rank own;  /* rank 0 */
     cpu_set_t cpus; /* that the thread of rank 0 could use before it took its own, if `apart` */
     bool apart;
+    bool spreads;         /* its ranks exchange rows with those of other gangs, */
+    uint32_t spread_rows; /* of steps that have so many */
     gang_waiting waiting;
     void *others; /* of its ways */
 };
@@ -204,6 +231,8 @@ static inline void gang_hosting_add(sl_hosting its, sl_hosting *left) {
 /* Rows that a run has left are here, of all ranks: what is on its way until the next step needs it.
  */
 void gang_rank_hear(gang_rank *r);
+/* The next step needs these rows of the stream, of which each rank has its columns. */
+void gang_rank_tell(gang_rank *r, float *x, uint32_t n_rows);
 /* Does the job and reports it on the board. */
 void gang_rank_do(gang_rank *r, const gang_job *j);
 /* The caller's thread runs, with the threads that are made from here on, on the rank's own of the

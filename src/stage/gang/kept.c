@@ -93,6 +93,13 @@ static void note_written(const noting *n, const sl_stage_call *c) {
     }
 }
 
+/* All have gathered the rows, or tell each other their columns. */
+static void note_spread(const noting *n, const gang_job *j) {
+    if (j->spread.op == SL_OP_PACK) return;
+    for (uint32_t i = 0; i < j->spread.n; i++)
+        note(n, j->spread.rows, j->spread.row ? j->spread.row[i] : i, 1, true);
+}
+
 /* A router that all ranks are makes the same rows everywhere. */
 static void note_step(const noting *n, const gang_job *j, const gang_step *s) {
     sl_stage_call c = j->run.call;
@@ -107,6 +114,7 @@ void gang_kept_after(gang_kept *k, const gang_memory *m, const sl_model_spec *sp
     const noting n = {k, m, spec ? spec->d_model * sizeof(float) : 0};
     if (j->kind == GANG_MAP || j->kind == GANG_UNMAP) gang_kept_forget(k, j->map.id);
     if (j->kind == GANG_CALL) note_written(&n, &j->call);
+    if (j->kind == GANG_SPREAD) note_spread(&n, j);
     for (uint32_t i = 0; j->kind == GANG_RUN && i < j->run.n_steps; i++)
         note_step(&n, j, &j->run.step[i]);
 }

@@ -145,8 +145,8 @@ static sl_status greeted(gang_link *l, sl_conn *c, const sl_wire_header *h, cons
 
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     const gang_link *l = ctx;
-    (void)c;
-    if (memcmp(l->model_hash, peer->model_hash, sizeof l->model_hash) == 0) return SL_OK;
+    if (memcmp(l->model_hash, peer->model_hash, sizeof l->model_hash) == 0)
+        return l->rail && !rank_of(c) ? gang_rail_on_open(l->rail, c, err) : SL_OK;
     return sl_fail(err, SL_ERR_UNSUPPORTED, "it has another model, or another form of it");
 }
 
@@ -176,6 +176,18 @@ static sl_status add_piece(gang_peer *p, const sl_wire_header *h, const sl_buf *
     return SL_OK;
 }
 
+/* Rank 0 says what it wants of a rail, the others what has become of that. */
+static sl_status hear_word(gang_link *l, uint32_t rank, const sl_buf *b, sl_err *err) {
+    sl_rails_word w;
+    sl_status st = sl_rails_word_decode(b ? (sl_span){b->data, b->len} : (sl_span){0}, &w, err);
+    if (st != SL_OK) return st;
+    if (l->rail && rank == 0) return gang_rail_on_word(l->rail, &w, err);
+    if (l->serves || !l->on_word || w.kind < SL_RAILS_BOUND)
+        return sl_fail(err, SL_ERR_PROTOCOL, "word %d about a rail", (int)w.kind);
+    l->on_word(l->ctx, rank, &w);
+    return SL_OK;
+}
+
 static void free_inbound(gang_peer *p) {
     for (uint32_t i = 0; i < SL_LEN(p->in); i++) sl_free(p->in[i].data);
 }
@@ -191,6 +203,10 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     sl_status st;
     if (h->kind == SL_MSG_RANK_IS)
         st = greeted(l, c, h, payload, err);
+    else if (p && h->kind == SL_MSG_RANK_RAIL)
+        st = hear_word(l, rank, payload, err);
+    else if (!p && l->rail)
+        st = gang_rail_on_message(l->rail, c, h, &payload, err);
     else if (p && h->kind == wanted && (l->serves ? rank == 0 : rank > 0))
         st = add_piece(p, h, payload, err);
     else
@@ -205,6 +221,7 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     gang_peer *p = peer_of(l, c);
     for (uint32_t i = 0; i < l->n_early; i++)
         if (l->early[i].conn == c) l->early[i].conn = NULL;
+    if (!p && l->rail) gang_rail_on_down(l->rail, c, text);
     if (!p) return;
     if (l->coll) sl_coll_on_down(l->coll, c);
     p->conn = NULL;
@@ -233,6 +250,7 @@ static waiting wait_for(const gang_link *l, uint32_t ms) {
 static bool turn(gang_link *l, waiting *w) {
     if (!sl_net_progress(l->net))
         sl_net_wait(l->net, l->tick ? SL_MIN(SL_MAX(l->tick_us, 1u), WAIT_US) : WAIT_US);
+    if (l->rail) gang_rail_turn(l->rail);
     const uint64_t now = sl_now_ns();
     if (l->tick && now - w->tick_ns >= l->tick_us * UINT64_C(1000)) {
         w->tick_ns = now;
@@ -352,6 +370,18 @@ static sl_status call_all(gang_link *l, waiting *w, sl_err *err) {
     return st;
 }
 
+void gang_link_say(gang_link *l, uint32_t rank, const sl_rails_word *w) {
+    sl_conn *c = l->peer[rank].conn;
+    sl_buf *b = c ? sl_net_buf_take(l->net, SL_RAILS_WORD_BYTES) : NULL;
+    if (!c) return;
+    if (!b) { /* it would wait for this in vain */
+        sl_net_close(l->net, c, SL_ERR_NOMEM, "no memory for a word about a rail");
+        return;
+    }
+    sl_rails_word_encode(w, b->data);
+    (void)sl_net_send(l->net, c, (sl_wire_header){.kind = SL_MSG_RANK_RAIL}, b);
+}
+
 /* Nobody is called, as at first. */
 static void hang_up(gang_link *l, const char *why) {
     for (uint32_t i = 1; i < l->own.rank.of; i++) {
@@ -420,7 +450,7 @@ static const char *between_machines(void) {
 }
 
 sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) {
-    *l = (gang_link){.tick = o->tick, .tick_us = o->tick_us, .ctx = o->ctx};
+    *l = (gang_link){.on_word = o->on_word, .tick = o->tick, .tick_us = o->tick_us, .ctx = o->ctx};
     if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
     build_of(l->own.build);
     sl_net_opts no = {.transport = between_machines(),
@@ -443,12 +473,15 @@ sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) {
 void gang_link_fail(gang_link *l, const sl_err *err) {
     for (uint32_t i = 0; l->net && i < SL_MAX_RANKS; i++)
         if (l->peer[i].conn) sl_net_close(l->net, l->peer[i].conn, SL_ERR_PEER_DOWN, err->msg);
+    gang_rail_free(l->rail);
+    l->rail = NULL;
     if (l->net) sl_net_free(l->net);
     l->net = NULL;
 }
 
 void gang_link_close(gang_link *l) {
     sl_coll_free(l->coll);
+    gang_rail_free(l->rail);
     if (l->net) sl_net_free(l->net);
     for (uint32_t i = 0; i < SL_MAX_RANKS; i++) free_inbound(&l->peer[i]);
     *l = (gang_link){0};

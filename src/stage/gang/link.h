@@ -5,6 +5,7 @@
 #define SL_STAGE_GANG_LINK_H
 
 #include "stage/gang/gang_int.h"
+#include "stage/gang/rail.h"
 
 #define GANG_ADDRESS   96u
 #define GANG_MOST_JOBS 32u /* that a rank has been given and not answered, at most */
@@ -54,6 +55,8 @@ typedef struct gang_link {
     } early[SL_MAX_RANKS]; /* ranks that came before rank 0 did */
     gang_peer peer[SL_MAX_RANKS];
     uint8_t model_hash[32];
+    gang_rail *rail; /* who serves: its own; NULL: it is in no gang yet */
+    void (*on_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     void (*tick)(void *ctx);
     uint32_t tick_us;
     void *ctx;
@@ -67,6 +70,9 @@ typedef struct gang_link_opts {
     /* While it waits; NULL: never. */
     void (*tick)(void *ctx);
     uint32_t tick_us;
+    /* Rank 0: what ranks say about their rails, from the net's callbacks. NULL: they say nothing.
+     */
+    void (*on_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     void *ctx;
 } gang_link_opts;
 
@@ -88,6 +94,8 @@ sl_status gang_link_answer(gang_link *l, sl_err *err) SL_MUST_CHECK;
 /* SL_MSG_RANK_JOB or SL_MSG_RANK_DONE, in pieces. SL_ERR_PEER_DOWN, SL_ERR_NOMEM name the rank. */
 sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t number,
                          const uint8_t *data, size_t len, sl_err *err) SL_MUST_CHECK;
+/* A word about the rank's rail, or of rank 0's; who is gone does not hear it. */
+void gang_link_say(gang_link *l, uint32_t rank, const sl_rails_word *w);
 /* What the rank sends next, as gang_peer_at(.., 0), until gang_link_took. ms 0: without an end. */
 sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) SL_MUST_CHECK;
 void gang_link_took(gang_link *l, uint32_t rank);

@@ -24,6 +24,7 @@ typedef struct crew {
     bool keeps; /* ranks do all jobs together; else each has rows of its own */
     uint64_t jobs;
     void (*tick)(void *ctx);
+    void (*rail_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     void *ctx;
     gang_board *board;
 } crew;
@@ -62,6 +63,11 @@ static void tick_worker(void *ctx) {
     c->tick(c->ctx);
 }
 
+static void rail_word(void *ctx, uint32_t rank, const sl_rails_word *w) {
+    const crew *c = ctx;
+    c->rail_word(c->ctx, rank, w);
+}
+
 /* ---- starting ---- */
 
 /* The n addresses of ranks 1 and on. */
@@ -93,6 +99,7 @@ static sl_status open_link(gang *g, crew *c, const sl_device_opts *o, sl_err *er
     gang_link_opts lo = {
         .secret = o->secret, .tick = c->tick ? tick_worker : NULL, .tick_us = o->tick_us, .ctx = c};
     memcpy(lo.model_hash, m.hash, sizeof lo.model_hash);
+    lo.on_word = o->rail_word ? rail_word : NULL;
     st = gang_link_open(&c->link, &lo, err);
     if (st == SL_OK) st = gang_link_call(&c->link, g->n, at, CALL_MS, err);
     /* Else its worker would take the absence for its coordinator's. */
@@ -108,6 +115,7 @@ static sl_status machines_start(gang *g, const sl_device_opts *o, sl_err *err) {
     c->board->area = GANG_MAX_BLOCKS;
     c->keeps = o->pipeline <= 1;
     c->tick = o->tick;
+    c->rail_word = o->rail_word;
     c->ctx = o->ctx;
     g->own.ctx = c;
     g->own.lost = lost;
@@ -210,6 +218,10 @@ static void machines_tend(gang *g) {
     lost(&g->own, &err);
 }
 
+static void machines_rail(gang *g, uint32_t rank, const sl_rails_word *w) {
+    gang_link_say(&((crew *)g->others)->link, rank, w);
+}
+
 /* ---- jobs of one rank, of pipelines ---- */
 
 size_t gang_machines_lack(const gang *g, const gang_job *j) {
@@ -258,4 +270,5 @@ const gang_ways gang_machines = {.apart = true,
                                  .take = gang_blocks_take,
                                  .give = gang_blocks_give,
                                  .alone = machines_alone,
-                                 .tend = machines_tend};
+                                 .tend = machines_tend,
+                                 .rail = machines_rail};

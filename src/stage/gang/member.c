@@ -1,6 +1,7 @@
 /* One rank of a gang: what it does of a job, and how its model meets the others. The same
  * whatever ranks are. */
-#include "stage/gang/gang_int.h"
+#include "stage/gang/rail.h"
+#include "stage/gang/spread.h"
 
 #include "base/mem.h"
 #include "base/topology.h"
@@ -120,6 +121,14 @@ void gang_rank_link(gang_rank *r, bool apart) {
     r->link.needs = hear;
 }
 
+void gang_rank_tell(gang_rank *r, float *x, uint32_t n_rows) {
+    gang_rank_hear(r);
+    r->x = x;
+    r->shares = true;
+    tell_in_parts(r, x, n_rows);
+    r->shares = false;
+}
+
 /* ---- jobs ---- */
 
 sl_status gang_take_cores(sl_rank is, uint32_t threads, sl_err *err) {
@@ -184,6 +193,7 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     else if (!sl_cpu_out(r->device, &report->out))
         report->out = sl_coll_columns(r->is, r->device->spec->d_model);
     r->link.out = report->out;
+    if (r->rail) gang_rail_set_row(r->rail, sl_wire_row_bytes(o.wire, report->out.n));
     return SL_OK;
 }
 
@@ -269,6 +279,12 @@ static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
     case GANG_WRITE:
         do_page(r, j);
         return SL_OK;
+    case GANG_SPREAD:
+        gang_spread_do(r, j);
+        return SL_OK;
+    case GANG_SETTLE:
+        if (r->rail) gang_rail_settle(r->rail);
+        return SL_OK;
     case GANG_MAP:
     case GANG_UNMAP:
         return r->map ? r->map(r, j, &report->err) : SL_OK;
@@ -310,6 +326,8 @@ sl_status gang_rank_open(gang_rank *r, const sl_coll_opts *o, sl_err *err) {
 void gang_rank_close(gang_rank *r) {
     sl_device_close(r->device);
     sl_coll_free(r->coll);
+    gang_scratch_free(r->scratch);
+    r->scratch = NULL;
     r->device = NULL;
     r->coll = NULL;
 }

@@ -54,6 +54,7 @@ static void make_own(remote *m, gang_job *j) {
     o->wait = NULL;
     o->progress = NULL;
     o->routed = NULL;
+    o->rail_word = NULL;
     o->ctx = o->progress_ctx = NULL;
     o->quiet_ms = 0;
     o->hosts.blocks = (sl_extent){0}; /* of a pipeline: found out here */
@@ -62,6 +63,9 @@ static void make_own(remote *m, gang_job *j) {
                               .max_pairs = o->max_pairs,
                               .kv_pages = o->kv_pages,
                               .together = o->pipeline <= 1,
+                              .spreads = o->spreads && o->pipeline <= 1,
+                              .wire = o->wire,
+                              .is = m->rank.is,
                               .attention = o->hosts.attention,
                               .experts = o->hosts.experts};
 }
@@ -105,6 +109,7 @@ static sl_status answer(remote *m, sl_err *err) {
         m->bounds.spec = sl_cpu_stored_of(r->device);
         m->bounds.device = r->device;
         m->bounds.blocks = report->blocks;
+        m->bounds.out = report->out;
         m->bounds.inside = r->device->inside;
     }
     /* More experts are more pairs of a call: the device has the room now. */
@@ -134,6 +139,10 @@ static sl_status serve(remote *m, sl_err *err) {
 
 /* ---- life ---- */
 
+static void say_word(void *ctx, const sl_rails_word *w) {
+    gang_link_say(&((remote *)ctx)->link, 0, w);
+}
+
 static sl_status open_link(remote *m, sl_err *err) {
     sl_model_spec s;
     const sl_rank_server *o = m->o;
@@ -155,8 +164,10 @@ static sl_status join(remote *m, sl_err *err) {
     snprintf(who, sizeof who, "rank %u of %u", r->is.index, r->is.of);
     sl_log_set_who(who);
     sl_log(SL_LOG_INFO, "gang", "it computes for a worker");
+    const gang_rail_opts ro = {.net = m->link.net, .index = r->is.index, .say = say_word, .ctx = m};
+    r->rail = m->link.rail = gang_rail_create(&ro);
     r->board = sl_alloc(1, gang_board_bytes(r->is.of));
-    if (!r->board) return sl_fail(err, SL_ERR_NOMEM, "a rank");
+    if (!r->board || !r->rail) return sl_fail(err, SL_ERR_NOMEM, "a rank");
     r->coll = m->link.coll;
     r->ctx = m;
     r->map = map;

@@ -9,16 +9,22 @@
  * do would wait for long. */
 #define MANY_ROWS 64u
 
-/* The router needs the stream alone. Ranks that have it make what the shared expert reads, too;
- * else rank 0 routes, and nobody needs the stream that attention leaves. */
-static bool all_route(const gang *g) {
+/* Ranks may have to send its rows themselves. */
+static bool leaves_spread(const gang *g, const sl_stage_call *c) {
+    return g->spreads && c->rows.n >= g->spread_rows;
+}
+
+/* The router needs the stream alone. Ranks that have it make what the shared expert reads, too, and
+ * what they send to others; else rank 0 routes, and nobody needs the stream that attention leaves.
+ */
+static bool all_route(const gang *g, const sl_stage_call *c) {
     const sl_model_spec *s = g->base.spec;
-    return s->d_ff_shared && !s->dense_branch;
+    return (s->d_ff_shared || leaves_spread(g, c)) && !s->dense_branch;
 }
 
 bool gang_is_step(const gang *g, const sl_stage_call *c) {
     if (!g->ways->apart) return false;
-    if (c->op == SL_OP_ROUTE) return all_route(g);
+    if (c->op == SL_OP_ROUTE) return all_route(g, c);
     return c->op == SL_OP_ATTEND || c->op == SL_OP_DENSE || c->op == SL_OP_INSIDE;
 }
 
@@ -28,7 +34,8 @@ static bool is_read(const gang *g, const sl_stage_call *c, const sl_stage_call *
     const sl_model_spec *s = g->base.spec;
     if (c->op == SL_OP_ROUTE) return false;
     if (next) return true;
-    if (c->op == SL_OP_ATTEND) return s->ffn[c->layer] == SL_FFN_DENSE || s->d_ff_shared;
+    if (c->op == SL_OP_ATTEND)
+        return s->ffn[c->layer] == SL_FFN_DENSE || s->d_ff_shared || leaves_spread(g, c);
     return c->layer + 1u < s->n_layers;
 }
 

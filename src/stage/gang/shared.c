@@ -168,6 +168,23 @@ static void pack_run(packer *p, const gang_job *j, const sl_model_spec *spec, ga
     out->run.chosen = room(p, j->run.chosen, gang_run_inside(j) * chosen);
 }
 
+/* What rank 0 has of messages is no other rank's. */
+static void pack_spread(packer *p, const gang_job *j, const sl_model_spec *spec, gang_job *out) {
+    const uint32_t n = j->spread.n, merges = j->spread.op == SL_OP_MERGE;
+    const size_t n_ref = (size_t)n * (merges ? spec->top_k : 1);
+    sl_stage_spread *message =
+        put(p, j->spread.message, j->spread.n_messages * sizeof *j->spread.message);
+    out->spread.message = message;
+    for (uint32_t i = 0; p->base && i < j->spread.n_messages; i++)
+        ((sl_stage_spread *)(void *)(p->base + (uintptr_t)message))[i].data = NULL;
+    out->spread.row = put(p, j->spread.row, n * sizeof *j->spread.row);
+    out->spread.ref = put(p, j->spread.ref, n_ref * sizeof *j->spread.ref);
+    out->spread.plain = put(p, j->spread.plain,
+                            j->spread.n_plain * sl_wire_row_bytes(j->spread.wire, spec->d_model));
+    out->spread.rows = mem_in_block(p, j->spread.rows);
+    out->spread.shared = mem_in_block(p, j->spread.shared);
+}
+
 static void pack(packer *p, const gang_job *j, const sl_model_spec *spec, gang_job *out) {
     *out = *j;
     if (j->kind == GANG_OPEN) {
@@ -178,6 +195,7 @@ static void pack(packer *p, const gang_job *j, const sl_model_spec *spec, gang_j
         out->open.o.wait = NULL;
         out->open.o.progress = NULL;
         out->open.o.routed = NULL;
+        out->open.o.rail_word = NULL;
         out->open.o.device = NULL;
         out->open.o.ranks_at = NULL;
         out->open.o.secret = (sl_span){0};
@@ -185,6 +203,7 @@ static void pack(packer *p, const gang_job *j, const sl_model_spec *spec, gang_j
     }
     if (j->kind == GANG_CALL) pack_call(p, &j->call, spec, &out->call);
     if (j->kind == GANG_RUN) pack_run(p, j, spec, out);
+    if (j->kind == GANG_SPREAD) pack_spread(p, j, spec, out);
     if (j->kind == GANG_HOST) out->host.hosted = put(p, j->host.hosted, j->host.hosted_bytes);
     if (j->kind == GANG_READ) out->page.blocks = room(p, j->page.blocks, j->page.bytes);
     if (j->kind == GANG_WRITE) out->page.blocks = put(p, j->page.blocks, j->page.bytes);
@@ -298,6 +317,14 @@ sl_status gang_job_unpack(const gang_memory *m, uint32_t area, const gang_job *i
         out->open.o.folder = at_place(b, in->open.o.folder);
         out->open.o.isa = at_place(b, in->open.o.isa);
         out->open.o.hosts.hosted = at_place(b, in->open.o.hosts.hosted);
+    }
+    if (in->kind == GANG_SPREAD) {
+        out->spread.message = at_place(b, in->spread.message);
+        out->spread.row = at_place(b, in->spread.row);
+        out->spread.ref = at_place(b, in->spread.ref);
+        out->spread.plain = at_place(b, in->spread.plain);
+        out->spread.rows = mem_here(m, in->spread.rows);
+        out->spread.shared = mem_here(m, in->spread.shared);
     }
     if (in->kind == GANG_HOST) out->host.hosted = at_place(b, in->host.hosted);
     if (in->kind == GANG_READ || in->kind == GANG_WRITE)

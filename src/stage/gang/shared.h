@@ -62,14 +62,16 @@ static inline bool gang_run_shares(const gang_job *j) {
 
 /* Whether rank 0 is told when the job is through. It need not be of a run after which all ranks
  * have the stream: the next job waits for that, so that a rank has no more than two such before it.
- */
+ * Nor of what leaves something at ranks alone: a block has few such between its meetings. */
 static inline bool gang_job_is_answered(const gang_job *j) {
+    if (j->kind == GANG_SPREAD || j->kind == GANG_SETTLE) return false;
+    if (j->kind == GANG_CALL && j->call.stays) return false;
     return j->kind != GANG_RUN || !j->run.together || !gang_run_shares(j);
 }
 
 /* Whether what such a job points to travels with it. */
 static inline bool gang_job_has_lists(gang_job_kind kind) {
-    return kind != GANG_MAP && kind != GANG_UNMAP && kind != GANG_LEAVE;
+    return kind != GANG_MAP && kind != GANG_UNMAP && kind != GANG_LEAVE && kind != GANG_SETTLE;
 }
 
 /* Arrays of pointers, which each process has for itself. */
