@@ -294,13 +294,14 @@ static inline uint32_t sl_plan_host_of(const sl_plan *p, uint32_t layer, uint32_
     return h[i].worker;
 }
 
+/* Whether the worker hosts it, on its side. */
 static inline bool sl_plan_is_host(const sl_plan *p, uint32_t layer, uint32_t expert,
                                    uint32_t worker) {
-    uint32_t n;
-    const sl_host *h = sl_plan_hosts(p, layer, expert, &n);
-    for (uint32_t i = 0; i < n; i++) {
-        if (h[i].worker == worker) return true;
-    }
+    const bool prefill = p->worker && p->worker[worker].prefill && p->prefill_place.n_layers;
+    const sl_placement *place = prefill ? &p->prefill_place : &p->place;
+    const uint32_t at = (place->n_layers == 1 ? 0 : layer) * p->n_experts + expert;
+    for (uint32_t i = place->first[at]; i < place->first[at + 1]; i++)
+        if (place->host[i].worker == worker) return true;
     return false;
 }
 

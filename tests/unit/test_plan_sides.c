@@ -48,6 +48,8 @@ static void places(void **state) {
     for (uint32_t e = 0; e < 8; e++) {
         assert_int_equal(p.place.host[e].worker, e < 4 ? 1 : 2);
         assert_int_equal(p.prefill_place.host[e].worker, e < 4 ? 4 : 5);
+        for (uint32_t w = 0; w < 6; w++) /* each by its side */
+            assert_int_equal(sl_plan_is_host(&p, 0, e, w), w % 3 == (e < 4 ? 1u : 2u));
     }
     sl_plan_free(&p);
 }
