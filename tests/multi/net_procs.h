@@ -156,11 +156,13 @@ static inline void send_echo(peer *p, sl_conn *c, uint32_t i, uint64_t *rng) {
     assert_int_equal(sl_net_send(p->net, c, h, b), SL_OK);
 }
 
-static inline void echo_over(const char *transport) {
+/* slots, bytes: of the window that this end opens, or none: 0. Returns how many messages it put. */
+static inline uint64_t echo_with(const char *transport, const char *mode, uint32_t slots,
+                                 size_t bytes) {
     const uint32_t echoes = ECHOES / take_one_in(SL_SLOW_BUILD ? 10 : 4);
     net_echo *e = calloc(1, sizeof *e);
-    peer p = {.on_message = on_echo, .extra = e};
-    child far = spawn(transport, KEY, "echo");
+    peer p = {.on_message = on_echo, .extra = e, .window_slots = slots, .window_bytes = bytes};
+    child far = spawn(transport, KEY, mode);
     start(&p, transport, KEY);
     sl_conn *c = call(&p, far.address);
     double open_ms = until(&p, &p.opened, 1, 10);
@@ -174,9 +176,16 @@ static inline void echo_over(const char *transport) {
     printf("%s: opened in %.1f ms; %u messages, %.0f MB each way in %.2f s\n", transport, open_ms,
            echoes, (double)e->bytes / 1e6, s);
     assert_int_equal(p.downs, 0);
+    const sl_window_stats by = sl_net_window_stats(p.net);
     sl_net_free(p.net);
     reap_child(&far, 0);
     free(e);
+    if (slots) printf("by windows: %d of them, %d back\n", (int)by.put, (int)by.taken);
+    return SL_MIN(by.put, by.taken);
+}
+
+static inline void echo_over(const char *transport) {
+    assert_int_equal(echo_with(transport, "echo", 0, 0), 0);
 }
 
 /* ---- deaths ---- */

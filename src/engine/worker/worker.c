@@ -200,6 +200,7 @@ static sl_net_opts net_opts(sl_worker *w) {
                          .parent = o->parent,
                          .sums = o->sums,
                          .encrypt = o->encrypt,
+                         .windows = o->windows,
                          .on = {on_open, on_message, on_down},
                          .ctx = w};
 }
@@ -229,6 +230,7 @@ static sl_status open_rails(sl_worker *w, sl_err *err) {
                        .deliver = take_message,
                        .ctx = w};
     o.net.callers = p->n_workers;
+    o.net.windows = false; /* their messages are copied together as it is */
     sl_status st = sl_rails_open(&o, &w->rails, err);
     for (uint32_t id = 0; st == SL_OK && id < w->n_peers; id++) {
         const sl_worker_peer *peer = &w->peer[id];
@@ -552,6 +554,7 @@ bool sl_worker_step(sl_worker *w) {
     drain_inbox(w);
     if (w->attn) sl_attn_look(w->attn); /* before work that takes its time: answers wait for it */
     sl_peers_call_again(w);
+    sl_peers_open_windows(w);
     bool hosts = sl_take_host(w);
     report_ready(w);
     if (w->stop) return true;
