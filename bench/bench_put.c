@@ -4,7 +4,8 @@
  * usage: bench_put [PEERS [BLOCKS [ROUNDS]]]        as UCX_* say; UCX_TLS is tcp unless it is set
  *
  * One process sends to each of PEERS others, which send the same bytes back; a round is over when
- * all have. message: our net's (transport ucx). window: the same net's with windows. put: raw UCX,
+ * all have. message: our net's (transport ucx). window: the same net's with windows. ring: our
+ * net's by transport shm. put: raw UCX,
  * payload, fence, flag; whoever polls the flag sends on what lies in the window. copied: the same,
  * from a copy. told: the same, found by an active message of a header's length that follows the
  * flag. One CSV line a size and way: peers, bytes, way, blocks, median over blocks of the median
@@ -31,8 +32,8 @@
 #define SLOTS      1u
 
 enum { INFO_ID = 3, TOLD_ID = 4 };
-typedef enum way { MESSAGE, WINDOW, PUT, COPIED, TOLD, N_WAYS } way;
-static const char *const way_names[N_WAYS] = {"message", "window", "put", "copied", "told"};
+typedef enum way { MESSAGE, WINDOW, RING, N_NETS, PUT = N_NETS, COPIED, TOLD, N_WAYS } way;
+static const char *const way_names[N_WAYS] = {"message", "window", "ring", "put", "copied", "told"};
 
 /* Behind the payload's room in a window. */
 typedef struct flag {
@@ -276,11 +277,19 @@ static int serve_raw(int out, int in) {
     return 0;
 }
 
-static int serve_messages(int out, bool windows) {
-    sl_probe n = {.echo = true, .window_slots = windows ? SLOTS : 0, .window_bytes = MOST};
+static const char *transport_of(way w) {
+    return w == RING ? "shm" : "ucx";
+}
+
+static uint32_t slots_of(way w) {
+    return w == WINDOW ? SLOTS : 0;
+}
+
+static int serve_messages(int out, way w) {
+    sl_probe n = {.echo = true, .window_slots = slots_of(w), .window_bytes = MOST};
     sl_err err = {0};
     char address[96] = {0};
-    if (sl_probe_start(&n, "ucx", NULL, SECRET, (uint32_t)getpid(), &err) != SL_OK)
+    if (sl_probe_start(&n, transport_of(w), NULL, SECRET, (uint32_t)getpid(), &err) != SL_OK)
         return fprintf(stderr, "%s\n", err.msg), 1;
     snprintf(address, sizeof address, "%s", sl_net_address(n.net));
     if (write(out, address, sizeof address) != (ssize_t)sizeof address) return 1;
@@ -294,9 +303,9 @@ static int serve_messages(int out, bool windows) {
 typedef struct bench {
     uint32_t peers, blocks, rounds;
     raw r;
-    sl_probe n[2]; /* of MESSAGE and WINDOW */
-    sl_conn *conn[2][MAX_PEERS];
-    pid_t pid[3 * MAX_PEERS];
+    sl_probe n[N_NETS]; /* of ways before N_NETS */
+    sl_conn *conn[N_NETS][MAX_PEERS];
+    pid_t pid[(1 + N_NETS) * MAX_PEERS];
     int to[MAX_PEERS], from[MAX_PEERS];
 } bench;
 
@@ -340,20 +349,20 @@ static double block(bench *b, size_t bytes, way w) {
     double *us = calloc(b->rounds, sizeof *us), mid;
     if (!us) exit(1);
     char word;
-    for (uint32_t i = 0; w > WINDOW && i < b->peers; i++) {
+    for (uint32_t i = 0; w >= N_NETS && i < b->peers; i++) {
         b->r.ends[i].got = b->r.ends[i].sent = 0;
         memset(b->r.ends[i].window + MOST, 0, sizeof(flag));
         if (write(b->to[i], "g", 1) != 1) exit(1);
     }
     for (uint32_t i = 0; i < b->rounds + WARM_UP; i++) {
         const uint64_t begin_ns = sl_now_ns();
-        if (w <= WINDOW)
+        if (w < N_NETS)
             message_round(b, bytes, w);
         else
             put_round(b, bytes, w);
         if (i >= WARM_UP) us[i - WARM_UP] = (double)(sl_now_ns() - begin_ns) / 2e3;
     }
-    for (uint32_t i = 0; w > WINDOW && i < b->peers; i++) {
+    for (uint32_t i = 0; w >= N_NETS && i < b->peers; i++) {
         put(&b->r, &b->r.ends[i], b->r.ends[i].copy, 1, PUT, UINT64_MAX);
         await(b->r.worker, ucp_worker_flush_nb(b->r.worker, 0, NULL));
         if (read(b->from[i], &word, 1) != 1) exit(1);
@@ -383,16 +392,16 @@ static void measure(bench *b, size_t bytes) {
 
 static void start(bench *b) {
     uint16_t port[MAX_PEERS];
-    char address[2 * MAX_PEERS][96];
+    char address[N_NETS * MAX_PEERS][96];
     sl_err err = {0};
-    for (uint32_t i = 0; i < 3 * b->peers; i++) {
+    for (uint32_t i = 0; i < (1 + N_NETS) * b->peers; i++) {
         int out[2], in[2];
         if (pipe(out) != 0 || pipe(in) != 0) exit(1);
         if ((b->pid[i] = fork()) == 0) {
             close(in[1]);
             for (uint32_t k = 0; k < i && k < b->peers; k++) close(b->to[k]);
             _exit(i < b->peers ? serve_raw(out[1], in[0])
-                               : serve_messages(out[1], i >= 2 * b->peers));
+                               : serve_messages(out[1], (way)(i / b->peers - 1)));
         }
         close(out[1]);
         close(in[0]);
@@ -406,10 +415,11 @@ static void start(bench *b) {
     }
     raw_open(&b->r);
     for (uint32_t i = 0; i < b->peers; i++) raw_call(&b->r, port[i]);
-    b->n[WINDOW] = (sl_probe){.window_slots = SLOTS, .window_bytes = MOST};
-    for (uint32_t w = MESSAGE; w <= WINDOW; w++) {
+    for (uint32_t w = MESSAGE; w < N_NETS; w++) {
         sl_probe *n = &b->n[w];
-        sl_status st = sl_probe_start(n, "ucx", NULL, SECRET, (uint32_t)getpid() + w, &err);
+        *n = (sl_probe){.window_slots = slots_of((way)w), .window_bytes = MOST};
+        sl_status st =
+            sl_probe_start(n, transport_of((way)w), NULL, SECRET, (uint32_t)getpid() + w, &err);
         for (uint32_t i = 0; st == SL_OK && i < b->peers; i++)
             st = sl_net_connect(n->net, address[w * b->peers + i], NULL, &b->conn[w][i], &err);
         if (st == SL_OK && sl_probe_await(n, &n->opened, b->peers, sl_now_ns() + GIVE_UP_NS))
@@ -437,7 +447,7 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < b.peers; i++) close(b.to[i]);
     fprintf(stderr, "%llu messages went by windows\n",
             (unsigned long long)sl_net_window_stats(b.n[WINDOW].net).put);
-    for (uint32_t w = MESSAGE; w <= WINDOW; w++) sl_net_free(b.n[w].net);
-    for (uint32_t i = 0; i < 3 * b.peers; i++) waitpid(b.pid[i], NULL, 0);
+    for (uint32_t w = MESSAGE; w < N_NETS; w++) sl_net_free(b.n[w].net);
+    for (uint32_t i = 0; i < (1 + N_NETS) * b.peers; i++) waitpid(b.pid[i], NULL, 0);
     return 0;
 }
