@@ -49,8 +49,7 @@ def simulate(build, model, first, seeds, *options):
 
 
 # Windows need memory that UCX maps into both processes.
-UCX_MEMORY = ["env", "UCX_TLS=posix,sysv,cma,self,tcp", "UCX_POSIX_ERROR_HANDLING=y", "UCX_SYSV_ERROR_HANDLING=y",
-              "UCX_POSIX_SEG_SIZE=32k", "UCX_SYSV_SEG_SIZE=32k"]
+UCX_MEMORY = ["env", "UCX_TLS=tcp,sysv"]
 
 
 def law(build, transport, seed, one_in):

@@ -25,7 +25,23 @@ static _Atomic uint64_t *flag_in(uint8_t *memory, size_t at) {
     return (_Atomic uint64_t *)(void *)(memory + at);
 }
 
+/* Of slot i, before its first message: a generation that none of these has. */
+static sl_window_place empty_place(const sl_window_shape *s, uint32_t i) {
+    sl_window_place p = sl_window_place_of(s, i + 1u, 0);
+    p.flag = (uint64_t)(s->first - 1) << 32;
+    return p;
+}
+
 /* ---- the sender's end ---- */
+
+bool sl_window_out_is_it(const sl_window_out *o) {
+    for (uint32_t i = 0; i < o->shape.slots; i++) {
+        const sl_window_place p = empty_place(&o->shape, i);
+        if (atomic_load_explicit(flag_in(o->memory, p.flag_at), memory_order_acquire) != p.flag)
+            return false;
+    }
+    return true;
+}
 
 bool sl_window_out_has_room(const sl_window_out *o, size_t bytes) {
     const bool free = o->sent - o->free_to < o->shape.slots || SL_MUTATION(UNCREDITED_SLOT);
@@ -50,6 +66,14 @@ sl_status sl_window_out_credit(sl_window_out *o, uint64_t taken, sl_err *err) {
 }
 
 /* ---- the receiver's end ---- */
+
+void sl_window_in_open(sl_window_in *in) {
+    memset(in->memory, 0, sl_window_bytes(&in->shape));
+    for (uint32_t i = 0; i < in->shape.slots; i++) {
+        const sl_window_place p = empty_place(&in->shape, i);
+        atomic_store_explicit(flag_in(in->memory, p.flag_at), p.flag, memory_order_release);
+    }
+}
 
 sl_status sl_window_in_announced(const sl_window_in *in, uint64_t number, size_t bytes,
                                  sl_err *err) {

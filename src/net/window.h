@@ -50,6 +50,8 @@ typedef struct sl_window_out {
     uint64_t sent, free_to; /* messages put, and those that the receiver has taken */
 } sl_window_out;
 
+/* Whether the memory is as sl_window_in_open left it: that of the window which was offered. */
+bool sl_window_out_is_it(const sl_window_out *o);
 /* Whether a payload of so many bytes may be put now: it fits, and a slot is free. */
 bool sl_window_out_has_room(const sl_window_out *o, size_t bytes);
 /* Writes it; returns its number. There is room. */
@@ -61,10 +63,12 @@ sl_status sl_window_out_credit(sl_window_out *o, uint64_t taken, sl_err *err) SL
 
 typedef struct sl_window_in {
     sl_window_shape shape;
-    uint8_t *memory; /* sl_window_bytes, zeroed at first; the caller's, and the peer's to write */
+    uint8_t *memory; /* sl_window_bytes; the caller's, and the peer's to write */
     uint64_t taken;
 } sl_window_in;
 
+/* Zeroes the memory and gives each slot the flag of no message, by which the peer knows it. */
+void sl_window_in_open(sl_window_in *in);
 /* A header says that its payload is message `number`, of so many bytes: SL_ERR_PROTOCOL when that
  * cannot be, before memory is taken for it. */
 sl_status sl_window_in_announced(const sl_window_in *in, uint64_t number, size_t bytes,

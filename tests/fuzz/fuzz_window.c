@@ -86,6 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     in.memory = sl_alloc(sl_window_bytes(&in.shape), 1);
     if (!in.memory) return 0;
     out.memory = in.memory;
+    sl_window_in_open(&in);
+    SL_ASSERT(sl_window_out_is_it(&out));
     while (sl_cur_left(&c) >= 5) step(&in, &out, &c);
     sl_free(in.memory);
     return 0;

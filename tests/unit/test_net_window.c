@@ -38,7 +38,9 @@ static void open_pair(pair *p, uint32_t slots, uint32_t first) {
     p->out.shape = p->in.shape;
     p->in.memory = sl_alloc(sl_window_bytes(&p->in.shape), 1);
     assert_non_null(p->in.memory);
+    sl_window_in_open(&p->in);
     p->out.memory = p->in.memory;
+    assert_true(sl_window_out_is_it(&p->out));
 }
 
 static void close_pair(pair *p) {
@@ -180,6 +182,23 @@ static void late_writers(void **state) {
     at = sl_window_place_of(&p.in.shape, 3, 20);
     write_flag(&p, &at);
     expect_late(&p, 1, 20);
+    close_pair(&p);
+}
+
+/* The sender mapped something else. */
+static void other_memory(void **state) {
+    (void)state;
+    pair p;
+    open_pair(&p, 2, 7);
+    p.out.shape.first++;
+    assert_false(sl_window_out_is_it(&p.out));
+    p.out.shape.first--;
+    p.in.memory[SLOT]++;
+    assert_false(sl_window_out_is_it(&p.out));
+    p.in.memory[SLOT]--;
+    assert_true(sl_window_out_is_it(&p.out));
+    put(&p, 1);
+    assert_false(sl_window_out_is_it(&p.out));
     close_pair(&p);
 }
 
@@ -369,8 +388,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(wraps),         cmocka_unit_test(credit),
         cmocka_unit_test(announcements), cmocka_unit_test(unwritten),
         cmocka_unit_test(late_writers),  cmocka_unit_test(wrong_length),
-        cmocka_unit_test(offers),        cmocka_unit_test(drawn),
-        cmocka_unit_test(two_threads),
+        cmocka_unit_test(offers),        cmocka_unit_test(other_memory),
+        cmocka_unit_test(drawn),         cmocka_unit_test(two_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

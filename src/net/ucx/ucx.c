@@ -104,6 +104,7 @@ static void ucx_destroy(sl_transport *base) {
         if (t->listener) ucp_listener_destroy(t->listener);
         sl_ucx_links_end(t);
         for (ucx_link *l = t->links; l; l = l->next) sl_ucx_windows_close(l);
+        sl_ucx_mapper_close(t);
         ucp_worker_destroy(t->worker);
     }
     if (t->context) ucp_cleanup(t->context);

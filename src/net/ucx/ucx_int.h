@@ -59,6 +59,7 @@ struct ucx_transport {
     ucp_context_h context;
     ucp_worker_h worker;
     ucp_listener_h listener;
+    ucp_ep_h mapper; /* to this worker itself, to map what peers have; NULL: not needed yet */
     struct sockaddr_storage own;     /* where it listens; no family: nowhere */
     int event_fd, wake_fd, owner_fd; /* the last one: to watch, or -1 */
     ucx_link *links;
@@ -93,6 +94,7 @@ sl_status sl_ucx_open_window(sl_transport *t, sl_conn *c, sl_window_offer *offer
                              sl_err *err) SL_MUST_CHECK;
 sl_status sl_ucx_use_window(sl_transport *t, sl_conn *c, const sl_window_offer *offer,
                             sl_err *err) SL_MUST_CHECK;
+void sl_ucx_mapper_close(ucx_transport *t); /* after all windows */
 /* Frees both ends; nothing of them is under way any more. */
 void sl_ucx_windows_close(ucx_link *l);
 /* Before b leaves: puts its payload into the peer's window, if that may be (*put), and writes its

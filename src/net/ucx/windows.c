@@ -5,7 +5,9 @@
  * (UCP_FEATURE_RMA) are not asked for. Where it can only play them, over TCP, they would be a
  * danger: UCX 1.13 then writes wherever any peer says, and aborts the receiver of a put whose
  * sender has just died. */
+#include <inttypes.h>
 #include <sodium.h>
+#include <stdio.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -39,7 +41,7 @@ static sl_status map_memory(ucx_transport *t, ucx_window_in *w, sl_err *err) {
         return sl_fail(err, SL_ERR_INTERNAL, "the memory of a window: %s", ucs_status_string(st));
     }
     w->in.memory = attr.address;
-    memset(w->in.memory, 0, bytes);
+    sl_window_in_open(&w->in);
     return SL_OK;
 }
 
@@ -84,6 +86,44 @@ sl_status sl_ucx_open_window(sl_transport *base, sl_conn *c, sl_window_offer *of
     return st;
 }
 
+/* A link whose loss is noticed may have no lanes of memory, and its endpoint then maps none; one
+ * to ourselves does. */
+static ucs_status_t open_mapper(ucx_transport *t) {
+    ucp_address_t *own = NULL;
+    size_t bytes;
+    if (t->mapper) return UCS_OK;
+    ucs_status_t st = ucp_worker_get_address(t->worker, &own, &bytes);
+    if (st != UCS_OK) return st;
+    const ucp_ep_params_t p = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, .address = own};
+    st = ucp_ep_create(t->worker, &p, &t->mapper);
+    ucp_worker_release_address(t->worker, own);
+    return st;
+}
+
+void sl_ucx_mapper_close(ucx_transport *t) {
+    const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                       .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    if (!t->mapper) return;
+    ucs_status_ptr_t p = ucp_ep_close_nbx(t->mapper, &param);
+    if (UCS_PTR_IS_PTR(p)) ucp_request_free(p);
+    t->mapper = NULL;
+}
+
+/* Whether all of it lies in one mapping that this process shares and may write: UCX takes the
+ * peer's word for what is how long. */
+static bool is_shared(const void *memory, size_t bytes) {
+    const uintptr_t at = (uintptr_t)memory;
+    char line[512], may[8];
+    uintptr_t begin, end;
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && !found && fgets(line, sizeof line, maps))
+        found = sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s", &begin, &end, may) == 3 &&
+                at >= begin && at < end && bytes <= end - at && may[1] == 'w' && may[3] == 's';
+    if (maps) fclose(maps);
+    return found;
+}
+
 /* Maps the peer's memory, or leaves it NULL where that cannot be. */
 static sl_status map_peer(ucx_link *l, const sl_window_offer *offer, ucx_window_out *w,
                           sl_err *err) {
@@ -91,13 +131,19 @@ static sl_status map_peer(ucx_link *l, const sl_window_offer *offer, ucx_window_
     uint8_t *key = sl_alloc(KEY_ROOM, 1);
     if (!key) return sl_fail(err, SL_ERR_NOMEM, "a window");
     memcpy(key, offer->key.data, offer->key.len);
-    ucs_status_t st = ucp_ep_rkey_unpack(l->ep, key, &w->key);
+    ucs_status_t st = open_mapper(l->t);
+    if (st == UCS_OK) st = ucp_ep_rkey_unpack(l->t->mapper, key, &w->key);
     sl_free(key);
     if (st != UCS_OK)
         return sl_fail(err, SL_ERR_PROTOCOL, "the key of a window: %s", ucs_status_string(st));
     w->out.shape = offer->shape;
-    if (ucp_rkey_ptr(w->key, offer->at, &memory) == UCS_OK) w->out.memory = memory;
-    return SL_OK;
+    if (ucp_rkey_ptr(w->key, offer->at, &memory) != UCS_OK) return SL_OK;
+    w->out.memory = memory;
+    if (is_shared(memory, sl_window_bytes(&offer->shape)) && sl_window_out_is_it(&w->out))
+        return SL_OK;
+    ucp_rkey_destroy(w->key);
+    return sl_fail(err, SL_ERR_PROTOCOL, "a window of %u slots of %u bytes that is not there",
+                   offer->shape.slots, offer->shape.slot_bytes);
 }
 
 sl_status sl_ucx_use_window(sl_transport *base, sl_conn *c, const sl_window_offer *offer,
