@@ -1,7 +1,7 @@
 /* Rows from one process to another over UCX, by our messages and by puts into registered memory,
  * in turn within one run.
  *
- * usage: bench_put [PEERS [BLOCKS [ROUNDS]]]        as UCX_* say; UCX_TLS is tcp unless it is set
+ * usage: bench_put [PEERS [BLOCKS [ROUNDS [nets]]]]    as UCX_* say; nets: our own ways alone
  *
  * One process sends to each of PEERS others, which send the same bytes back; a round is over when
  * all have. message: our net's (transport ucx). window: the same net's with windows. ring: our
@@ -301,7 +301,7 @@ static int serve_messages(int out, way w) {
 /* ---- the one that measures ---- */
 
 typedef struct bench {
-    uint32_t peers, blocks, rounds;
+    uint32_t peers, blocks, rounds, ways;
     raw r;
     sl_probe n[N_NETS]; /* of ways before N_NETS */
     sl_conn *conn[N_NETS][MAX_PEERS];
@@ -377,8 +377,8 @@ static void measure(bench *b, size_t bytes) {
     double *ratio = calloc(b->blocks, sizeof *ratio);
     if (!us || !ratio) exit(1);
     for (uint32_t k = 0; k < b->blocks; k++)
-        for (uint32_t w = 0; w < N_WAYS; w++) us[w * b->blocks + k] = block(b, bytes, (way)w);
-    for (uint32_t w = N_WAYS; w-- > 0;) { /* MESSAGE, which is sorted then, last */
+        for (uint32_t w = 0; w < b->ways; w++) us[w * b->blocks + k] = block(b, bytes, (way)w);
+    for (uint32_t w = b->ways; w-- > 0;) { /* MESSAGE, which is sorted then, last */
         double *of = us + (size_t)w * b->blocks;
         for (uint32_t k = 0; k < b->blocks; k++) ratio[k] = of[k] / us[k];
         const double share = median(ratio, b->blocks);
@@ -414,7 +414,7 @@ static void start(bench *b) {
         }
     }
     raw_open(&b->r);
-    for (uint32_t i = 0; i < b->peers; i++) raw_call(&b->r, port[i]);
+    for (uint32_t i = 0; b->ways > N_NETS && i < b->peers; i++) raw_call(&b->r, port[i]);
     for (uint32_t w = MESSAGE; w < N_NETS; w++) {
         sl_probe *n = &b->n[w];
         *n = (sl_probe){.window_slots = slots_of((way)w), .window_bytes = MOST};
@@ -440,6 +440,7 @@ int main(int argc, char **argv) {
     b.peers = number(argc, argv, 1, 1, MAX_PEERS);
     b.blocks = number(argc, argv, 2, 11, 1000);
     b.rounds = number(argc, argv, 3, 100, 100000);
+    b.ways = argc > 4 && strcmp(argv[4], "nets") == 0 ? N_NETS : N_WAYS;
     sl_net_setup_process("ucx");
     start(&b);
     printf("peers,bytes,way,blocks,us,of_message\n");
@@ -448,6 +449,8 @@ int main(int argc, char **argv) {
     fprintf(stderr, "%llu messages went by windows\n",
             (unsigned long long)sl_net_window_stats(b.n[WINDOW].net).put);
     for (uint32_t w = MESSAGE; w < N_NETS; w++) sl_net_free(b.n[w].net);
+    for (uint32_t i = 0; b.ways == N_NETS && i < b.peers; i++)
+        kill(b.pid[i], SIGTERM); /* uncalled */
     for (uint32_t i = 0; i < (1 + N_NETS) * b.peers; i++) waitpid(b.pid[i], NULL, 0);
     return 0;
 }
