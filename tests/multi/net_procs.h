@@ -194,20 +194,21 @@ static inline void echo_over(const char *transport) {
 
 /* Killed in the middle of its messages, again and again: a second peer of the same net must not
  * notice. */
-static inline void killed_peer_over(const char *transport) {
-    peer p = {0};
+static inline void killed_peer_with(const char *transport, const char *mode, uint32_t slots,
+                                    size_t bytes) {
+    peer p = {.window_slots = slots, .window_bytes = bytes};
     start(&p, transport, KEY);
-    child other = spawn(transport, KEY, "echo");
+    child other = spawn(transport, KEY, mode);
     sl_conn *survivor = call(&p, other.address);
     until(&p, &p.opened, 1, 10);
     double worst_ms = 0;
     for (int round = 0; round < PEER_KILLS; round++) {
-        child far = spawn(transport, KEY, "echo");
+        child far = spawn(transport, KEY, mode);
         sl_conn *c = call(&p, far.address);
         until(&p, &p.opened, round + 2, 10);
         p.messages = 0;
         for (int i = 0; i < 8; i++) {
-            sl_buf *b = sl_net_buf_take(p.net, 3000000);
+            sl_buf *b = sl_net_buf_take(p.net, i % 2 && slots ? bytes : 3000000);
             memset(b->data, i, b->len);
             assert_int_equal(sl_net_send(p.net, c, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b),
                              SL_OK);
@@ -229,6 +230,10 @@ static inline void killed_peer_over(const char *transport) {
            worst_ms, p.text);
     sl_net_free(p.net);
     reap_child(&other, 0);
+}
+
+static inline void killed_peer_over(const char *transport) {
+    killed_peer_with(transport, "echo", 0, 0);
 }
 
 /* Waits for the end of a peer that says nothing. Two seconds on a calm machine, more the later this

@@ -23,8 +23,13 @@ static void windows_one_sided(void **state) {
     assert_int_equal(echo_with("ucx", "echo", 2, 20000), 0);
 }
 
-/* Killed with payloads in its window, and while it answers. */
 static void windows_killed_peer(void **state) {
+    (void)state;
+    killed_peer_with("ucx", "windows", 4, 65536);
+}
+
+/* Its window has payloads that it will not take. */
+static void windows_stopped_and_killed(void **state) {
     (void)state;
     peer p = {.window_slots = 4, .window_bytes = 65536};
     start(&p, "ucx", KEY);
@@ -319,6 +324,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(windows_unwritten_slot),
         cmocka_unit_test(windows_refusals),
         cmocka_unit_test(windows_killed_peer),
+        cmocka_unit_test(windows_stopped_and_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
