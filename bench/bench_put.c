@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -398,6 +399,7 @@ static void start(bench *b) {
         int out[2], in[2];
         if (pipe(out) != 0 || pipe(in) != 0) exit(1);
         if ((b->pid[i] = fork()) == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* they poll without end */
             close(in[1]);
             for (uint32_t k = 0; k < i && k < b->peers; k++) close(b->to[k]);
             _exit(i < b->peers ? serve_raw(out[1], in[0])
