@@ -33,7 +33,7 @@ typedef struct ucx_window_in {
 
 typedef struct ucx_window_out {
     sl_window_out out;
-    ucp_rkey_h key; /* as long as the memory is mapped */
+    ucp_rkey_h key; /* as long as the memory is mapped; NULL with it: the peer is sent messages */
 } ucx_window_out;
 
 typedef struct ucx_link {

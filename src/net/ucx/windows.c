@@ -124,26 +124,25 @@ static bool is_shared(const void *memory, size_t bytes) {
     return found;
 }
 
-/* Maps the peer's memory, or leaves it NULL where that cannot be. */
-static sl_status map_peer(ucx_link *l, const sl_window_offer *offer, ucx_window_out *w,
-                          sl_err *err) {
+/* Maps the peer's memory, or leaves it NULL: UCX may not reach it, or reach something else, as
+ * where the two ends name memory apart (containers). */
+static ucs_status_t map_peer(ucx_link *l, const sl_window_offer *offer, uint8_t *key,
+                             ucx_window_out *w) {
     void *memory = NULL;
-    uint8_t *key = sl_alloc(KEY_ROOM, 1);
-    if (!key) return sl_fail(err, SL_ERR_NOMEM, "a window");
     memcpy(key, offer->key.data, offer->key.len);
+    w->out.shape = offer->shape;
     ucs_status_t st = open_mapper(l->t);
     if (st == UCS_OK) st = ucp_ep_rkey_unpack(l->t->mapper, key, &w->key);
-    sl_free(key);
-    if (st != UCS_OK)
-        return sl_fail(err, SL_ERR_PROTOCOL, "the key of a window: %s", ucs_status_string(st));
-    w->out.shape = offer->shape;
-    if (ucp_rkey_ptr(w->key, offer->at, &memory) != UCS_OK) return SL_OK;
+    if (st != UCS_OK) return st;
+    st = ucp_rkey_ptr(w->key, offer->at, &memory);
     w->out.memory = memory;
-    if (is_shared(memory, sl_window_bytes(&offer->shape)) && sl_window_out_is_it(&w->out))
-        return SL_OK;
+    if (st == UCS_OK && is_shared(memory, sl_window_bytes(&offer->shape)) &&
+        sl_window_out_is_it(&w->out))
+        return UCS_OK;
     ucp_rkey_destroy(w->key);
-    return sl_fail(err, SL_ERR_PROTOCOL, "a window of %u slots of %u bytes that is not there",
-                   offer->shape.slots, offer->shape.slot_bytes);
+    w->key = NULL;
+    w->out.memory = NULL;
+    return st == UCS_OK ? UCS_ERR_INVALID_ADDR : st;
 }
 
 sl_status sl_ucx_use_window(sl_transport *base, sl_conn *c, const sl_window_offer *offer,
@@ -152,16 +151,18 @@ sl_status sl_ucx_use_window(sl_transport *base, sl_conn *c, const sl_window_offe
     if (!base->net->windows) return SL_OK;
     if (l->out) return sl_fail(err, SL_ERR_PROTOCOL, "a second window of a connection");
     ucx_window_out *w = sl_alloc(1, sizeof *w);
-    if (!w) return sl_fail(err, SL_ERR_NOMEM, "a window");
-    sl_status st = map_peer(l, offer, w, err);
-    if (st != SL_OK) {
+    uint8_t *key = sl_alloc(KEY_ROOM, 1);
+    if (!w || !key) {
         sl_free(w);
-        return st;
+        sl_free(key);
+        return sl_fail(err, SL_ERR_NOMEM, "a window");
     }
+    ucs_status_t st = map_peer(l, offer, key, w);
+    if (st != UCS_OK)
+        sl_log(SL_LOG_INFO, "net", "memory of %s is not mapped, it is sent messages: %s",
+               c->peer.name, ucs_status_string(st));
+    sl_free(key);
     l->out = w;
-    if (!w->out.memory)
-        sl_log(SL_LOG_INFO, "net", "UCX does not map memory of %s: it is sent messages",
-               c->peer.name);
     return SL_OK;
 }
 
@@ -169,7 +170,7 @@ sl_status sl_ucx_use_window(sl_transport *base, sl_conn *c, const sl_window_offe
  * pages of his own. */
 void sl_ucx_windows_close(ucx_link *l) {
     if (l->in) (void)ucp_mem_unmap(l->t->context, l->in->memory);
-    if (l->out) ucp_rkey_destroy(l->out->key);
+    if (l->out && l->out->key) ucp_rkey_destroy(l->out->key);
     sl_free(l->in);
     sl_free(l->out);
     l->in = NULL;
