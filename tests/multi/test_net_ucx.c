@@ -115,6 +115,36 @@ static void windows_unwritten_slot(void **state) {
     expect_end(&p, &q, c, "of 0 bytes");
 }
 
+/* A peer that says another length, place or generation than its memory has: nothing is mapped. */
+static void windows_lies(void **state) {
+    (void)state;
+    peer p, q;
+    sl_conn *c;
+    sl_err err;
+    void *key;
+    size_t bytes;
+    open_two(&p, &q, &c);
+    const ucx_transport *other = (const ucx_transport *)q.net->transport;
+    const ucx_window_in *in = other->links->in;
+    ucx_link *l = c->link;
+    assert_int_equal(ucp_rkey_pack(other->context, in->memory, &key, &bytes), UCS_OK);
+    const uint64_t at = (uint64_t)(uintptr_t)in->in.memory;
+    for (int lie = 0; lie < 5; lie++) {
+        sl_window_offer o = {.shape = in->in.shape, .at = at, .key = {key, bytes}};
+        if (lie == 1) o.shape.slots = 64;
+        if (lie == 2) o.shape.slot_bytes = SL_WINDOW_MAX_SLOT_BYTES;
+        if (lie == 3) o.shape.first++;
+        if (lie == 4) o.at += 64;
+        sl_ucx_windows_close(l);
+        assert_int_equal(sl_ucx_use_window(p.net->transport, c, &o, &err), SL_OK);
+        assert_int_equal(l->out->out.memory != NULL, lie == 0);
+        assert_int_equal(sl_ucx_use_window(p.net->transport, c, &o, &err), SL_ERR_PROTOCOL);
+    }
+    ucp_rkey_buffer_release(key);
+    sl_net_free(p.net);
+    sl_net_free(q.net);
+}
+
 static void windows_refusals(void **state) {
     (void)state;
     peer p = {0};
@@ -323,6 +353,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(windows_strange_generation),
         cmocka_unit_test(windows_unwritten_slot),
         cmocka_unit_test(windows_refusals),
+        cmocka_unit_test(windows_lies),
         cmocka_unit_test(windows_killed_peer),
         cmocka_unit_test(windows_stopped_and_killed),
     };
