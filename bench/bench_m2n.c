@@ -1,6 +1,6 @@
 /* M senders and N receivers, each pair over its own connection: every sender sends BYTES to each
  * receiver, gets them back from each, and goes on: the traffic of attention and expert workers.
- * usage: bench_m2n shm|tcp [BYTES [SECONDS [DELAY_US [SENDERS [RECEIVERS]]]]]
+ * usage: bench_m2n shm|tcp|ucx [BYTES [SECONDS [DELAY_US [SENDERS [RECEIVERS [windows]]]]]]
  * With DELAY_US sender 0 sleeps that long before each of its rounds. One CSV line: transport,
  * bytes, delay, MB/s of all senders (both ways together), MB/s of all but sender 0, median round of
  * those in microseconds. */
@@ -14,7 +14,9 @@
 
 #include "net/probe.h"
 
+#define SECRET     "of this benchmark alone"
 #define MAX_SIDE   16u
+#define SLOTS      2u /* of windows: one message is under way */
 #define MAX_ROUNDS 1000000u
 #define ROUND_NS   60000000000ull /* a round that takes longer is a failure */
 
@@ -22,12 +24,18 @@ typedef struct result {
     double mb_per_s, round_us;
 } result;
 
+typedef struct load {
+    size_t bytes;
+    double seconds;
+    uint32_t delay_us, receivers, slots; /* of a window; 0: none */
+} load;
+
 /* A child: says its address, serves until its senders have left. */
-static int run_receiver(const char *transport, uint32_t senders, int out) {
-    sl_probe n = {.echo = true};
+static int run_receiver(const char *transport, const load *l, uint32_t senders, int out) {
+    sl_probe n = {.echo = true, .window_slots = l->slots, .window_bytes = l->bytes};
     sl_err err = {0};
     char address[96] = {0};
-    if (sl_probe_start(&n, transport, NULL, "benchmark", (uint32_t)getpid(), &err) != SL_OK)
+    if (sl_probe_start(&n, transport, NULL, SECRET, (uint32_t)getpid(), &err) != SL_OK)
         return fprintf(stderr, "%s\n", err.msg), 1;
     snprintf(address, sizeof address, "%s", sl_net_address(n.net));
     if (write(out, address, sizeof address) != (ssize_t)sizeof address) return 1;
@@ -41,12 +49,6 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-typedef struct load {
-    size_t bytes;
-    double seconds;
-    uint32_t delay_us, receivers;
-} load;
-
 static bool run_round(sl_probe *n, sl_conn *const *c, const load *l, uint8_t fill) {
     uint32_t want = n->returned + l->receivers;
     for (uint32_t i = 0; i < l->receivers; i++) {
@@ -58,12 +60,12 @@ static bool run_round(sl_probe *n, sl_conn *const *c, const load *l, uint8_t fil
 
 /* A child: connects to all, says so, waits for the word, runs its rounds, reports. */
 static int run_sender(const char *transport, const load *l, char (*address)[96], int out, int in) {
-    sl_probe n = {0};
+    sl_probe n = {.window_slots = l->slots, .window_bytes = l->bytes};
     sl_err err = {0};
     sl_conn *c[MAX_SIDE];
     char word = 0;
     double *us = calloc(MAX_ROUNDS, sizeof *us);
-    if (!us || sl_probe_start(&n, transport, NULL, "benchmark", (uint32_t)getpid(), &err) != SL_OK)
+    if (!us || sl_probe_start(&n, transport, NULL, SECRET, (uint32_t)getpid(), &err) != SL_OK)
         return fprintf(stderr, "%s\n", err.msg), 1;
     for (uint32_t i = 0; i < l->receivers; i++)
         if (sl_net_connect(n.net, address[i], NULL, &c[i], &err) != SL_OK)
@@ -123,7 +125,7 @@ static int run(const char *transport, load l, uint32_t senders) {
         own.delay_us = i == l.receivers ? l.delay_us : 0;
         pid[i] = fork();
         if (pid[i] == 0)
-            _exit(i < l.receivers ? run_receiver(transport, senders, from[i][1])
+            _exit(i < l.receivers ? run_receiver(transport, &own, senders, from[i][1])
                                   : run_sender(transport, &own, address, from[i][1], to[i][0]));
         close(from[i][1]);
         if (i < l.receivers) ok = ok && take(from[i][0], address[i], sizeof address[i]);
@@ -147,13 +149,14 @@ static uint32_t number(int argc, char **argv, int i, uint32_t preset) {
 
 int main(int argc, char **argv) {
     if (argc < 2)
-        return fprintf(stderr, "usage: bench_m2n shm|tcp [BYTES [SECONDS [DELAY_US [SENDERS "
-                               "[RECEIVERS]]]]]\n"),
+        return fprintf(stderr, "usage: bench_m2n shm|tcp|ucx [BYTES [SECONDS [DELAY_US [SENDERS "
+                               "[RECEIVERS [windows]]]]]]\n"),
                2;
     load l = {.bytes = number(argc, argv, 2, 262144),
               .seconds = argc > 3 ? strtod(argv[3], NULL) : 2,
               .delay_us = number(argc, argv, 4, 0),
-              .receivers = number(argc, argv, 6, 4)};
+              .receivers = number(argc, argv, 6, 4),
+              .slots = argc > 7 && strcmp(argv[7], "windows") == 0 ? SLOTS : 0};
     uint32_t senders = number(argc, argv, 5, 4);
     if (!senders || senders > MAX_SIDE || !l.receivers || l.receivers > MAX_SIDE || !l.bytes ||
         l.bytes > SL_WIRE_MAX_BYTES || l.delay_us >= 1000000)

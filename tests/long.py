@@ -48,6 +48,10 @@ def simulate(build, model, first, seeds, *options):
     return [f"{build}/tests/test_sim", model, str(first), str(seeds), *options]
 
 
+# Windows need memory that UCX maps into both processes.
+UCX_MEMORY = ["env", "UCX_TLS=tcp,sysv"]
+
+
 def law(build, transport, seed, one_in):
     return [f"{build}/tests/test_law", transport, f"{build}/sluice", GOLDEN, str(seed), str(one_in)]
 
@@ -84,7 +88,8 @@ PARTS = {
             + [("emulated GPUs, seed 1, one in 100", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
                                                        *law("build", "loop", 1, 100), "cuda"])]
             + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]
-            + [("ucx, seed 1, one in 5", law("build", "ucx", 1, 5))]),
+            + [("ucx, seed 1, one in 5", law("build", "ucx", 1, 5)),
+               ("ucx with windows, seed 2, one in 10", [*UCX_MEMORY, *law("build", "ucx", 2, 10), "windows"])]),
     "asan": ("simulation and law under ASan and UBSan", 11,
              [(f"sim, seeds {a}-{a + 49}", simulate("build-dev", SIM, a, 50)) for a in range(1, 200, 50)]
              + [("sim, shared, seeds 1-75", simulate("build-dev", SHARED, 1, 75)),

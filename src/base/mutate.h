@@ -1,6 +1,6 @@
 /* Planted bugs in engine and schedulers, for the test of the tests: compiled in only with
- * SL_MUTATIONS (tests/sim), where the simulation has to notice each of them. In every other build
- * SL_MUTATION(x) is the constant 0. */
+ * SL_MUTATIONS (tests/sim; those of windows: tests/unit/test_net_window.c), where the simulation
+ * has to notice each of them. In every other build SL_MUTATION(x) is the constant 0. */
 #ifndef SL_BASE_MUTATE_H
 #define SL_BASE_MUTATE_H
 
@@ -32,6 +32,8 @@ typedef enum sl_mutation {
     SL_MUTATE_HASTY_HAND,      /* pages on their way count as there when a prompt is handed over */
     SL_MUTATE_SILENT_MEND,  /* a link that broke is called again, and nobody misses what it lost */
     SL_MUTATE_LOST_DAMAGED, /* a damaged message is left out, and its connection goes on */
+    SL_MUTATE_UNCREDITED_SLOT, /* a slot of a window is written to before it was taken from */
+    SL_MUTATE_ANY_GENERATION,  /* whatever lies in a slot is taken for what was announced */
 } sl_mutation;
 
 /* By value of sl_mutation, for the command line of the test. */
@@ -40,7 +42,8 @@ typedef enum sl_mutation {
         "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",           \
         "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts",         \
         "hasty_verdict", "earlier_end", "sure_of_next", "early_successor", "early_key",            \
-        "early_share", "uncounted_share", "hasty_hand", "silent_mend", "lost_damaged"
+        "early_share", "uncounted_share", "hasty_hand", "silent_mend", "lost_damaged",             \
+        "uncredited_slot", "any_generation"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

@@ -59,6 +59,9 @@ static sl_status check_opts(const sl_net_opts *o, const sl_transport_kind **out,
                        kind->name, kind->needs);
     if (kind->threads && !o->hub)
         return sl_fail(err, SL_ERR_ARG, "transport %s needs a hub", kind->name);
+    if (o->windows && !kind->windows)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "windows: transport %s has none, ucx has",
+                       kind->name);
     if (!o->clock.now_us) return sl_fail(err, SL_ERR_ARG, "the fabric needs a clock");
     if (!o->on.on_open || !o->on.on_message || !o->on.on_down)
         return sl_fail(err, SL_ERR_ARG, "the fabric needs all three callbacks");
@@ -118,6 +121,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     n->parent = o->parent;
     n->sums = o->sums;
     n->encrypt = o->encrypt;
+    n->windows = o->windows;
     sl_net_set_callers(n, o->callers);
     n->on = o->on;
     n->ctx = o->ctx;
@@ -312,6 +316,34 @@ void sl_net_link_down(sl_conn *c, sl_status why, const char *text) {
         sl_session_fail(c, why, text);
 }
 
+static sl_status open_window(sl_net *n, sl_conn *c, uint32_t slots, size_t slot_bytes,
+                             sl_err *err) {
+    uint8_t key[SL_WINDOW_MAX_KEY_BYTES];
+    const size_t whole = (slot_bytes + SL_WINDOW_LINE - 1) / SL_WINDOW_LINE * SL_WINDOW_LINE;
+    sl_window_offer offer = {.shape = {.slots = slots, .slot_bytes = (uint32_t)whole}};
+    if (!n->windows) return sl_fail(err, SL_ERR_UNSUPPORTED, "windows are off");
+    if (slots < 1 || slots > SL_WINDOW_MAX_SLOTS || slot_bytes < 1 ||
+        slot_bytes > SL_WINDOW_MAX_SLOT_BYTES)
+        return sl_fail(err, SL_ERR_ARG, "a window of %u slots of %zu bytes: 1 to %u of 1 to %u",
+                       slots, slot_bytes, SL_WINDOW_MAX_SLOTS, SL_WINDOW_MAX_SLOT_BYTES);
+    /* What this process sends itself is handed over as it is. */
+    if (!c->transport->ops->open_window || c->state == SL_CONN_DOWN) return SL_OK;
+    sl_status st = c->transport->ops->open_window(c->transport, c, &offer, key, err);
+    if (st != SL_OK) return st == SL_ERR_AGAIN ? SL_OK : st;
+    st = sl_session_offer(c, &offer);
+    if (st == SL_ERR_PEER_DOWN) return SL_OK; /* which on_down says */
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "the offer of a window");
+}
+
+sl_status sl_net_open_window(sl_net *n, sl_conn *c, uint32_t slots, size_t slot_bytes,
+                             sl_err *err) {
+    SL_ASSERT(c->net == n);
+    sl_pump_lock(n);
+    sl_status st = open_window(n, c, slots, slot_bytes, err);
+    sl_pump_unlock(n);
+    return st;
+}
+
 sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload) {
     SL_ASSERT(c->net == n);
     sl_pump_lock(n);
@@ -358,6 +390,13 @@ uint64_t sl_conn_silent_us(const sl_conn *c) {
     uint64_t heard_us = SL_MIN(c->heard_us, now_us);
     sl_pump_unlock(c->net);
     return now_us - heard_us;
+}
+
+sl_window_stats sl_net_window_stats(const sl_net *n) {
+    sl_pump_lock(n);
+    sl_window_stats stats = n->by_windows;
+    sl_pump_unlock(n);
+    return stats;
 }
 
 uint64_t sl_net_late_us(const sl_net *n) {

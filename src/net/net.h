@@ -146,6 +146,8 @@ typedef struct sl_net_opts {
     /* Messages are encrypted (net/crypt.h), but over transports that stay in a machine's memory.
      * ON: a peer that does not want it is refused. */
     sl_net_when encrypt;
+    /* Windows may be opened (sl_net_open_window): "ucx" alone. */
+    bool windows;
     sl_net_events on;
     void *ctx;
 } sl_net_opts;
@@ -188,6 +190,13 @@ sl_status sl_net_set_pump(sl_net *n, sl_err *err) SL_MUST_CHECK;
  * once: they leave after WELCOME. A net may connect to its own address. */
 sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out,
                          sl_err *err) SL_MUST_CHECK;
+/* Payloads of this connection that its peer sends may come by a window of so many slots, each for
+ * one of at most so many bytes (net/window.h), if the peer has windows, too; longer ones, and what
+ * finds no slot free, come with their header. In on_open or later, once a connection. No matter how
+ * a payload comes, nothing above the net sees a difference. SL_ERR_UNSUPPORTED without
+ * sl_net_opts.windows; SL_ERR_NOMEM. */
+sl_status sl_net_open_window(sl_net *n, sl_conn *c, uint32_t slots, size_t slot_bytes,
+                             sl_err *err) SL_MUST_CHECK;
 /* Never blocks. Takes payload in every case. Fills session, src, incarnation, seq, bytes of the
  * header itself. SL_ERR_PEER_DOWN when the connection is gone; SL_ERR_NOMEM ends it. on_down says
  * so in any case. */
@@ -222,6 +231,10 @@ void *sl_conn_user(const sl_conn *c);
 void sl_conn_set_user(sl_conn *c, void *user);
 sl_conn_stats sl_conn_stats_of(const sl_conn *c);
 bool sl_conn_is_open(const sl_conn *c);
+typedef struct sl_window_stats {
+    uint64_t put, taken; /* messages that left and came by windows */
+} sl_window_stats;
+sl_window_stats sl_net_window_stats(const sl_net *n);
 /* How late this process looked at its timers, lately at worst: others on this machine may be as
  * late. */
 uint64_t sl_net_late_us(const sl_net *n);

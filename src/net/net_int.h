@@ -8,6 +8,7 @@
 
 #include "base/poll.h"
 #include "net/net.h"
+#include "net/window.h"
 
 #define SL_NET_HANDSHAKE_US     2000000u
 #define SL_NET_MAX_PENDING      64u     /* callers without a HELLO that fits */
@@ -31,12 +32,13 @@ typedef struct sl_block {
     sl_buf buf; /* first: sl_buf pointers are block pointers */
     struct sl_block *next;
     void *link;      /* the transport's: where it goes or came from */
-    uint64_t key;    /* loop: link of the receiver */
+    uint64_t key;    /* loop: link of the receiver; UCX: message of a window, or 0 */
     uint64_t due_us; /* loop: not before */
     uint64_t order;  /* loop: among equal due_us; UCX: sequence number */
     uint32_t event;  /* loop: what arrives */
     uint32_t size_class;
     uint8_t header[SL_WIRE_HEADER_BYTES];
+    uint8_t note[SL_WINDOW_NOTE_BYTES]; /* right behind the header, with which it leaves */
 } sl_block;
 
 static inline sl_block *sl_block_of(sl_buf *b) {
@@ -142,6 +144,13 @@ typedef struct sl_transport_ops {
     /* For sl_net_watch. NULL: it cannot. */
     sl_status (*watch)(sl_transport *t, int fd, sl_err *err);
     bool (*is_flushing)(sl_transport *t);
+    /* For windows; NULL: it has none. Makes one of that shape (`first` is the transport's to draw)
+     * for what the peer sends, and what it is to be told of it: the key, of at most
+     * SL_WINDOW_MAX_KEY_BYTES, is written to `key`. SL_ERR_AGAIN: this peer could not use one. */
+    sl_status (*open_window)(sl_transport *t, sl_conn *c, sl_window_offer *offer, uint8_t *key,
+                             sl_err *err);
+    /* The peer has one for us. SL_ERR_PROTOCOL: that cannot be. */
+    sl_status (*use_window)(sl_transport *t, sl_conn *c, const sl_window_offer *offer, sl_err *err);
 } sl_transport_ops;
 
 /* First member of every transport. */
@@ -161,6 +170,8 @@ struct sl_net {
     sl_clock clock;
     uint32_t heartbeat_us, dead_after_us, silence_limit_us;
     sl_net_when sums, encrypt;
+    bool windows;
+    sl_window_stats by_windows;
     int32_t parent;       /* see sl_net_opts */
     uint32_t max_callers; /* with a HELLO that fits, which may be a recording, and no more */
     uint64_t late_us;     /* how late its timers were looked at, lately at worst */
@@ -234,6 +245,8 @@ void sl_session_close(sl_conn *c, sl_status why, const char *text);
 /* Goes down without a word; on_down follows from progress. */
 void sl_session_fail(sl_conn *c, sl_status why, const char *text);
 void sl_session_heartbeat(sl_conn *c);
+/* Tells the peer of a window that is open for it. */
+sl_status sl_session_offer(sl_conn *c, const sl_window_offer *offer);
 static inline bool sl_session_is_pending(const sl_conn *c) {
     return c->accepted && (c->state == SL_CONN_WAIT_HELLO || c->state == SL_CONN_WAIT_AUTH);
 }

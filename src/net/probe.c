@@ -14,7 +14,8 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
         return sl_fail(err, SL_ERR_OVERLOADED, "a measurement with another peer is under way");
     p->conn = c;
     p->opened++;
-    return SL_OK;
+    return p->window_slots ? sl_net_open_window(p->net, c, p->window_slots, p->window_bytes, err)
+                           : SL_OK;
 }
 
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
@@ -55,6 +56,7 @@ sl_status sl_probe_start_at(sl_probe *p, const char *transport, sl_loop_hub *hub
                            .clock = sl_clock_real(),
                            .sums = p->sums,
                            .encrypt = p->encrypt,
+                           .windows = p->window_slots > 0,
                            .on = {on_open, on_message, on_down},
                            .ctx = p};
     sl_status st = sl_net_create(&o, &p->net, err);

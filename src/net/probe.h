@@ -12,6 +12,8 @@ typedef struct sl_probe {
     uint64_t
         think_ns; /* of an echo: so long it thinks about what begins with another byte than 0 */
     sl_net_when sums, encrypt; /* the caller's, before the start */
+    uint32_t window_slots;     /* opened for each peer over "ucx"; 0: none */
+    size_t window_bytes;       /* of a slot */
     bool alone;                /* a second connection is refused while there is one */
     uint32_t opened, returned, downs;
     uint32_t closed; /* of those that had opened: of `conn` */

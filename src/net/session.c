@@ -69,6 +69,15 @@ void sl_session_heartbeat(sl_conn *c) {
     (void)transmit_bytes(c, SL_MSG_HEARTBEAT, NULL, 0);
 }
 
+sl_status sl_session_offer(sl_conn *c, const sl_window_offer *offer) {
+    uint8_t bytes[SL_WINDOW_MAX_OFFER];
+    const size_t len = sl_window_offer_encode(offer, bytes);
+    sl_block *b = sl_block_take(&c->net->pool, len);
+    if (!b) return SL_ERR_NOMEM;
+    memcpy(b->buf.data, bytes, len);
+    return sl_session_send(c, (sl_wire_header){.kind = SL_MSG_WINDOW}, &b->buf);
+}
+
 static sl_status send_or_hold(sl_conn *c, sl_wire_header h, sl_block *b) {
     sl_net *n = c->net;
     if (c->state == SL_CONN_OPEN && !c->untold) return transmit(c, h, b);
@@ -404,6 +413,16 @@ static void deliver(sl_conn *c, const sl_wire_header *h, sl_block *b) {
     if (st == SL_ERR_PROTOCOL || st == SL_ERR_NOMEM) sl_session_close(c, st, err.msg);
 }
 
+/* A peer may have windows where this net has none: it is told nothing, and keeps to messages. */
+static void take_offer(sl_conn *c, sl_span payload) {
+    sl_window_offer o;
+    sl_err err = {0};
+    sl_status st = sl_window_offer_decode(payload, &o, &err);
+    if (st == SL_OK && c->transport->ops->use_window)
+        st = c->transport->ops->use_window(c->transport, c, &o, &err);
+    if (st != SL_OK && c->state != SL_CONN_DOWN) close_for(c, st, &err);
+}
+
 static void unknown_kind(sl_conn *c, const sl_wire_header *h) {
     char text[SL_NET_MAX_TEXT + 1];
     snprintf(text, sizeof text, "unknown message kind %u", h->kind);
@@ -428,6 +447,9 @@ static void open_step(sl_conn *c, const sl_wire_header *h, sl_block *b) {
         peer_leaves(c, "closed", false, (sl_span){b->buf.data, b->buf.len});
         break;
     case SL_MSG_HEARTBEAT:
+        break;
+    case SL_MSG_WINDOW:
+        take_offer(c, (sl_span){b->buf.data, b->buf.len});
         break;
     case SL_MSG_ERROR:
         sl_wire_text((sl_span){b->buf.data, b->buf.len}, text, sizeof text);

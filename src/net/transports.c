@@ -17,10 +17,10 @@
 #endif
 
 static const sl_transport_kind kinds[] = {
-    {"shm", false, NULL, NULL, sl_shm_transport_create, NULL},
-    {"tcp", false, "net-tcp", NULL, sl_tcp_transport_create, NULL},
-    {"ucx", false, "net-ucx", NEEDS, sl_ucx_transport_create, sl_ucx_setup_process},
-    {"loop", true, NULL, NULL, sl_loop_transport_create, NULL},
+    {"shm", false, NULL, false, NULL, sl_shm_transport_create, NULL},
+    {"tcp", false, "net-tcp", false, NULL, sl_tcp_transport_create, NULL},
+    {"ucx", false, "net-ucx", true, NEEDS, sl_ucx_transport_create, sl_ucx_setup_process},
+    {"loop", true, NULL, false, NULL, sl_loop_transport_create, NULL},
 };
 
 const sl_transport_kind *sl_transport_at(size_t i) {

@@ -12,6 +12,7 @@ typedef struct sl_transport_kind {
     bool threads; /* its nets are threads of one process and share a hub; else they are processes */
     const char *machines; /* not NULL: it has hosts and ports and reaches other machines; a profile
                              calls its links between machines so */
+    bool windows;         /* payloads can be put into memory of the receiver (net/window.h) */
     const char *needs;    /* not NULL: this program was built without that */
     sl_status (*create)(sl_net *n, const sl_net_opts *o, sl_transport **out, sl_err *err);
     void (*setup_process)(void); /* NULL: nothing to set up; see sl_net_setup_process */

@@ -17,6 +17,7 @@
 #define SL_WIRE_VERSION      7
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_SEQ_AT       40 /* byte of `seq` in a header */
+#define SL_WIRE_BYTES_AT     64 /* and of `bytes` */
 
 typedef enum sl_msg_kind {
     /* session: handled inside src/net */
@@ -27,7 +28,8 @@ typedef enum sl_msg_kind {
     SL_MSG_REFUSE,
     SL_MSG_BYE,
     SL_MSG_HEARTBEAT,
-    SL_MSG_ERROR, /* reply to an unknown or unacceptable message: payload is text */
+    SL_MSG_ERROR,  /* reply to an unknown or unacceptable message: payload is text */
+    SL_MSG_WINDOW, /* here is a window for what you send (net/window.h) */
     /* control: coordinator and workers */
     SL_MSG_PLAN = 16, /* payload: plan.json, with ids and addresses filled in */
     SL_MSG_READY,     /* worker: the stages of plan `epoch` are mapped, peers are connected */

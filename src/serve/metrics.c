@@ -198,6 +198,8 @@ static const struct column {
     COLUMN("worker_messages_total", "Messages over the fabric.", "direction", "sent", sent_messages,
            1),
     COLUMN("worker_messages_total", "", "direction", "received", received_messages, 1),
+    COLUMN("worker_put_messages_total", "Messages sent by windows (--windows).", NULL, NULL,
+           put_messages, 1),
     COLUMN("worker_striped_messages_total", "Messages sent in stripes, one a rank.", NULL, NULL,
            striped_messages, 1),
     COLUMN("worker_rail_bytes_total",

@@ -1,7 +1,7 @@
 /* A process for the fabric's tests: listens, prints its address on a line of its own, then answers
  * every DISPATCH with a RETURN of the same bytes until standard input ends, or STATS_GET with its
- * counters. usage: net_peer TRANSPORT SECRET [echo|mute]   (mute: stops making progress at the
- * first message) */
+ * counters. usage: net_peer TRANSPORT SECRET [echo|mute|windows]   (mute: stops making progress at
+ * the first message; windows: echoes, and has a window for whoever comes) */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +13,13 @@
 
 typedef struct server {
     sl_net *net;
-    bool mute;
+    bool mute, windows;
 } server;
 
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
-    (void)ctx, (void)c, (void)peer, (void)err;
-    return SL_OK;
+    server *s = ctx;
+    (void)peer;
+    return s->windows ? sl_net_open_window(s->net, c, 3, 65536, err) : SL_OK;
 }
 
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
@@ -47,11 +48,13 @@ static bool input_ended(void) {
 
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
-    server s = {.mute = argc > 3 && strcmp(argv[3], "mute") == 0};
+    server s = {.mute = argc > 3 && strcmp(argv[3], "mute") == 0,
+                .windows = argc > 3 && strcmp(argv[3], "windows") == 0};
     sl_err err = {0};
     sl_net_setup_process(argv[1]);
     sl_log_set_who("net_peer");
     sl_net_opts o = {.transport = argv[1], .clock = sl_clock_real(), .ctx = &s};
+    o.windows = s.windows;
     /* Two addresses are two machines. */
     o.host = strcmp(argv[1], "tcp") == 0 ? "127.0.0.2" : "127.0.0.1";
     o.encrypt = SL_NET_WHEN_AUTO;

@@ -156,11 +156,13 @@ static inline void send_echo(peer *p, sl_conn *c, uint32_t i, uint64_t *rng) {
     assert_int_equal(sl_net_send(p->net, c, h, b), SL_OK);
 }
 
-static inline void echo_over(const char *transport) {
+/* slots, bytes: of the window that this end opens, or none: 0. Returns how many messages it put. */
+static inline uint64_t echo_with(const char *transport, const char *mode, uint32_t slots,
+                                 size_t bytes) {
     const uint32_t echoes = ECHOES / take_one_in(SL_SLOW_BUILD ? 10 : 4);
     net_echo *e = calloc(1, sizeof *e);
-    peer p = {.on_message = on_echo, .extra = e};
-    child far = spawn(transport, KEY, "echo");
+    peer p = {.on_message = on_echo, .extra = e, .window_slots = slots, .window_bytes = bytes};
+    child far = spawn(transport, KEY, mode);
     start(&p, transport, KEY);
     sl_conn *c = call(&p, far.address);
     double open_ms = until(&p, &p.opened, 1, 10);
@@ -174,9 +176,16 @@ static inline void echo_over(const char *transport) {
     printf("%s: opened in %.1f ms; %u messages, %.0f MB each way in %.2f s\n", transport, open_ms,
            echoes, (double)e->bytes / 1e6, s);
     assert_int_equal(p.downs, 0);
+    const sl_window_stats by = sl_net_window_stats(p.net);
     sl_net_free(p.net);
     reap_child(&far, 0);
     free(e);
+    if (slots) printf("by windows: %d of them, %d back\n", (int)by.put, (int)by.taken);
+    return SL_MIN(by.put, by.taken);
+}
+
+static inline void echo_over(const char *transport) {
+    assert_int_equal(echo_with(transport, "echo", 0, 0), 0);
 }
 
 /* ---- deaths ---- */
@@ -185,20 +194,21 @@ static inline void echo_over(const char *transport) {
 
 /* Killed in the middle of its messages, again and again: a second peer of the same net must not
  * notice. */
-static inline void killed_peer_over(const char *transport) {
-    peer p = {0};
+static inline void killed_peer_with(const char *transport, const char *mode, uint32_t slots,
+                                    size_t bytes) {
+    peer p = {.window_slots = slots, .window_bytes = bytes};
     start(&p, transport, KEY);
-    child other = spawn(transport, KEY, "echo");
+    child other = spawn(transport, KEY, mode);
     sl_conn *survivor = call(&p, other.address);
     until(&p, &p.opened, 1, 10);
     double worst_ms = 0;
     for (int round = 0; round < PEER_KILLS; round++) {
-        child far = spawn(transport, KEY, "echo");
+        child far = spawn(transport, KEY, mode);
         sl_conn *c = call(&p, far.address);
         until(&p, &p.opened, round + 2, 10);
         p.messages = 0;
         for (int i = 0; i < 8; i++) {
-            sl_buf *b = sl_net_buf_take(p.net, 3000000);
+            sl_buf *b = sl_net_buf_take(p.net, i % 2 && slots ? bytes : 3000000);
             memset(b->data, i, b->len);
             assert_int_equal(sl_net_send(p.net, c, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b),
                              SL_OK);
@@ -220,6 +230,10 @@ static inline void killed_peer_over(const char *transport) {
            worst_ms, p.text);
     sl_net_free(p.net);
     reap_child(&other, 0);
+}
+
+static inline void killed_peer_over(const char *transport) {
+    killed_peer_with(transport, "echo", 0, 0);
 }
 
 /* Waits for the end of a peer that says nothing. Two seconds on a calm machine, more the later this

@@ -34,6 +34,8 @@ typedef struct peer {
     sl_status answer;    /* what on_message returns */
     sl_status admission; /* what on_open returns */
     sl_hello seen;
+    uint32_t window_slots; /* of a window that is opened for each peer; 0: none... */
+    size_t window_bytes;   /* ...and what a slot has */
     void (*on_message)(struct peer *p, sl_conn *c, const sl_wire_header *h, const sl_buf *payload);
     void *extra;
 } peer;
@@ -44,7 +46,8 @@ static inline sl_status peer_on_open(void *ctx, sl_conn *c, const sl_hello *h, s
     p->last = c;
     p->opened++;
     p->seen = *h;
-    return SL_OK;
+    return p->window_slots ? sl_net_open_window(p->net, c, p->window_slots, p->window_bytes, err)
+                           : SL_OK;
 }
 
 static inline sl_status peer_on_message(void *ctx, sl_conn *c, const sl_wire_header *h,
@@ -69,6 +72,7 @@ static inline void peer_on_down(void *ctx, sl_conn *c, sl_status why, const char
 static inline sl_net_opts peer_opts(peer *p, sl_loop_hub *hub, sl_clock clock, const char *secret) {
     static atomic_uint incarnation = 1000;
     sl_net_opts o = {.transport = "loop", .hub = hub, .clock = clock, .ctx = p};
+    o.windows = p->window_slots > 0;
     o.secret = (sl_span){(const uint8_t *)secret, strlen(secret)};
     o.on = (sl_net_events){peer_on_open, peer_on_message, peer_on_down};
     o.hello.worker = SL_NO_WORKER;

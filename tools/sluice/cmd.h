@@ -117,6 +117,9 @@ sl_status sl_deploy_plan(const sl_options *o, sl_model_spec *m, sl_plan *out,
  * process and those that it starts. */
 sl_status sl_deploy_kernels(const sl_options *o, char out[SL_KERNELS_SPEC_MAX],
                             sl_err *err) SL_MUST_CHECK;
+/* --windows, where messages go by that transport. SL_ERR_ARG, SL_ERR_UNSUPPORTED. */
+sl_status sl_deploy_windows(const char *how, const char *transport, bool *out,
+                            sl_err *err) SL_MUST_CHECK;
 /* --kv-disk-size in bytes; 0: it is left out. */
 sl_status sl_deploy_disk_size(const sl_options *o, uint64_t *out, sl_err *err) SL_MUST_CHECK;
 /* The secret of --secret-file, which must be its owner's alone (-: standard input), or of

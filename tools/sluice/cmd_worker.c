@@ -50,6 +50,7 @@ int cmd_worker(const sl_options *o) {
     if (o->parent) sl_kernels_trust(); /* who started it has tried what it says */
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
     sl_net_when sums = SL_NET_WHEN_OFF, encrypt = SL_NET_WHEN_AUTO;
+    bool windows = false;
     uint64_t disk = 0;
     if (st == SL_OK) st = sl_net_when_parse("--checksums", o->checksums, &sums, &err);
     if (st == SL_OK) st = sl_net_when_parse("--encrypt", o->encrypt, &encrypt, &err);
@@ -65,6 +66,8 @@ int cmd_worker(const sl_options *o) {
     const char *transport = o->transport;
     if (strcmp(transport, "auto") == 0)
         transport = strncmp(o->join, "shm:", 4) == 0 ? "shm" : "tcp";
+    if (sl_deploy_windows(o->windows, transport, &windows, &err) != SL_OK)
+        return sl_cmd_fail("worker", &err);
     sl_net_setup_process(transport);
     if (o->worker_id != SL_NO_WORKER) snprintf(who, sizeof who, "worker %u", o->worker_id);
     sl_log_set_who(who);
@@ -91,6 +94,7 @@ int cmd_worker(const sl_options *o) {
                               .silence_limit_s = o->silence_limit,
                               .sums = sums,
                               .encrypt = encrypt,
+                              .windows = windows,
                               .supervised = true,
                               .progress = show_reading,
                               .progress_ctx = &weights,

@@ -399,6 +399,18 @@ void sl_deploy_started(sl_engine *e, sl_deployment *d) {
     predict_dense(d->opts.auto_requests, d);
 }
 
+sl_status sl_deploy_windows(const char *how, const char *transport, bool *out, sl_err *err) {
+    const sl_transport_kind *kind = sl_transport_find(transport, false, err);
+    if (!kind) return SL_ERR_ARG;
+    *out = strcmp(how, "on") == 0;
+    if (!*out && strcmp(how, "off") != 0)
+        return sl_fail(err, SL_ERR_ARG, "--windows '%.20s': off or on expected", how);
+    if (*out && !kind->windows)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--windows on: transport %s has none; --transport ucx has", kind->name);
+    return SL_OK;
+}
+
 sl_status sl_deploy_disk_size(const sl_options *o, uint64_t *out, sl_err *err) {
     *out = 0;
     if (!o->kv_disk_size[0]) return SL_OK;
@@ -465,6 +477,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.silence_limit_s = o->silence_limit;
     st = sl_net_when_parse("--checksums", o->checksums, &d->opts.sums, err);
     if (st == SL_OK) st = sl_net_when_parse("--encrypt", o->encrypt, &d->opts.encrypt, err);
+    if (st == SL_OK) st = sl_deploy_windows(o->windows, d->opts.transport, &d->opts.windows, err);
     if (st != SL_OK) return st;
     d->opts.patience_s = o->patience;
     st = prepare_disk(o, d, err);

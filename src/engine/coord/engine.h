@@ -56,6 +56,7 @@ typedef struct sl_engine_opts {
     uint32_t delay_us;
     double silence_limit_s;     /* see sl_net_opts; 0: its default */
     sl_net_when sums, encrypt;  /* see sl_net_opts */
+    bool windows;               /* of local workers; see sl_net_opts */
     uint32_t join_timeout_s;    /* for all workers of the plan to be ready */
     uint32_t max_queue;         /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;     /* how long one may wait to run the first time; 0: for ever */
@@ -225,6 +226,7 @@ typedef struct sl_worker_stats {
     uint64_t choices;          /* of the schedule, made anew while it runs (sched/resolve.h) */
     uint64_t striped_messages; /* sent in stripes, one a rank; and of their bytes... */
     uint64_t rail_bytes;       /* ...those that ranks other than the first sent */
+    uint64_t put_messages;     /* sent by windows (net/window.h) */
     uint64_t steps_given_up;   /* done again from their beginning */
     uint64_t prompt_rows;      /* of all prompts that are under way now... */
     uint64_t prompt_rows_done; /* ...and how many of them are computed */

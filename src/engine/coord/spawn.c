@@ -132,7 +132,7 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
     snprintf(kv_fd, sizeof kv_fd, "%d", KV_FD);
     snprintf(disk, sizeof disk, "%llu", (unsigned long long)e->o.kv_disk_bytes);
-    const char *argv[30] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
+    const char *argv[32] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
                             e->o.transport, "--worker-id", wanted, "--parent", parent,
                             /* Whoever starts it is there already, but may be stopped, and a busy
                              * machine late for a handshake: then it is tried again. */
@@ -142,6 +142,7 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     if (e->o.sums != SL_NET_WHEN_OFF)
         argv[n++] = "--checksums", argv[n++] = sl_net_when_name(e->o.sums);
     argv[n++] = "--encrypt", argv[n++] = sl_net_when_name(e->o.encrypt);
+    if (e->o.windows) argv[n++] = "--windows", argv[n++] = "on";
     argv[n++] = "--isa"; /* nobody measures beside the others */
     argv[n++] = e->isa[0] ? e->isa : "base";
     keep_kv(e, id);

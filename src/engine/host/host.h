@@ -54,6 +54,7 @@ typedef struct sl_worker_peer {
     bool open;
     bool again;         /* it did not take the call: it is called again */
     uint64_t called_us; /* first; 0: not by this worker */
+    bool window;        /* one is open for what it sends */
 } sl_worker_peer;
 
 /* Which experts the device shall host, and how far that is. */
@@ -79,6 +80,7 @@ typedef struct sl_worker {
     uint32_t n_peers;
     uint32_t n_again;  /* to be called again... */
     uint64_t again_us; /* ...not before */
+    bool windows_due;  /* peers may have come that have no window yet */
 
     sl_plan plan;
     sl_taker taker; /* of another plan, */

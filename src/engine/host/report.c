@@ -35,6 +35,7 @@ void sl_worker_send_stats(sl_worker *w) {
         w->n.striped_messages = r.striped;
         w->n.rail_bytes = r.rail_bytes;
     }
+    w->n.put_messages = sl_net_window_stats(w->net).put;
     sl_buf *b = sl_net_buf_take(w->net, sizeof w->n + sl_counts_bytes(&w->counts));
     if (!b) return;
     sl_wr wr = sl_wr_of(b->data, b->len);

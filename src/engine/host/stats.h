@@ -13,7 +13,8 @@
  * message as if it went whole; rail_bytes: of these, what ranks other than the first have sent
  * (schedule hybrid). kv_loaded, kv_saved, kv_damaged: KV pages that came from the disk, that went
  * there, and that were not used as they had changed there. choices: how often something of the
- * schedule was chosen anew (sched/resolve.h). */
+ * schedule was chosen anew (sched/resolve.h). put_messages: of those sent, by windows
+ * (net/window.h). */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -55,7 +56,8 @@
     X(kv_loaded)                                                                                   \
     X(kv_saved)                                                                                    \
     X(kv_damaged)                                                                                  \
-    X(choices)
+    X(choices)                                                                                     \
+    X(put_messages)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -3,12 +3,16 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "engine/worker/worker.h"
 #include "spec/buddy.h"
 
 #include <stdio.h>
 
 #define CALL_AGAIN_US 100000u   /* a peer that took no call, as too many came at once... */
 #define CALL_FOR_US   10000000u /* ...so long after the first; at the start as long as that lasts */
+/* Of a peer's window at most: longer messages, and more of them at a time, go without. */
+#define WINDOW_SLOTS      8u
+#define WINDOW_SLOT_BYTES (1u << 20)
 /* During a change a peer is called as long as that lasts; after so long the coordinator hears. */
 #define CALL_UNTOLD_US 1900000u /* a call's own deadline is 2 s */
 
@@ -134,6 +138,7 @@ sl_status sl_peers_on_open(sl_worker *w, sl_conn *c, const sl_hello *peer, sl_er
         return sl_fail(err, SL_ERR_AGAIN, "worker %u is connected already", peer->worker);
     p->conn = c;
     p->open = true;
+    w->windows_due = true;
     sl_conn_set_user(c, user_of(peer->worker));
     return SL_OK;
 }
@@ -219,6 +224,7 @@ static const char *why_drop(const sl_worker *w, const sl_plan *p, uint32_t id) {
 
 sl_status sl_peers_connect(sl_worker *w, sl_err *err) {
     const sl_plan *p = plan_of(w);
+    w->windows_due = true; /* who exchanges rows is another's to say now */
     for (uint32_t id = 0; id < p->n_workers; id++) {
         const char *why = why_drop(w, p, id);
         if (why) drop(w, id, why);
@@ -229,6 +235,42 @@ sl_status sl_peers_connect(sl_worker *w, sl_err *err) {
         if (st != SL_OK) return st;
     }
     return SL_OK;
+}
+
+/* ---- windows ---- */
+
+/* An attention worker and one with experts. */
+static bool exchange_rows(const sl_plan *p, uint32_t a, uint32_t b) {
+    const uint32_t ra = p->worker[a].roles, rb = p->worker[b].roles;
+    return ((ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT)) ||
+           ((rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT));
+}
+
+/* The longest message of rows of one step, either way. */
+static size_t row_message_bytes(const sl_worker *w, const sl_plan *p) {
+    const sl_model_spec *m = w->device->spec;
+    const sl_wire_format f = (sl_wire_format)p->wire;
+    const uint32_t rows = sl_plan_lane_rows(p), most = p->exact ? rows * m->top_k : rows;
+    const sl_wire_counts n = {.rows = rows, .n_set = p->n_workers, .n_entries = rows * m->top_k};
+    return SL_MAX(sl_wire_dispatch_bytes(&n, m->d_model, f),
+                  sl_wire_return_bytes(most, p->n_workers, m->d_model, f) + SL_WIRE_TIMES_BYTES) +
+           SL_CRYPT_TAG_BYTES;
+}
+
+void sl_peers_open_windows(sl_worker *w) {
+    const sl_plan *p = plan_of(w);
+    sl_err err;
+    if (!w->windows_due || !w->device) return;
+    w->windows_due = false;
+    const uint32_t slots = SL_MIN(p->lanes * p->chunks + 1, WINDOW_SLOTS);
+    for (uint32_t id = 0; w->opts->windows && id < SL_MIN(p->n_workers, w->n_peers); id++) {
+        sl_worker_peer *peer = &w->peer[id];
+        if (!peer->open || peer->window || !exchange_rows(p, w->id, id)) continue;
+        const size_t bytes = SL_MIN(row_message_bytes(w, p), (size_t)WINDOW_SLOT_BYTES);
+        peer->window = true; /* without one its messages come as they always did */
+        if (sl_net_open_window(w->net, peer->conn, slots, bytes, &err) != SL_OK)
+            sl_log(SL_LOG_WARN, "worker", "no window for worker %u: %s", id, err.msg);
+    }
 }
 
 void sl_peers_call_again(sl_worker *w) {

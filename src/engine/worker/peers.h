@@ -30,6 +30,9 @@ void sl_peers_miss(sl_worker *w);
 /* A request, a peer's word about one, or the end of a change is here: from now on a connection that
  * ends is missed, and whoever of the plan is not there is lost. Cheap, for each message. */
 void sl_peers_begin_use(sl_worker *w);
+/* Opens windows for what those send whom this worker exchanges rows with and who have none, when
+ * its device is there (sl_worker_opts.windows). Cheap, for each turn of the loop. */
+void sl_peers_open_windows(sl_worker *w);
 /* Calls again who took no call, when it is time. */
 void sl_peers_call_again(sl_worker *w);
 

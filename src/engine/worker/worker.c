@@ -248,6 +248,7 @@ static sl_net_opts net_opts(sl_worker *w) {
                          .parent = o->parent,
                          .sums = o->sums,
                          .encrypt = o->encrypt,
+                         .windows = o->windows,
                          .on = {on_open, on_message, on_down},
                          .ctx = w};
 }
@@ -284,6 +285,7 @@ static sl_status open_rails(sl_worker *w, sl_err *err) {
                        .deliver = take_message,
                        .ctx = w};
     o.net.callers = p->n_workers;
+    o.net.windows = false; /* their messages are copied together as it is */
     sl_status st = sl_rails_open(&o, &w->rails, err);
     if (st == SL_OK) greet_callers(w);
     return st;
@@ -604,6 +606,7 @@ bool sl_worker_step(sl_worker *w) {
     drain_inbox(w);
     if (w->attn) sl_attn_look(w->attn); /* before work that takes its time: answers wait for it */
     sl_peers_call_again(w);
+    sl_peers_open_windows(w);
     bool hosts = sl_take_host(w);
     report_ready(w);
     if (w->stop) return true;

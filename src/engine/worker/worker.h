@@ -33,6 +33,7 @@ typedef struct sl_worker_opts {
     const sl_watch *watch;     /* sees what its schedulers decide; NULL: nobody */
     double silence_limit_s;    /* see sl_net_opts; 0: its default */
     sl_net_when sums, encrypt; /* see sl_net_opts */
+    bool windows;              /* see sl_net_opts */
     int32_t parent;            /* process of the coordinator, if that started this one; else 0 */
     uint32_t join_timeout_s;   /* sl_worker_run: a coordinator that is not there is tried so long */
     uint32_t rejoin_s;         /* one that was lost is looked for so long; not by its children */

@@ -100,8 +100,11 @@ sl_status sl_ucx_link_send(ucx_link *l, sl_block *b) {
         .user_data = b,
     };
     b->link = l;
-    ucs_status_ptr_t p = ucp_am_send_nbx(l->ep, SL_UCX_AM_ID, b->header, sizeof b->header,
-                                         b->buf.len ? b->buf.data : NULL, b->buf.len, &param);
+    bool put = false;
+    const size_t head = sl_ucx_window_send(l, b, &put);
+    const size_t len = put ? 0 : b->buf.len;
+    ucs_status_ptr_t p = ucp_am_send_nbx(l->ep, SL_UCX_AM_ID, b->header, head,
+                                         len ? b->buf.data : NULL, len, &param);
     if (UCS_PTR_IS_PTR(p)) {
         l->n_sending++;
         return SL_OK;
@@ -125,29 +128,33 @@ static void queue(ucx_link *l, sl_block *b) {
     sl_block_push(&l->t->inbox, b);
 }
 
-/* A whole message is here. One from the past goes on as it is: the session refuses it. */
+/* It is the turn of a message whose payload may lie in a window. False: the link failed. */
+static bool is_whole(ucx_link *l, sl_block *b) {
+    sl_err err;
+    sl_status st = b->key ? sl_ucx_window_take(l, b, &err) : SL_OK;
+    if (st != SL_OK) link_fail(l, st, err.msg);
+    return st == SL_OK;
+}
+
+/* A message is here, all of it or but for what lies in a window. One from the past goes on as it
+ * is: the session refuses it. */
 static void put_in_order(ucx_link *l, sl_block *b) {
     b->order = seq_of(b);
     l->n_queued++;
-    if (b->order > l->next_seq) {
-        sl_block **at = &l->early;
-        while (*at && (*at)->order < b->order) at = &(*at)->next;
-        b->next = *at;
-        *at = b;
-        if (++l->n_early > SL_UCX_MAX_EARLY)
-            link_fail(l, SL_ERR_PROTOCOL, "too many messages ahead of a missing one");
-        return;
-    }
-    if (b->order == l->next_seq) l->next_seq++;
-    queue(l, b);
-    while (l->early && l->early->order <= l->next_seq) {
+    sl_block **at = &l->early;
+    while (*at && (*at)->order < b->order) at = &(*at)->next;
+    b->next = *at;
+    *at = b;
+    if (++l->n_early > SL_UCX_MAX_EARLY)
+        link_fail(l, SL_ERR_PROTOCOL, "too many messages ahead of a missing one");
+    while (l->early && l->early->order <= l->next_seq && is_whole(l, l->early)) {
         b = l->early;
         l->early = b->next;
         l->n_early--;
         if (b->order == l->next_seq) l->next_seq++;
         queue(l, b);
+        l->gap_since_us = 0;
     }
-    l->gap_since_us = 0;
 }
 
 static void on_received(void *request, ucs_status_t status, size_t length, void *arg) {
@@ -183,18 +190,36 @@ static ucs_status_t fetch(ucx_link *l, void *descriptor, sl_block *b) {
     return UCS_OK;
 }
 
-static const char *refusal(const ucx_link *l, size_t header_length, size_t length) {
+static const char *refusal(const ucx_link *l, size_t length) {
     size_t limit = sl_net_payload_limit(l->conn);
-    if (header_length != SL_WIRE_HEADER_BYTES) return "a message with a header of the wrong size";
     if (length > limit) return "a payload over the limit";
     if (limit <= SL_NET_MAX_UNTRUSTED && l->n_queued + l->n_receiving >= SL_UCX_MAX_UNTRUSTED)
         return "too many messages before authentication";
     return NULL;
 }
 
+/* A note follows the header: the payload may lie in a window, where as many bytes are as the header
+ * says. NULL: all is well. */
+static const char *read_note(ucx_link *l, const uint8_t *header, size_t header_length,
+                             size_t *length, uint64_t *number, sl_err *err) {
+    *number = 0;
+    if (header_length == SL_WIRE_HEADER_BYTES) return NULL;
+    if (header_length != SL_WIRE_HEADER_BYTES + SL_WINDOW_NOTE_BYTES || !l->t->base.net->windows)
+        return "a message with a header of the wrong size";
+    uint32_t bytes;
+    memcpy(&bytes, header + SL_WIRE_BYTES_AT, sizeof bytes);
+    if (sl_ucx_window_noted(l, header + SL_WIRE_HEADER_BYTES, bytes, number, err) != SL_OK)
+        return err->msg;
+    if (*number && *length) return "a payload that came twice";
+    if (*number) *length = bytes;
+    return NULL;
+}
+
 ucs_status_t sl_ucx_on_message(void *arg, const void *header, size_t header_length, void *data,
                                size_t length, const ucp_am_recv_param_t *param) {
     ucx_transport *t = arg;
+    sl_err err;
+    uint64_t number;
     bool here = !(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
     /* UCX takes an error for an answer only when the payload is still at the sender. */
     ucs_status_t refused = here ? UCS_OK : UCS_ERR_REJECTED;
@@ -202,15 +227,17 @@ ucs_status_t sl_ucx_on_message(void *arg, const void *header, size_t header_leng
     ucx_link *l = find_link(t, param->reply_ep);
     if (!l || !l->conn || l->failed) return refused;
     sl_net_heard(l->conn);
-    const char *why = refusal(l, header_length, length);
+    const char *why = read_note(l, header, header_length, &length, &number, &err);
+    if (!why) why = refusal(l, length);
     sl_block *b = why ? NULL : sl_block_take(pool_of(l), length);
     if (!b) {
         link_fail(l, why ? SL_ERR_PROTOCOL : SL_ERR_NOMEM, why ? why : "out of memory");
         return refused;
     }
     memcpy(b->header, header, sizeof b->header);
+    b->key = number;
     if (!here) return fetch(l, data, b);
-    if (length) memcpy(b->buf.data, data, length);
+    if (length && !number) memcpy(b->buf.data, data, length);
     put_in_order(l, b);
     return UCS_OK;
 }
@@ -306,6 +333,7 @@ void sl_ucx_links_tend(ucx_transport *t) {
         }
         *at = l->next;
         t->n_leaving--;
+        sl_ucx_windows_close(l);
         sl_free(l);
     }
 }

@@ -103,6 +103,8 @@ static void ucx_destroy(sl_transport *base) {
         for (size_t i = 0; i < t->n_calls; i++) ucp_listener_reject(t->listener, t->calls[i]);
         if (t->listener) ucp_listener_destroy(t->listener);
         sl_ucx_links_end(t);
+        for (ucx_link *l = t->links; l; l = l->next) sl_ucx_windows_close(l);
+        sl_ucx_mapper_close(t);
         ucp_worker_destroy(t->worker);
     }
     if (t->context) ucp_cleanup(t->context);
@@ -258,6 +260,8 @@ static const sl_transport_ops ucx_ops = {
     .wake = ucx_wake,
     .watch = ucx_watch,
     .is_flushing = ucx_is_flushing,
+    .open_window = sl_ucx_open_window,
+    .use_window = sl_ucx_use_window,
 };
 
 sl_status sl_ucx_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,

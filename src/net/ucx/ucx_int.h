@@ -25,6 +25,17 @@ typedef enum ucx_link_state {
     UCX_LINK_CLOSED,    /* waits for its last requests */
 } ucx_link_state;
 
+typedef struct ucx_window_in {
+    sl_window_in in;
+    ucp_mem_h memory;
+    uint64_t told; /* how many the peer knows to be taken */
+} ucx_window_in;
+
+typedef struct ucx_window_out {
+    sl_window_out out;
+    ucp_rkey_h key; /* as long as the memory is mapped; NULL with it: the peer is sent messages */
+} ucx_window_out;
+
 typedef struct ucx_link {
     ucx_transport *t;
     struct ucx_link *next, *bucket_next;
@@ -39,6 +50,8 @@ typedef struct ucx_link {
     uint64_t next_seq;
     sl_block *early; /* ascending by order (sequence number) */
     uint32_t n_early, n_queued, n_receiving, n_sending;
+    ucx_window_in *in;   /* for what the peer puts; NULL: no window */
+    ucx_window_out *out; /* the peer's */
 } ucx_link;
 
 struct ucx_transport {
@@ -46,6 +59,7 @@ struct ucx_transport {
     ucp_context_h context;
     ucp_worker_h worker;
     ucp_listener_h listener;
+    ucp_ep_h mapper; /* to this worker itself, to map what peers have; NULL: not needed yet */
     struct sockaddr_storage own;     /* where it listens; no family: nowhere */
     int event_fd, wake_fd, owner_fd; /* the last one: to watch, or -1 */
     ucx_link *links;
@@ -73,6 +87,24 @@ void sl_ucx_links_tend(ucx_transport *t);
 void sl_ucx_links_end(ucx_transport *t);
 ucs_status_t sl_ucx_on_message(void *arg, const void *header, size_t header_length, void *data,
                                size_t length, const ucp_am_recv_param_t *param);
+
+/* ---- windows.c: payloads by memory that both map (net/window.h) ---- */
+
+sl_status sl_ucx_open_window(sl_transport *t, sl_conn *c, sl_window_offer *offer, uint8_t *key,
+                             sl_err *err) SL_MUST_CHECK;
+sl_status sl_ucx_use_window(sl_transport *t, sl_conn *c, const sl_window_offer *offer,
+                            sl_err *err) SL_MUST_CHECK;
+void sl_ucx_mapper_close(ucx_transport *t); /* after all windows */
+/* Frees both ends; nothing of them is under way any more. */
+void sl_ucx_windows_close(ucx_link *l);
+/* Before b leaves: puts its payload into the peer's window, if that may be (*put), and writes its
+ * note. Returns the bytes of header and note. */
+size_t sl_ucx_window_send(ucx_link *l, sl_block *b, bool *put);
+/* A note came with a header that says `bytes`; *number: of the message in the window, or 0. */
+sl_status sl_ucx_window_noted(ucx_link *l, const uint8_t *note, size_t bytes, uint64_t *number,
+                              sl_err *err) SL_MUST_CHECK;
+/* The payload of b (its number is b->key), as sl_window_in_take. */
+sl_status sl_ucx_window_take(ucx_link *l, sl_block *b, sl_err *err) SL_MUST_CHECK;
 
 /* ---- what transports.c names ---- */
 
