@@ -13,6 +13,7 @@
 
 #include "base/span.h"
 #include "model/model.h"
+#include "net/net.h"
 #include "quant/wire_rows.h"
 #include "spec/device.h"
 #include "spec/plan.h"
@@ -228,6 +229,7 @@ typedef struct sl_device_opts {
      * what they know callers by. Borrowed for the call. */
     const char *ranks_at;
     sl_span secret;
+    sl_net_when encrypt; /* what is said to them, and by them; see sl_net_opts */
     bool apart;          /* each rank on its own of the CPUs that the caller's thread may use */
     const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
                           * until the device is closed */

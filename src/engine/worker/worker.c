@@ -137,6 +137,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .rank_kind = p->rank_kind,
                               .ranks_at = p->worker[w->id].ranks,
                               .secret = w->opts->secret,
+                              .encrypt = w->opts->encrypt,
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),
                               .activations = p->activations,
                               .exact = p->exact,

@@ -431,7 +431,7 @@ sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) {
                       .clock = sl_clock_real(),
                       .silence_limit_us = SILENCE_US,
                       .sums = SL_NET_WHEN_OFF,
-                      .encrypt = SL_NET_WHEN_AUTO,
+                      .encrypt = o->encrypt,
                       .on = {on_open, on_message, on_down},
                       .ctx = l};
     memcpy(l->model_hash, o->model_hash, sizeof l->model_hash);
