@@ -28,15 +28,19 @@ static sl_status transmit(sl_conn *c, sl_wire_header h, sl_block *b) {
     h.session = handshake ? 0 : c->session;
     h.src = n->hello.worker;
     h.incarnation = c->incarnation;
-    h.seq = ++c->send_seq;
+    h.seq = c->send_seq + 1;
     const bool open = c->state == SL_CONN_OPEN && h.kind != SL_MSG_WELCOME;
     const size_t len = b->buf.len;
     if (open && c->crypt) b->buf.len += SL_CRYPT_TAG_BYTES;
     h.bytes = (uint32_t)b->buf.len;
     h.sum = 0;
     sl_wire_header_encode(&h, b->header);
-    if (open && c->crypt)
-        sl_crypt_seal(c->crypt, h.seq, b->header, sizeof b->header, b->buf.data, len);
+    if (open && c->crypt &&
+        sl_crypt_seal(c->crypt, h.seq, b->header, sizeof b->header, b->buf.data, len) != SL_OK) {
+        sl_block_give(&n->pool, b);
+        return SL_ERR_NOMEM;
+    }
+    c->send_seq = h.seq;
     if (open && c->sums)
         sl_wire_set_sum(b->header, sl_wire_sum(b->header, (sl_span){b->buf.data, b->buf.len}));
     c->stats.sent_messages++;
@@ -460,8 +464,12 @@ static sl_status check_sum(const sl_block *b, const sl_wire_header *h, bool has,
 /* In place; what is left is the message as it was sent. */
 static sl_status decrypt(sl_conn *c, sl_block *b, sl_wire_header *h, sl_err *err) {
     const size_t len = SL_MAX(b->buf.len, (size_t)SL_CRYPT_TAG_BYTES) - SL_CRYPT_TAG_BYTES;
-    if (b->buf.len < SL_CRYPT_TAG_BYTES ||
-        !sl_crypt_open(c->crypt, h->seq, b->header, sizeof b->header, b->buf.data, len))
+    const sl_status st =
+        b->buf.len < SL_CRYPT_TAG_BYTES
+            ? SL_ERR_PROTOCOL
+            : sl_crypt_open(c->crypt, h->seq, b->header, sizeof b->header, b->buf.data, len);
+    if (st == SL_ERR_NOMEM) return sl_fail(err, st, "no memory for the next key of a connection");
+    if (st != SL_OK)
         return sl_fail(err, SL_ERR_PROTOCOL, "a message of %u bytes is not as %s has encrypted it",
                        h->bytes, peer_name(c));
     b->buf.len = len;
