@@ -11,6 +11,7 @@
 
 #define SL_NET_HANDSHAKE_US     2000000u
 #define SL_NET_MAX_PENDING      64u     /* callers without a HELLO that fits */
+#define SL_NET_MAX_CALLS        16u     /* let in by one look; they are read before the next ones */
 #define SL_NET_MAX_UNTRUSTED    4096u   /* payload bytes before authentication */
 #define SL_NET_MAX_TEXT         480u    /* of a REFUSE, BYE or ERROR */
 #define SL_NET_LINGER_US        300000u /* how long a closed link may still flush */

@@ -335,6 +335,23 @@ static void silent_callers(void **state) {
     scene_close(&s);
 }
 
+/* Whoever is let in is looked at before the next ones are, and so needs a place for a moment alone:
+ * many that call at once, as workers of one machine do when it starts, turn nobody away. */
+static void many_at_once(void **state) {
+    (void)state;
+    enum { N = 3 * SL_NET_MAX_PENDING };
+    peer p = {0}, q = {0};
+    start(&p);
+    start(&q);
+    sl_net_set_callers(p.net, N);
+    for (int i = 0; i < N; i++) (void)call(&q, &p);
+    until(&q, &p, &q.opened, N);
+    until(&p, &q, &p.opened, N);
+    assert_int_equal(p.downs + q.downs, 0);
+    sl_net_free(q.net);
+    sl_net_free(p.net);
+}
+
 /* ---- two threads, so that both sides sleep and wake ---- */
 
 #define TALKS 3000
@@ -420,8 +437,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_rings),      cmocka_unit_test(open_links_corrupted),
         cmocka_unit_test(bad_greetings),  cmocka_unit_test(greeting_with_more_descriptors),
-        cmocka_unit_test(silent_callers), cmocka_unit_test(sleepers),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(silent_callers), cmocka_unit_test(many_at_once),
+        cmocka_unit_test(sleepers),       cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
