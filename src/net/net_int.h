@@ -37,6 +37,7 @@ typedef struct sl_block {
     uint64_t order;  /* loop: among equal due_us; UCX: sequence number */
     uint32_t event;  /* loop: what arrives */
     uint32_t size_class;
+    bool quiet; /* who sleeps need not wake for it, where the transport can tell */
     uint8_t header[SL_WIRE_HEADER_BYTES];
 } sl_block;
 
@@ -234,7 +235,8 @@ sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload);
 void sl_session_close(sl_conn *c, sl_status why, const char *text);
 /* Goes down without a word; on_down follows from progress. */
 void sl_session_fail(sl_conn *c, sl_status why, const char *text);
-void sl_session_heartbeat(sl_conn *c);
+/* quiet: the peer hears of it when it wakes anyway, as it does for heartbeats of its own. */
+void sl_session_heartbeat(sl_conn *c, bool quiet);
 static inline bool sl_session_is_pending(const sl_conn *c) {
     return c->accepted && (c->state == SL_CONN_WAIT_HELLO || c->state == SL_CONN_WAIT_AUTH);
 }

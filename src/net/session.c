@@ -69,8 +69,11 @@ static void transmit_error(sl_conn *c, const char *text) {
     (void)transmit_bytes(c, SL_MSG_ERROR, text, strnlen(text, SL_NET_MAX_TEXT));
 }
 
-void sl_session_heartbeat(sl_conn *c) {
-    (void)transmit_bytes(c, SL_MSG_HEARTBEAT, NULL, 0);
+void sl_session_heartbeat(sl_conn *c, bool quiet) {
+    sl_block *b = sl_block_take(&c->net->pool, 0);
+    if (!b) return;
+    b->quiet = quiet;
+    (void)transmit(c, (sl_wire_header){.kind = SL_MSG_HEARTBEAT}, b);
 }
 
 static sl_status send_or_hold(sl_conn *c, sl_wire_header h, sl_block *b) {
@@ -360,7 +363,7 @@ static sl_status on_welcome(sl_conn *c, const sl_wire_header *h, const uint8_t *
     if (c->state == SL_CONN_DOWN) return st;
     c->state = SL_CONN_OPEN; /* the peer counts us in already: a refusal has to be a BYE */
     if (st != SL_OK) return st;
-    if (!c->held.head) sl_session_heartbeat(c); /* the peer waits for a word */
+    if (!c->held.head) sl_session_heartbeat(c, false); /* the peer waits for a word */
     flush_held(c);
     return SL_OK;
 }
