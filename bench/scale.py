@@ -8,13 +8,15 @@ listens, memory of a worker and of the coordinator (its share of what is shared 
 asked, processor time of the
 coordinator and of all workers for each token with so many streams at once, and whether all streams end whole beside
 --deaths workers that get SIGKILL. A tiny fixture shows what workers and coordinator cost by themselves: its kernels
-take no time. Only the standard library."""
+take no time. How often an idle worker
+wakes says whether that grows with how many others it knows: --experts 0 has the most pairs. Only the standard library."""
 import argparse
 import concurrent.futures
 import json
 import os
 import pathlib
 import random
+import re
 import signal
 import sys
 import time
@@ -23,9 +25,9 @@ import papers_svg
 import prefix_cost
 from prefix_cost import ended
 
-SLUICE = pathlib.Path(__file__).resolve().parent.parent / "build" / "sluice"
+SLUICE = os.environ.get("SLUICE_BIN", pathlib.Path(__file__).resolve().parent.parent / "build" / "sluice")
 REQUESTS = 48  # at least, of each figure
-IDLE_S = 2
+IDLE_S = 4
 
 
 class Server(prefix_cost.Server):
@@ -33,8 +35,9 @@ class Server(prefix_cost.Server):
 
     def __init__(self, args, workers):
         begin = time.monotonic()
-        super().__init__([SLUICE, "serve", args.model, "--port", "0", "--json", "--attention", str(workers - args.experts),
-                          "--experts", str(args.experts), "--threads", "1", *args.options])
+        experts = args.experts or workers // 2
+        super().__init__([SLUICE, "serve", args.model, "--port", "0", "--json", "--attention", str(workers - experts),
+                          "--experts", str(experts), "--threads", "1", *args.options])
         self.start_s = time.monotonic() - begin
 
     def workers(self):
@@ -84,13 +87,22 @@ def stream(server, streams, tokens):
             "workers_us": theirs / done * 1e6}
 
 
+def wakeups(pid):
+    """How often threads of a process have given up their core to wait; of one that is gone, never."""
+    try:
+        texts = [t.read_text() for t in pathlib.Path(f"/proc/{pid}/task").glob("*/status")]
+        return sum(int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", text, re.M)[1]) for text in texts)
+    except OSError:
+        return 0
+
+
 def idle(server):
-    """Cores that coordinator and workers take while nothing is asked."""
+    """Cores that coordinator and workers take while nothing is asked, and how often a worker wakes in a second."""
     pids = server.workers()
-    before = spent(server, pids)
+    before, woke = spent(server, pids), sum(map(wakeups, pids))
     time.sleep(IDLE_S)
     own, theirs, wall = (b - a for a, b in zip(before, spent(server, pids)))
-    return (own + theirs) / wall
+    return (own + theirs) / wall, (sum(map(wakeups, pids)) - woke) / wall / max(1, len(pids))
 
 
 def lose(server, deaths, streams, tokens):
@@ -111,7 +123,8 @@ def measure(args, workers):
     try:
         server.ask("Hello", 4)
         pids = server.workers()
-        out = {"workers": workers, "processes": len(pids), "start_s": server.start_s, "idle_cores": idle(server),
+        cores, woke = idle(server)
+        out = {"workers": workers, "processes": len(pids), "start_s": server.start_s, "idle_cores": cores, "idle_wakeups": woke,
                "worker_mb": sum(map(memory_mb, pids)) / max(1, len(pids)),
                "coordinator_mb": memory_mb(server.process.pid),
                "runs": [stream(server, n, args.tokens) for n in args.streams]}
@@ -134,7 +147,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
     p.add_argument("--workers", type=int, nargs="+", default=[8, 16, 64, 256])
-    p.add_argument("--experts", type=int, default=4)
+    p.add_argument("--experts", type=int, default=4, help="of them; 0: half of them")
     p.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64])
     p.add_argument("--tokens", type=int, default=50)
     p.add_argument("--deaths", type=int, default=10)
@@ -149,7 +162,8 @@ def main():
         row = measure(args, workers)
         rows.append(row)
         print(f"{workers} workers, {row['processes']} processes: listens after {row['start_s']:.2f} s, {row['worker_mb']:.1f} MB "
-              f"a worker, {row['coordinator_mb']:.0f} MB the coordinator, {row['idle_cores']:.2f} cores idle")
+              f"a worker, {row['coordinator_mb']:.0f} MB the coordinator, {row['idle_cores']:.2f} cores idle, "
+              f"a worker wakes {row['idle_wakeups']:.0f} times a second")
         for run in row["runs"]:
             print(f"  {run['streams']} streams: {run['per_s']:.0f} tokens/s, processor time of a token "
                   f"{run['coordinator_us']:.0f} us of the coordinator, {run['workers_us']:.0f} us of workers")

@@ -7,6 +7,7 @@ import pathlib
 import re
 import signal
 import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -39,10 +40,11 @@ def wait(what, within_s, look):
 
 
 class Asked:
-    """The server at a port of this machine."""
+    """The server at a port of this machine; over HTTPS, where there is a certificate that it has to have."""
 
-    def __init__(self, port, key=""):
-        self.url, self.headers = f"http://127.0.0.1:{port}", {"Content-Type": "application/json"}
+    def __init__(self, port, key="", cert=None):
+        self.url, self.headers = f"http{'s' if cert else ''}://127.0.0.1:{port}", {"Content-Type": "application/json"}
+        self.tls = ssl.create_default_context(cafile=cert) if cert else None
         if key:
             self.headers["Authorization"] = f"Bearer {key}"
 
@@ -50,22 +52,22 @@ class Asked:
         """The tokens of the first of n."""
         body = {"prompt": "Now the", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "return_token_ids": True, "n": n}
         request = urllib.request.Request(f"{self.url}/v1/completions", json.dumps(body).encode(), self.headers)
-        with urllib.request.urlopen(request, timeout=timeout) as r:
+        with urllib.request.urlopen(request, timeout=timeout, context=self.tls) as r:
             choice = json.load(r)["choices"][0]
         return choice["token_ids"]
 
     def workers_that_serve(self):
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as r:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5, context=self.tls) as r:
             states = re.findall(r'^sluice:worker_state\{(.*)\} 1$', r.read().decode(), re.M)
         return sum('state="serving"' in labels for labels in states)
 
     def running(self):
         """Requests that run."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as r:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5, context=self.tls) as r:
             return float(re.search(r"^sluice:num_requests_running(?:\{.*\})? (\S+)$", r.read().decode(), re.M).group(1))
 
     def is_ready(self):
-        with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as r:
+        with urllib.request.urlopen(f"{self.url}/readyz", timeout=5, context=self.tls) as r:
             return r.status == 200
 
 

@@ -26,11 +26,13 @@ sl_crypt *sl_crypt_create(bool aes, const uint8_t out[SL_CRYPT_KEY_BYTES],
                           const uint8_t in[SL_CRYPT_KEY_BYTES]) SL_MUST_CHECK;
 void sl_crypt_free(sl_crypt *c); /* NULL-safe; keys are wiped */
 
-/* In place: data has room for the tag behind its len bytes. seq: ascending from call to call. */
-void sl_crypt_seal(sl_crypt *c, uint64_t seq, const uint8_t *header, size_t header_len,
-                   uint8_t *data, size_t len);
-/* The reverse, of len bytes and the tag behind them. False: they are not what the peer sent. */
-bool sl_crypt_open(sl_crypt *c, uint64_t seq, const uint8_t *header, size_t header_len,
-                   uint8_t *data, size_t len) SL_MUST_CHECK;
+/* In place: data has room for the tag behind its len bytes. seq: ascending from call to call.
+ * SL_ERR_NOMEM: for a key that is due now, and nothing has happened. */
+sl_status sl_crypt_seal(sl_crypt *c, uint64_t seq, const uint8_t *header, size_t header_len,
+                        uint8_t *data, size_t len) SL_MUST_CHECK;
+/* The reverse, of len bytes and the tag behind them. SL_ERR_PROTOCOL: they are not what the peer
+ * sent, and are zeros now. */
+sl_status sl_crypt_open(sl_crypt *c, uint64_t seq, const uint8_t *header, size_t header_len,
+                        uint8_t *data, size_t len) SL_MUST_CHECK;
 
 #endif

@@ -453,6 +453,14 @@ static bool is_living_parent(const sl_conn *c) {
     return c->peer.is_coordinator && c->net->parent && getppid() == c->net->parent;
 }
 
+/* How long a connection has to be quiet to get a heartbeat when one is due somewhere. Of peers on
+ * this machine, who may be many, half of the time is enough: then they are due together from there
+ * on, and this process wakes once for all. What comes from elsewhere wakes it anyway. */
+static uint64_t heartbeat_due_us(const sl_conn *c) {
+    const uint64_t us = c->net->heartbeat_us;
+    return c->place == SL_PEER_ELSEWHERE ? us : us / 2;
+}
+
 static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
     sl_net *n = c->net;
     char text[96];
@@ -475,7 +483,7 @@ static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
             sl_session_close(c, SL_ERR_TIMEOUT, text);
         return;
     }
-    if (now_us >= c->sent_us + n->heartbeat_us) sl_session_heartbeat(c);
+    if (now_us >= c->sent_us + heartbeat_due_us(c)) sl_session_heartbeat(c, true);
     *next_us = SL_MIN(*next_us, SL_MIN(c->heard_us + limit_us, c->sent_us + n->heartbeat_us));
 }
 

@@ -12,6 +12,7 @@
 
 #define SL_NET_HANDSHAKE_US     2000000u
 #define SL_NET_MAX_PENDING      64u     /* callers without a HELLO that fits */
+#define SL_NET_MAX_CALLS        16u     /* let in by one look; they are read before the next ones */
 #define SL_NET_MAX_UNTRUSTED    4096u   /* payload bytes before authentication */
 #define SL_NET_MAX_TEXT         480u    /* of a REFUSE, BYE or ERROR */
 #define SL_NET_LINGER_US        300000u /* how long a closed link may still flush */
@@ -37,6 +38,7 @@ typedef struct sl_block {
     uint64_t order;  /* loop: among equal due_us; UCX: sequence number */
     uint32_t event;  /* loop: what arrives */
     uint32_t size_class;
+    bool quiet; /* who sleeps need not wake for it, where the transport can tell */
     uint8_t header[SL_WIRE_HEADER_BYTES];
     uint8_t note[SL_WINDOW_NOTE_BYTES]; /* right behind the header, with which it leaves */
 } sl_block;
@@ -244,9 +246,10 @@ sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload);
 void sl_session_close(sl_conn *c, sl_status why, const char *text);
 /* Goes down without a word; on_down follows from progress. */
 void sl_session_fail(sl_conn *c, sl_status why, const char *text);
-void sl_session_heartbeat(sl_conn *c);
 /* Tells the peer of a window that is open for it. */
 sl_status sl_session_offer(sl_conn *c, const sl_window_offer *offer);
+/* quiet: the peer hears of it when it wakes anyway, as it does for heartbeats of its own. */
+void sl_session_heartbeat(sl_conn *c, bool quiet);
 static inline bool sl_session_is_pending(const sl_conn *c) {
     return c->accepted && (c->state == SL_CONN_WAIT_HELLO || c->state == SL_CONN_WAIT_AUTH);
 }

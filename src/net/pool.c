@@ -30,6 +30,7 @@ sl_block *sl_block_take(sl_block_pool *p, size_t len) {
     b->next = NULL;
     b->link = NULL;
     b->event = 0;
+    b->quiet = false;
     return b;
 }
 

@@ -28,15 +28,19 @@ static sl_status transmit(sl_conn *c, sl_wire_header h, sl_block *b) {
     h.session = handshake ? 0 : c->session;
     h.src = n->hello.worker;
     h.incarnation = c->incarnation;
-    h.seq = ++c->send_seq;
+    h.seq = c->send_seq + 1;
     const bool open = c->state == SL_CONN_OPEN && h.kind != SL_MSG_WELCOME;
     const size_t len = b->buf.len;
     if (open && c->crypt) b->buf.len += SL_CRYPT_TAG_BYTES;
     h.bytes = (uint32_t)b->buf.len;
     h.sum = 0;
     sl_wire_header_encode(&h, b->header);
-    if (open && c->crypt)
-        sl_crypt_seal(c->crypt, h.seq, b->header, sizeof b->header, b->buf.data, len);
+    if (open && c->crypt &&
+        sl_crypt_seal(c->crypt, h.seq, b->header, sizeof b->header, b->buf.data, len) != SL_OK) {
+        sl_block_give(&n->pool, b);
+        return SL_ERR_NOMEM;
+    }
+    c->send_seq = h.seq;
     if (open && c->sums)
         sl_wire_set_sum(b->header, sl_wire_sum(b->header, (sl_span){b->buf.data, b->buf.len}));
     c->stats.sent_messages++;
@@ -65,8 +69,11 @@ static void transmit_error(sl_conn *c, const char *text) {
     (void)transmit_bytes(c, SL_MSG_ERROR, text, strnlen(text, SL_NET_MAX_TEXT));
 }
 
-void sl_session_heartbeat(sl_conn *c) {
-    (void)transmit_bytes(c, SL_MSG_HEARTBEAT, NULL, 0);
+void sl_session_heartbeat(sl_conn *c, bool quiet) {
+    sl_block *b = sl_block_take(&c->net->pool, 0);
+    if (!b) return;
+    b->quiet = quiet;
+    (void)transmit(c, (sl_wire_header){.kind = SL_MSG_HEARTBEAT}, b);
 }
 
 sl_status sl_session_offer(sl_conn *c, const sl_window_offer *offer) {
@@ -365,7 +372,7 @@ static sl_status on_welcome(sl_conn *c, const sl_wire_header *h, const uint8_t *
     if (c->state == SL_CONN_DOWN) return st;
     c->state = SL_CONN_OPEN; /* the peer counts us in already: a refusal has to be a BYE */
     if (st != SL_OK) return st;
-    if (!c->held.head) sl_session_heartbeat(c); /* the peer waits for a word */
+    if (!c->held.head) sl_session_heartbeat(c, false); /* the peer waits for a word */
     flush_held(c);
     return SL_OK;
 }
@@ -482,8 +489,12 @@ static sl_status check_sum(const sl_block *b, const sl_wire_header *h, bool has,
 /* In place; what is left is the message as it was sent. */
 static sl_status decrypt(sl_conn *c, sl_block *b, sl_wire_header *h, sl_err *err) {
     const size_t len = SL_MAX(b->buf.len, (size_t)SL_CRYPT_TAG_BYTES) - SL_CRYPT_TAG_BYTES;
-    if (b->buf.len < SL_CRYPT_TAG_BYTES ||
-        !sl_crypt_open(c->crypt, h->seq, b->header, sizeof b->header, b->buf.data, len))
+    const sl_status st =
+        b->buf.len < SL_CRYPT_TAG_BYTES
+            ? SL_ERR_PROTOCOL
+            : sl_crypt_open(c->crypt, h->seq, b->header, sizeof b->header, b->buf.data, len);
+    if (st == SL_ERR_NOMEM) return sl_fail(err, st, "no memory for the next key of a connection");
+    if (st != SL_OK)
         return sl_fail(err, SL_ERR_PROTOCOL, "a message of %u bytes is not as %s has encrypted it",
                        h->bytes, peer_name(c));
     b->buf.len = len;

@@ -6,6 +6,7 @@
 
 #include "base/span.h"
 #include "base/status.h"
+#include "net/net.h"
 
 #include <stdint.h>
 
@@ -24,6 +25,9 @@ typedef struct sl_rank_server {
     const char *host;   /* to listen at */
     uint16_t port;      /* 0: any free one */
     sl_span secret;     /* of the fabric: whoever calls proves to have it */
+    /* What it and others of its gang say to each other; see sl_net_opts. ON: who calls in the clear
+     * is refused. */
+    sl_net_when encrypt;
     /* Where it listens, before anybody is waited for. NULL: nobody asks. */
     void (*listens)(void *ctx, const char *address);
     /* The gang is gone, or this rank cannot go on with it: starts this process anew, or ends it.

@@ -13,6 +13,7 @@
 
 #include "base/span.h"
 #include "model/model.h"
+#include "net/net.h"
 #include "net/rails.h"
 #include "quant/wire_rows.h"
 #include "spec/device.h"
@@ -260,6 +261,7 @@ typedef struct sl_device_opts {
     uint32_t spread_rows; /* messages of a step of fewer rows are not spread */
     sl_wire_format wire;
     void (*rail_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
+    sl_net_when encrypt; /* what is said to them, and by them; see sl_net_opts */
     bool apart;          /* each rank on its own of the CPUs that the caller's thread may use */
     const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
                           * until the device is closed */

@@ -287,6 +287,52 @@ def test_files_are_read_again(secure, tmp_path):
     assert stream(https)
 
 
+def test_files_that_are_replaced_are_read_without_a_signal(secure, tmp_path):
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    pairs = [certificate(folder, name=folder.name) for folder in folders]
+    (tmp_path / "data").symlink_to(folders[0])
+    used = [tmp_path / name for name in ("cert.pem", "key.pem")]  # a link to a link, as Kubernetes mounts a secret
+
+    def lead_to(folder):
+        (tmp_path / "next").symlink_to(folder)
+        (tmp_path / "next").rename(tmp_path / "data")
+
+    for path in used:
+        path.symlink_to(f"data/{path.name}")
+    https = secure(files=used)
+    assert shown(https) == pairs[0][0].read_text()
+    (tmp_path / "mixed").mkdir()
+    for name, pair in (("cert.pem", pairs[1]), ("key.pem", pairs[0])):
+        (tmp_path / "mixed" / name).symlink_to(pair[0].parent / name)
+    lead_to(tmp_path / "mixed")
+    https.await_log("is not the key of the certificate")
+    assert shown(https) == pairs[0][0].read_text()
+    lead_to(folders[1])
+    https.await_log("the certificate is read again")
+    assert shown(https) == pairs[1][0].read_text()
+    pairs[1][0].write_text(pairs[2][0].read_text())  # one file after the other, in place
+    pairs[1][1].write_text(pairs[2][1].read_text())
+    https.await_log("the certificate is read again", 2)
+    assert shown(https) == pairs[2][0].read_text()
+    time.sleep(11)  # one more look, which sees nothing new
+    assert https.log().count("is not the key") in (1, 2) and https.log().count("the certificate is read again") == 2  # 2: it looked between the two
+
+
+def test_a_key_that_root_gives_to_a_group(secure, pair, tmp_path):
+    if os.getuid() != 0:
+        pytest.skip("files of root's are root's to make")
+    key = tmp_path / "key.pem"
+    key.write_text(pair[1].read_text())
+    os.chown(key, 0, 10001)
+    key.chmod(0o640)
+    assert stream(secure(files=(pair[0], key)))
+    os.chown(key, 10001, 10001)
+    assert "mode 0640 opens the secret to others" in start(pair[0], key)
+    os.chown(key, 0, 10001)
+    key.chmod(0o660)
+    assert "mode 0660 opens the secret to others" in start(pair[0], key)
+
+
 def test_keys_and_certificate_by_one_signal(secure, tmp_path):
     cert, key = certificate(tmp_path / "used")
     keys = tmp_path / "keys"

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import ssl
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import ended  # noqa: E402
+from certificates import certificate  # noqa: E402
 import launched  # noqa: E402
 import served  # noqa: E402
 
@@ -61,7 +63,8 @@ def validate(found):
     return checked // len(VERSIONS)
 
 
-@pytest.mark.parametrize("options", [[], ["--max-experts", "4", "--namespace", "models"], ["--lws", "--max-groups", "3"]])
+@pytest.mark.parametrize("options", [[], ["--max-experts", "4", "--namespace", "models"], ["--lws", "--max-groups", "3"],
+                                     ["--tls-secret", "moe-tls"], ["--tls-secret", "moe-tls", "--lws", "--max-groups", "2"]])
 def test_manifests_are_what_kubernetes_takes(options, tmp_path):
     assert validate(manifests(*SHAPE, *options)) >= 5
     if not options:
@@ -106,9 +109,65 @@ def test_memory_is_that_of_the_role():
 def test_names_that_are_none_are_refused():
     for options, why in ((["--name", "A"], "--name: 'A'"), (["--name", "a: b"], "--name"), (["--namespace", "x\ny"], "--namespace"),
                          (["--image", "a b"], "--image"), (["--claim", "-"], "--claim"), (["--secret-name", "a_b"], "--secret-name"),
+                         (["--tls-secret", "a/b"], "--tls-secret"),
                          (["--max-groups", "2"], "--lws")):
         r = subprocess.run([SLUICE, "k8s", MODEL, *SHAPE, *options], capture_output=True, text=True)
         assert r.returncode == 2 and why in r.stderr and not r.stdout, (options, r.stderr)
+
+
+def containers(found):
+    return {p["metadata"]["labels"]["app.kubernetes.io/component"]: p["spec"]["containers"][0] for p in pods(found)}
+
+
+def certs(found):
+    """What each kind of pod sees of the certificate's secret."""
+    seen = {p["metadata"]["labels"]["app.kubernetes.io/component"]: [v for v in p["spec"]["volumes"] if v["name"] == "certs"] for p in pods(found)}
+    assert all(v["secret"]["secretName"] == "moe-tls" for volumes in seen.values() for v in volumes)
+    return {part: [i["key"] for v in volumes for i in v["secret"]["items"]] for part, volumes in seen.items()}
+
+
+def test_who_asks_asks_over_https():
+    found = manifests(*SHAPE, "--tls-secret", "moe-tls", "--max-experts", "3")
+    [port] = of(found, "Service", "sluice")["spec"]["ports"]
+    assert (port["name"], port["appProtocol"], port["port"], port["targetPort"]) == ("https", "https", 443, "https")
+    coordinator, worker = containers(found)["coordinator"], containers(found)["worker"]
+    probes = [coordinator[key]["httpGet"] for key in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert all((p["scheme"], p["port"]) == ("HTTPS", "https") for p in probes)
+    assert coordinator["command"][coordinator["command"].index("--tls-cert"):][:4] == ["--tls-cert", "/certs/tls.crt", "--tls-key", "/certs/tls.key"]
+    for script in (worker["command"][2], worker["lifecycle"]["preStop"]["exec"]["command"][2]):
+        assert "--url https://sluice " in script and "--cacert /certs/ca.crt " in script
+    assert certs(found) == {"coordinator": ["tls.crt", "tls.key"], "worker": ["ca.crt"]}  # the key is the coordinator's alone
+    mounted = [m for m in coordinator["volumeMounts"] if m["name"] == "certs"]
+    assert mounted == [{"name": "certs", "mountPath": "/certs", "readOnly": True}]  # whole: a subPath is never renewed
+    assert certs(manifests(*SHAPE, "--tls-secret", "moe-tls", "--lws")) == {"coordinator": ["tls.crt", "tls.key"], "worker": []}
+    plain = manifests(*SHAPE, "--max-experts", "3")
+    assert "https" not in str(plain).lower() and "certs" not in str(plain) and of(plain, "Service", "sluice")["spec"]["ports"][0]["port"] == 80
+
+
+class Mounted:
+    """A secret with a certificate as kubelet mounts it: names lead through one link to the files, and a renewal replaces that link."""
+
+    def __init__(self, folder):
+        self.folder, self.renewals = folder, 0
+        folder.mkdir()
+        for name in ("tls.crt", "tls.key", "ca.crt"):
+            (folder / name).symlink_to(f"..data/{name}")
+        self.renew()
+
+    def renew(self):
+        self.renewals += 1
+        made = self.folder / f"..{self.renewals}"
+        cert, key = certificate(made, name=f"moe-{self.renewals}")
+        cert.rename(made / "tls.crt")
+        key.rename(made / "tls.key")
+        (made / "ca.crt").write_text((made / "tls.crt").read_text())
+        for file in made.iterdir():
+            file.chmod(0o440 if os.getuid() == 0 else 0o400)  # root's, and the group's of the pod
+        (self.folder / "..next").symlink_to(made.name)
+        (self.folder / "..next").rename(self.folder / "..data")
+
+    def text(self):
+        return (self.folder / "tls.crt").read_text()
 
 
 class Pods:
@@ -128,13 +187,17 @@ class Pods:
         for _ in range(2):  # a pod's first container may run again
             self.run(self.spec("-coordinator")["initContainers"][0])
         self.key = (given / "api-key").read_text().strip()
+        self.certs = Mounted(folder / "certs") if certs(found)["coordinator"] else None
+
+    def asked(self):
+        return launched.Asked(self.http, self.key, self.certs and self.certs.folder / "ca.crt")
 
     def spec(self, suffix):
         return of(self.found, "StatefulSet", "sluice" + suffix)["spec"]["template"]["spec"]
 
     def here(self, word):
         for there, here in (("/secrets", self.folder / "secrets"), ("/run/sluice", self.folder / "run"), ("/etc/sluice", self.folder / "plan"),
-                            ("/srv/model", MODEL), ("http://sluice ", f"http://127.0.0.1:{self.http} "), ("sluice-fabric:7000", f"127.0.0.1:{self.fabric}"),
+                            ("/srv/model", MODEL), ("/certs/", f"{self.folder}/certs/"), ("://sluice ", f"://127.0.0.1:{self.http} "), ("sluice-fabric:7000", f"127.0.0.1:{self.fabric}"),
                             ("0.0.0.0", "127.0.0.1")):
             word = word.replace(there, str(here))
         return {"8000": str(self.http), "7000": str(self.fabric), "sluice": str(SLUICE)}.get(word, word)
@@ -162,14 +225,20 @@ class Pods:
         return "\n".join(f"{p.name}:\n{p.read_text()}" for p in self.folder.glob("log*"))
 
 
-@pytest.fixture
-def running(tmp_path):
+@pytest.fixture(params=[[], ["--tls-secret", "moe-tls"]], ids=["http", "https"])
+def running(request, tmp_path):
     with ended.scope():
-        yield Pods(tmp_path, manifests(*planned(tmp_path), "--drain-timeout", "5"))
+        yield Pods(tmp_path, manifests(*planned(tmp_path), "--drain-timeout", "5", *request.param))
+
+
+def renew(running):
+    """Nobody signals the server: it sees that its files are others."""
+    running.certs.renew()
+    launched.wait("the new certificate", SLOW_S, lambda: ssl.get_server_certificate(("127.0.0.1", running.http)) == running.certs.text())
 
 
 def test_the_pods_commands_serve_scale_and_leave(running):
-    asked = launched.Asked(running.http, running.key)
+    asked = running.asked()
     running.start("-expert-0", 0)  # before the coordinator is there
     running.start("-attention-1", 1)
     server = running.start("-coordinator")
@@ -180,6 +249,9 @@ def test_the_pods_commands_serve_scale_and_leave(running):
     more = running.start("-expert-2", 3)
     launched.wait("worker 3", SLOW_S, lambda: asked.workers_that_serve() == 4)
     assert asked.answer()[:1] == said[:1]
+    if running.certs:
+        renew(running)
+        asked = running.asked()
     # One pod goes, and comes again: with the place that it left.
     running.leave("-expert-2", 2)
     assert last.wait(SLOW_S) == 0

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ ray = pytest.importorskip("ray", reason="ray is not installed here: tests/launch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "wheel")]
 import ended  # noqa: E402
+from certificates import certificate  # noqa: E402
 import launched  # noqa: E402
 import served  # noqa: E402
 from package import CASES, MODEL, sluice_moe  # noqa: E402
@@ -199,6 +201,26 @@ def test_places_are_left_and_taken(machines, deployment):
                       (lambda: deployment.scale(1, "both"), "role: 'both': the plan has attention, expert")):
         with pytest.raises(ValueError, match=why):
             call()
+
+
+def test_https(machines, tmp_path):
+    cert, key = certificate(tmp_path / "used")
+    options = {"tls_cert": str(cert), "tls_key": str(key), **WITHIN}
+    with sluice_moe.ray.deploy(MODEL, PLAN, cacert=cert, **options) as made:
+        assert made.url.startswith("https://127.0.0.1:") and ids(made.client(), 24) == [alone(24)]
+        made.drain(2, within=SLOW_S)
+        made.join(2, within=SLOW_S)
+        new = certificate(tmp_path / "new")
+        for old, path in zip((cert, key), new):
+            path.replace(old)  # nobody is told
+        port = int(made.url.rpartition(":")[2])
+        launched.wait("the new certificate", SLOW_S, lambda: ssl.get_server_certificate(("127.0.0.1", port)) == cert.read_text())
+        launched.kill(launched.one("serve", str(MODEL), "--remote", of=machines.of))
+        launched.wait("all well", SLOW_S, lambda: answers(made.client()) and all_serve(made.client()))
+        assert ids(made.client(), 24) == [alone(24)]
+        assert places_of("PRIVATE KEY", machines) == []
+    with pytest.raises(sluice_moe.ServerError, match="its certificate is refused"):
+        sluice_moe.ray.deploy(MODEL, PLAN, **options)
 
 
 def test_who_finds_no_place_says_what_lacks(machines):

@@ -2,6 +2,7 @@
 
 SLUICE_BIN names the program (default build/sluice)."""
 
+import json
 import pathlib
 import socket
 import subprocess
@@ -113,6 +114,44 @@ def test_who_insists(tmp_path, serve, work):
     assert "does not encrypt, here --encrypt is on" in said + (server.communicate(timeout=30)[1]), said
 
 
-def test_nonsense_is_refused():
-    done = subprocess.run([SLUICE, "serve", FIXTURE, "--encrypt", "perhaps"], capture_output=True, text=True)
+def gang(folder, rank, run):
+    """One run of a worker whose second rank is `sluice rank`, which it reaches by way of a listener: what `run` did, what the rank said, the listener."""
+    secret, port = folder / "secret", launched.free_port()
+    subprocess.run([SLUICE, "secret", "-o", secret], check=True, stdout=subprocess.DEVNULL)
+    listener = Listener(port)
+    with ended.scope():
+        waits = ended.start([SLUICE, "rank", FIXTURE, "--fabric-port", str(port), "--secret-file", secret, "--threads", "1", "--encrypt", rank, "--log", "info"],
+                            stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([SLUICE, "run", FIXTURE, "--ids", ",".join(map(str, PROMPT)), "-n", "8", "--tp", "2", "--exact", "--json", "--rank-hosts",
+                               f"127.0.0.1:{listener.port}", "--secret-file", secret, "--encrypt", run], capture_output=True, text=True, timeout=60)
+        waits.terminate()
+        return done, waits.communicate(timeout=20)[1], bytes(listener.seen)
+
+
+@pytest.mark.parametrize("rank, run", [("on", "on"), ("on", "auto"), ("auto", "on"), ("off", "off"), ("auto", "auto")])
+def test_a_rank_and_its_worker(tmp_path, rank, run):
+    """Who insists gets it, of one with `auto` on the same machine, too. The tokens are those of one process."""
+    done, said, seen = gang(tmp_path, rank, run)
+    alone = subprocess.run([SLUICE, "run", FIXTURE, "--ids", ",".join(map(str, PROMPT)), "-n", "8", "--exact", "--json"], capture_output=True, text=True, check=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["ids"] == json.loads(alone.stdout)["ids"], done.stderr + said
+    encrypted = "on" in (rank, run)
+    assert ("it computes for a worker, encrypted" in said) == encrypted and "it computes for a worker" in said, said
+    for known in (str(FIXTURE).encode(), b"".join(i.to_bytes(4, "little") for i in PROMPT)):
+        assert (known in seen) != encrypted, known
+
+
+@pytest.mark.parametrize("rank, run", [("on", "off"), ("off", "on")])
+def test_a_rank_or_a_worker_that_insists(tmp_path, rank, run):
+    done, said, seen = gang(tmp_path, rank, run)
+    assert done.returncode == 1 and not done.stdout
+    assert "rank 1 of 2 at 127.0.0.1:" in done.stderr and "rank does not encrypt, here --encrypt is on" in done.stderr, done.stderr
+    assert "it computes" not in said and "was turned away" in said, said  # and the rank waits on
+    assert b"".join(i.to_bytes(4, "little") for i in PROMPT) not in seen
+
+
+@pytest.mark.parametrize("verb", [["serve"], ["rank", "--fabric-port", "7000"]])
+def test_nonsense_is_refused(verb, tmp_path):
+    secret = tmp_path / "secret"
+    subprocess.run([SLUICE, "secret", "-o", secret], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([SLUICE, *verb, FIXTURE, "--secret-file", secret, "--encrypt", "perhaps"], capture_output=True, text=True)
     assert done.returncode != 0 and "--encrypt 'perhaps': off, on or auto expected" in done.stderr

@@ -152,6 +152,25 @@ def test_ranks_exchange_rows_themselves(secret, ranks):
         assert server.stop() == 0, "".join(server.log)
 
 
+def test_a_rank_that_waits_sleeps(secret, ranks):
+    """Before a worker calls, and while its gang has nothing to do."""
+    def wakes(rank, seconds=2):
+        status = pathlib.Path(f"/proc/{rank.computing()}/status")
+        before, _ = [int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status.read_text(), re.M)[1]), time.sleep(seconds)]
+        return (int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status.read_text(), re.M)[1]) - before) / seconds
+
+    rank, = ranks(1)
+    wait_until(lambda: any("waits for its worker" in line for line in rank.log), "it does not wait")
+    assert wakes(rank) < 50
+    server = serve(secret, "--attention", "1", "--experts", "1", "--attention-tp", "1", "--expert-tp", "2", "--rank-hosts", hosts([], [rank]))
+    try:
+        wait_until(lambda: any("it computes" in line for line in rank.log), "no gang")
+        time.sleep(1)
+        assert wakes(rank) < 50
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+
+
 def test_ranks_may_come_later(secret):
     """Who opens its gang waits for those that are not there yet."""
     port = launched.free_port()

@@ -77,6 +77,39 @@ static void heartbeats_and_silence(void **state) {
     assert_true(raw_got_text(&s->r, SL_MSG_BYE, "silent for 20"));
 }
 
+/* Whenever connections on a machine began, their heartbeats leave together after a while, four in a
+ * second each: a process wakes for them as often whether it has one connection or many. */
+static void heartbeats_leave_together(void **state) {
+    enum { N = 7 };
+    stage *s = *state;
+    peer other[N] = {0}, *all[N + 1] = {&s->p};
+    sl_conn *c[N];
+    sl_err err;
+    uint64_t sent[N], times = 0;
+    for (int i = 0; i < N; i++) {
+        peer_start(&other[i], s->hub, &s->clock, KEY);
+        all[i + 1] = &other[i];
+        assert_int_equal(sl_net_connect(s->p.net, sl_net_address(other[i].net), NULL, &c[i], &err),
+                         SL_OK);
+        pass_us(&s->clock, all, (size_t)i + 2, 31000, 1000);
+        c[i]->place = SL_PEER_ON_THIS_MACHINE;
+    }
+    pass_us(&s->clock, all, N + 1, 1000000, 1000);
+    for (int i = 0; i < N; i++) sent[i] = sl_conn_stats_of(c[i]).sent_messages;
+    for (int ms = 0; ms < 10000; ms++) {
+        uint64_t before = 0, after = 0;
+        for (int i = 0; i < N; i++) before += sl_conn_stats_of(c[i]).sent_messages;
+        pass_us(&s->clock, all, N + 1, 1000, 1000);
+        for (int i = 0; i < N; i++) after += sl_conn_stats_of(c[i]).sent_messages;
+        times += after > before;
+    }
+    assert_in_range(times, 39, 41);
+    for (int i = 0; i < N; i++)
+        assert_in_range(sl_conn_stats_of(c[i]).sent_messages - sent[i], 39, 41);
+    assert_int_equal(s->p.downs, 0);
+    for (int i = 0; i < N; i++) sl_net_free(other[i].net);
+}
+
 /* Silence of the raw peer from now on: milliseconds of the clock until it counts as dead, where the
  * net looks every step_us. 0: it does not within limit_us. */
 static uint64_t silence_ms(stage *s, uint64_t step_us, uint64_t limit_us) {
@@ -328,6 +361,7 @@ int main(void) {
         CASE(headers_of_open_connections_are_checked),
         CASE(unknown_kinds_are_answered),
         CASE(heartbeats_and_silence),
+        CASE(heartbeats_leave_together),
         CASE(who_runs_on_time_finds_the_dead_soon),
         CASE(who_runs_late_gives_peers_time),
         CASE(who_has_a_witness_is_borne_longer),

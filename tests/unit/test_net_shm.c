@@ -335,6 +335,56 @@ static void silent_callers(void **state) {
     scene_close(&s);
 }
 
+/* Whoever is let in is looked at before the next ones are, and so needs a place for a moment alone:
+ * many that call at once, as workers of one machine do when it starts, turn nobody away. */
+static void many_at_once(void **state) {
+    (void)state;
+    enum { N = 3 * SL_NET_MAX_PENDING };
+    peer p = {0}, q = {0};
+    start(&p);
+    start(&q);
+    sl_net_set_callers(p.net, N);
+    for (int i = 0; i < N; i++) (void)call(&q, &p);
+    until(&q, &p, &q.opened, N);
+    until(&p, &q, &p.opened, N);
+    assert_int_equal(p.downs + q.downs, 0);
+    sl_net_free(q.net);
+    sl_net_free(p.net);
+}
+
+/* A heartbeat lies in the ring until the peer wakes for a reason of its own, and counts then; what
+ * comes behind it wakes it. */
+static void heartbeats_wake_nobody(void **state) {
+    (void)state;
+    peer p = {0}, q = {0};
+    start(&p);
+    start(&q);
+    sl_conn *c = call(&p, &q);
+    until(&p, &q, &p.opened, 1);
+    until(&q, &p, &q.opened, 1);
+    until(&q, &p, &q.opened, 1);
+    for (int i = 0; i < 100; i++) sl_net_progress(q.net), sl_net_progress(p.net);
+    shm_link *there = q.last->link;
+    const uint64_t sent = sl_conn_stats_of(c).sent_messages;
+    sl_shm_link_announce(there);
+    for (const uint64_t end_ns = sl_now_ns() + LIMIT_NS;
+         sl_conn_stats_of(c).sent_messages == sent;) {
+        assert_true(sl_now_ns() < end_ns);
+        sl_net_progress(p.net);
+    }
+    assert_int_equal(atomic_load(there->own_sleeper), SL_SHM_FOR_DATA); /* it sleeps on... */
+    assert_true(sl_shm_link_is_ready(there)); /* ...and would hear of it */
+    const uint64_t silent_us = sl_conn_silent_us(q.last);
+    assert_true(silent_us >= SL_NET_HEARTBEAT_US / 4);
+    sl_net_progress(q.net);
+    assert_true(sl_conn_silent_us(q.last) < silent_us);
+    assert_int_equal(peer_send_u64(&p, c, SL_MSG_DISPATCH, 1), SL_OK);
+    assert_int_equal(atomic_load(there->own_sleeper), 0);
+    until(&q, &p, &q.messages, 1);
+    sl_net_free(p.net);
+    sl_net_free(q.net);
+}
+
 /* ---- two threads, so that both sides sleep and wake ---- */
 
 #define TALKS 3000
@@ -418,9 +468,14 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_rings),      cmocka_unit_test(open_links_corrupted),
-        cmocka_unit_test(bad_greetings),  cmocka_unit_test(greeting_with_more_descriptors),
-        cmocka_unit_test(silent_callers), cmocka_unit_test(sleepers),
+        cmocka_unit_test(bad_rings),
+        cmocka_unit_test(open_links_corrupted),
+        cmocka_unit_test(bad_greetings),
+        cmocka_unit_test(greeting_with_more_descriptors),
+        cmocka_unit_test(silent_callers),
+        cmocka_unit_test(many_at_once),
+        cmocka_unit_test(heartbeats_wake_nobody),
+        cmocka_unit_test(sleepers),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ def test_without_ray_it_says_so():
 
 @pytest.mark.parametrize("options, why", [
     ({"placed_within": 0}, "placed_within: 0: more than 0 and at most 86400"), ({"name": "a b"}, "name: 'a b'"),
-    ({"api_key": "a", "api_key_file": "b"}, "api_key: is said twice")])
+    ({"api_key": "a", "api_key_file": "b"}, "api_key: is said twice"), ({"cacert": "c"}, "cacert: the server has no certificate")])
 def test_what_is_wrong_is_said_before_anything_else(options, why):
     with pytest.raises(ValueError, match=why):
         sluice_moe.ray.deploy(MODEL, **options)
@@ -44,7 +44,8 @@ def test_what_is_wrong_is_said_before_anything_else(options, why):
 @pytest.mark.parametrize("options, why", [
     ({"nonsense": 1}, "nonsense: is no option"), ({"device": "cuda:0"}, "device: is no option here: the plan's workers say it"),
     ({"secret_file": "x"}, "secret_file: is no option here: each deployment makes its own"), ({"port": 65536}, "port: 65536 is not a whole number from 0 to 65535"),
-    ({"plan": "nowhere.json"}, "plan: nowhere.json"), ({"resources": {"helper": {}}}, "resources: 'helper' is none of"),
+    ({"plan": "nowhere.json"}, "plan: nowhere.json"), ({"tls_cert": "x"}, "tls_cert: tls_key is missing"), ({"tls_key": "x"}, "tls_key: tls_cert is missing"),
+    ({"resources": {"helper": {}}}, "resources: 'helper' is none of"),
     ({"resources": {"1": {}}}, "no worker from 0 to 0"), ({"resources": {"both": {"CPU": -1}}}, "resources: both: CPU: -1 is no amount"),
     ({"resources": {"both": 2}}, "resources: both: 2 has no names")])
 def test_options_and_resources_are_checked(options, why):

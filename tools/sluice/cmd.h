@@ -16,6 +16,8 @@
 #include "tls/tls.h"
 
 #include <jansson.h>
+#include <sys/types.h>
+#include <time.h>
 
 /* Exit codes: 0 done, 1 failed, 2 usage, 3 infeasible. */
 int sl_exit_code(sl_status st);
@@ -133,9 +135,28 @@ sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1],
 sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) SL_MUST_CHECK;
 /* The same of a file that need be nobody's alone. */
 sl_status sl_deploy_read_text(const char *path, char **out, sl_err *err) SL_MUST_CHECK;
-/* What --tls-cert and --tls-key name (tls_pair.c); NULL: neither is given. Logs where the
- * certificate is not valid now, or not for long. Free with sl_tls_pair_unref. */
-sl_status sl_deploy_tls(const sl_options *o, sl_tls_pair **out, sl_err *err) SL_MUST_CHECK;
+/* As sl_deploy_read_keys, or root's and readable to one group, as Kubernetes mounts a secret and
+ * Debian's ssl-cert has keys. */
+sl_status sl_deploy_read_tls_key(const char *path, char **out, sl_err *err) SL_MUST_CHECK;
+
+/* What tells a file from the one that takes its place (tls_pair.c). */
+typedef struct sl_file_look {
+    dev_t device;
+    ino_t inode;
+    off_t bytes;
+    struct timespec written, changed;
+} sl_file_look;
+typedef struct sl_tls_look {
+    sl_file_look cert, key;
+} sl_tls_look;
+
+/* What --tls-cert and --tls-key name; NULL: neither is given. Logs where the certificate is not
+ * valid now, or not for long. *look, also after a failure: the files as they were before they were
+ * read. Free with sl_tls_pair_unref. */
+sl_status sl_deploy_tls(const sl_options *o, sl_tls_look *look, sl_tls_pair **out,
+                        sl_err *err) SL_MUST_CHECK;
+/* Whether one of them has been replaced, written, or given other rights since. */
+bool sl_deploy_tls_changed(const sl_options *o, const sl_tls_look *then);
 /* Sets what must be set before any thread, e.g. UCX's environment. */
 void sl_deploy_setup_process(const sl_options *o);
 /* The transport to other machines: --transport, auto: the first that reaches them. NULL: see

@@ -31,6 +31,7 @@ static sl_status check_options(const sl_options *o, sl_err *err) {
     if (st == SL_OK && o->namespace[0]) st = check_name("--namespace", o->namespace, 63, err);
     if (st == SL_OK && o->claim[0]) st = check_name("--claim", o->claim, 63, err);
     if (st == SL_OK && o->secret_name[0]) st = check_name("--secret-name", o->secret_name, 63, err);
+    if (st == SL_OK && o->tls_secret[0]) st = check_name("--tls-secret", o->tls_secret, 63, err);
     if (st == SL_OK) st = sl_job_check_word("--image", o->image, "-_./:@", err);
     if (st == SL_OK && o->max_groups > 1 && !o->lws)
         st = sl_fail(err, SL_ERR_ARG, "--max-groups %u: groups are a LeaderWorkerSet's (--lws)",
@@ -66,13 +67,13 @@ static sl_status put_plan(const sl_k8s *k, sl_err *err) {
     return st;
 }
 
-/* headless: one name for pods that are not ready yet, too. */
-static void put_service(const sl_k8s *k, const char *suffix, const char *part, bool headless,
-                        const char *port_name, uint32_t port, const char *target) {
+/* Where clients ask, or of the fabric: one name for pods that are not ready yet, too. */
+static void put_service(const sl_k8s *k, const char *suffix, const char *part, bool fabric) {
     sl_manifest *m = k->out;
+    const char *port_name = fabric ? "fabric" : sl_k8s_scheme(k);
     sl_k8s_begin(k, "v1", "Service", suffix, part);
     sl_manifest_open(m, "spec");
-    if (headless) {
+    if (fabric) {
         sl_manifest_text(m, "clusterIP", "None");
         sl_manifest_flag(m, "publishNotReadyAddresses", true);
     }
@@ -82,8 +83,9 @@ static void put_service(const sl_k8s *k, const char *suffix, const char *part, b
     sl_manifest_open(m, "ports");
     sl_manifest_item(m);
     sl_manifest_text(m, "name", port_name);
-    sl_manifest_number(m, "port", port);
-    sl_manifest_text(m, "targetPort", target);
+    if (!fabric) sl_manifest_text(m, "appProtocol", port_name);
+    sl_manifest_number(m, "port", fabric ? k->port : k->secure ? 443 : 80);
+    sl_manifest_text(m, "targetPort", port_name);
     sl_manifest_close(m);
     sl_manifest_close(m);
     sl_manifest_close(m);
@@ -215,15 +217,19 @@ static sl_status put_all(const sl_k8s *k, sl_err *err) {
             "secret %s\n# (keys: secret, api-key, admin-key) and the volume claim %s (the "
             "model).\n",
             k->job->plan.n_workers, k->job->plan.n_workers == 1 ? "" : "s", k->secret, k->claim);
+    if (k->secure)
+        fprintf(k->out->out,
+                "# HTTPS is spoken with the certificate of the secret %s (tls.crt, tls.key%s).\n",
+                k->o->tls_secret, k->lws ? "" : ", and ca.crt, by which workers know it");
     sl_status st = k->job->plan_path[0] ? put_plan(k, err) : SL_OK;
     if (st != SL_OK) return st;
     /* A LeaderWorkerSet makes a service of its own name, for those of its pods. */
-    put_service(k, k->lws ? "-http" : "", SL_K8S_COORDINATOR, false, "http", 80, "http");
+    put_service(k, k->lws ? "-http" : "", SL_K8S_COORDINATOR, false);
     if (k->lws) {
         put_group(k);
     } else {
-        put_service(k, "-fabric", SL_K8S_COORDINATOR, true, "fabric", k->port, "fabric");
-        put_service(k, "-workers", SL_K8S_WORKER, true, "fabric", k->port, "fabric");
+        put_service(k, "-fabric", SL_K8S_COORDINATOR, true);
+        put_service(k, "-workers", SL_K8S_WORKER, true);
         put_sets(k);
     }
     put_budget(k);
@@ -235,6 +241,7 @@ int cmd_k8s(const sl_options *o) {
     sl_job j = {0};
     sl_manifest m = {.out = stdout};
     sl_k8s k = {.o = o, .job = &j, .out = &m, .name = o->job_name, .lws = o->lws};
+    k.secure = o->tls_secret[0] != '\0';
     k.port = o->fabric_port ? o->fabric_port : SL_K8S_FABRIC_PORT;
     snprintf(k.secret, sizeof k.secret, "%s", o->secret_name[0] ? o->secret_name : o->job_name);
     snprintf(k.claim, sizeof k.claim, o->claim[0] ? "%s" : "%s-model",

@@ -57,12 +57,14 @@ static int serve_on(const sl_rank_server *o) {
 
 int cmd_rank(const sl_options *o) {
     sl_err err = {0};
+    sl_net_when encrypt = SL_NET_WHEN_AUTO;
     char secret[SL_SECRET_MAX + 1], kernels[SL_KERNELS_SPEC_MAX];
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (st == SL_OK && !secret[0])
         st = sl_fail(&err, SL_ERR_ARG, "--secret-file is missing: workers prove that they have it");
     if (st == SL_OK && !o->fabric_port)
         st = sl_fail(&err, SL_ERR_ARG, "--fabric-port is missing: workers are told where it is");
+    if (st == SL_OK) st = sl_net_when_parse("--encrypt", o->encrypt, &encrypt, &err);
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
     if (st != SL_OK) return sl_cmd_fail("rank", &err);
     sl_log_set_who("rank");
@@ -74,6 +76,7 @@ int cmd_rank(const sl_options *o) {
                               .host = o->fabric_host,
                               .port = (uint16_t)o->fabric_port,
                               .secret = {(const uint8_t *)secret, strlen(secret)},
+                              .encrypt = encrypt,
                               .listens = listens,
                               .again = again};
     return serve_on(&r);

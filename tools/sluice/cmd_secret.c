@@ -47,11 +47,20 @@ int cmd_secret(const sl_options *o) {
     return 0;
 }
 
+/* Who may read a file. */
+typedef enum reader {
+    ANYBODY,
+    OWNER,
+    OWNER_OR_ROOTS_GROUP, /* a group to which root has given a file of its own, to read it */
+} reader;
+
 /* A service manager hands over credentials as root's own, 0400 and an entry for the service's user,
  * which shows as a group's right to read: nobody else is in that group of root's. */
-static bool is_open_to_others(const struct stat *s) {
-    const bool handed_over = s->st_uid == 0 && s->st_gid == 0 && (s->st_mode & 0777) == 0440;
-    return (s->st_mode & 077) != 0 && !handed_over;
+static bool is_open_to_others(const struct stat *s, reader who) {
+    const bool of_root = s->st_uid == 0;
+    const bool handed_over = of_root && s->st_gid == 0 && (s->st_mode & 0777) == 0440;
+    const bool given = who == OWNER_OR_ROOTS_GROUP && of_root && (s->st_mode & 037) == 0;
+    return who != ANYBODY && (s->st_mode & 077) != 0 && !handed_over && !given;
 }
 
 /* Until its end, or `most` bytes; false: it cannot be read, or says nothing for a minute. */
@@ -66,19 +75,19 @@ static bool read_all(int fd, char *out, size_t most, size_t *n) {
     return true;
 }
 
-/* At most `most` bytes of a file, which has to be its owner's alone where it is a secret, or of
- * standard input, "-", which may be a pipe. */
-static sl_status read_file(const char *path, bool secret, char *out, size_t most, size_t *n,
+/* At most `most` bytes of a file, which nobody else may be able to read, or of standard input, "-",
+ * which may be a pipe. */
+static sl_status read_file(const char *path, reader who, char *out, size_t most, size_t *n,
                            sl_err *err) {
     struct stat s;
     const bool given = strcmp(path, "-") == 0;
     int fd = given ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     bool open_to_others = fstat(fd, &s) != 0 || (!S_ISFIFO(s.st_mode) && !S_ISSOCK(s.st_mode) &&
-                                                 !S_ISCHR(s.st_mode) && is_open_to_others(&s));
+                                                 !S_ISCHR(s.st_mode) && is_open_to_others(&s, who));
     bool failed = !read_all(fd, out, most, n);
     if (!given) close(fd);
-    if (secret && open_to_others)
+    if (open_to_others)
         return sl_fail(err, SL_ERR_ARG, "%s: mode %04o opens the secret to others: chmod 600 %s",
                        path, s.st_mode & 07777u, path);
     return failed ? sl_fail(err, SL_ERR_IO, "%s: cannot be read", path) : SL_OK;
@@ -86,7 +95,7 @@ static sl_status read_file(const char *path, bool secret, char *out, size_t most
 
 sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
     size_t n;
-    sl_status st = read_file(path, true, out, SL_SECRET_MAX + 1, &n, err);
+    sl_status st = read_file(path, OWNER, out, SL_SECRET_MAX + 1, &n, err);
     if (st != SL_OK) return st;
     while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r')) n--;
     if (memchr(out, 0, n))
@@ -96,16 +105,16 @@ sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_e
     return st;
 }
 
-static sl_status read_text(const char *path, bool secret, char **out, sl_err *err) {
+static sl_status read_text(const char *path, reader who, char **out, sl_err *err) {
     size_t n = 0;
     char *text = sl_alloc(MAX_TEXT_BYTES + 1, 1);
     if (!text) return sl_fail(err, SL_ERR_NOMEM, "%s: out of memory", path);
-    sl_status st = read_file(path, secret, text, MAX_TEXT_BYTES + 1, &n, err);
+    sl_status st = read_file(path, who, text, MAX_TEXT_BYTES + 1, &n, err);
     if (st == SL_OK && n > MAX_TEXT_BYTES)
         st = sl_fail(err, SL_ERR_LIMIT, "%s: more than %u bytes", path, MAX_TEXT_BYTES);
     if (st == SL_OK && memchr(text, 0, n))
         st = sl_fail(err, SL_ERR_ARG, "%s: %s text, byte %zu is 0", path,
-                     secret ? "keys are" : "it is no", strlen(text));
+                     who == ANYBODY ? "it is no" : "keys are", strlen(text));
     if (st != SL_OK) {
         sl_free(text);
         return st;
@@ -116,11 +125,15 @@ static sl_status read_text(const char *path, bool secret, char **out, sl_err *er
 }
 
 sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) {
-    return read_text(path, true, out, err);
+    return read_text(path, OWNER, out, err);
+}
+
+sl_status sl_deploy_read_tls_key(const char *path, char **out, sl_err *err) {
+    return read_text(path, OWNER_OR_ROOTS_GROUP, out, err);
 }
 
 sl_status sl_deploy_read_text(const char *path, char **out, sl_err *err) {
-    return read_text(path, false, out, err);
+    return read_text(path, ANYBODY, out, err);
 }
 
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1], sl_err *err) {

@@ -17,7 +17,14 @@
 #include <time.h>
 
 #define DRAIN_POLL_MS 20
+#define TLS_LOOK_S    10   /* between two looks at the files of the certificate */
 #define WHOLE         0.95 /* share of the weights: less of them in memory is said */
+
+/* HTTPS, if it is spoken. */
+typedef struct secured {
+    sl_tls_pair *pair; /* of the start */
+    sl_tls_look look;  /* of the files when they were last read */
+} secured;
 
 /* Folder name without slashes: what clients call the model unless told otherwise. */
 static void model_name(const sl_options *o, char *out, size_t cap) {
@@ -91,10 +98,10 @@ static void read_keys_again(sl_server *server, const char *path) {
 }
 
 /* Files that cannot be read, or do not fit, change nothing. */
-static void read_tls_again(sl_server *server, const sl_options *o) {
+static void read_tls_again(sl_server *server, const sl_options *o, sl_tls_look *look) {
     sl_err err = {0};
     sl_tls_pair *pair = NULL;
-    if (sl_deploy_tls(o, &pair, &err) != SL_OK) {
+    if (sl_deploy_tls(o, look, &pair, &err) != SL_OK) {
         sl_log(SL_LOG_ERROR, "serve", "%s; the certificate is as before", err.msg);
         return;
     }
@@ -108,17 +115,29 @@ static bool hears_hangups(const sl_options *o) {
     return o->api_key_file[0] || o->tls_cert[0];
 }
 
-static void read_again(sl_server *server, const sl_options *o) {
+static void read_again(sl_server *server, const sl_options *o, sl_tls_look *look) {
     if (o->api_key_file[0]) read_keys_again(server, o->api_key_file);
-    if (o->tls_cert[0]) read_tls_again(server, o);
+    if (o->tls_cert[0]) read_tls_again(server, o, look);
+}
+
+/* SIGINT, SIGTERM or SIGHUP. A certificate is read again meanwhile when its files are others: who
+ * renews them in Kubernetes sends no signal. */
+static int await_signal(sl_server *server, const sl_options *o, sl_tls_look *look) {
+    const struct timespec period = {.tv_sec = TLS_LOOK_S};
+    sigset_t set = stop_signals();
+    if (hears_hangups(o)) sigaddset(&set, SIGHUP);
+    for (;;) {
+        const int sig =
+            o->tls_cert[0] ? sigtimedwait(&set, NULL, &period) : sigwaitinfo(&set, NULL);
+        if (sig > 0) return sig;
+        if (o->tls_cert[0] && sl_deploy_tls_changed(o, look)) read_tls_again(server, o, look);
+    }
 }
 
 /* Returns when it is time to stop: at SIGINT, or at SIGTERM when running requests are answered. */
-static void await_end(sl_server *server, const sl_options *o) {
-    sigset_t set = stop_signals();
-    int sig = 0;
-    if (hears_hangups(o)) sigaddset(&set, SIGHUP);
-    while (sigwait(&set, &sig) == 0 && sig == SIGHUP) read_again(server, o);
+static void await_end(sl_server *server, const sl_options *o, sl_tls_look *look) {
+    int sig;
+    while ((sig = await_signal(server, o, look)) == SIGHUP) read_again(server, o, look);
     sl_log(SL_LOG_INFO, "serve", "signal %d: stopping, %u requests run", sig,
            sl_server_running(server));
     sl_notify_stopping();
@@ -231,7 +250,7 @@ static sl_status open_journal(const sl_options *o, const sl_deployment *d, const
 }
 
 static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer *tok,
-                       const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_tls_pair *tls,
+                       const sl_chat *chat, sl_journal *journal, sl_sync sync, secured *tls,
                        sl_err *err) {
     sl_engine *e = NULL;
     sl_server *server = NULL;
@@ -256,7 +275,7 @@ static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer
                                .tool_format = o->tool_format,
                                .host = o->host,
                                .port = (uint16_t)o->port,
-                               .tls = tls,
+                               .tls = tls->pair,
                                .api_key = o->api_key,
                                .api_keys = keys,
                                .cors_origin = o->cors_origin,
@@ -295,7 +314,7 @@ static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer
         snprintf(status, sizeof status, "%s on %s", name, sl_server_url(server));
         sl_notify_ready(status);
         sl_status_line *line = sl_status_line_start(o, e);
-        await_end(server, o);
+        await_end(server, o, &tls->look);
         sl_status_line_stop(line);
         print_workers(e);
     }
@@ -309,13 +328,13 @@ int cmd_serve(const sl_options *o) {
     sl_tokenizer *tok = NULL;
     sl_chat *chat = NULL;
     sl_journal *journal = NULL;
-    sl_tls_pair *tls = NULL;
+    secured tls = {0};
     sl_sync sync = SL_SYNC_NEVER;
     sl_deploy_setup_process(o);
     block_signals(hears_hangups(o));
     sl_notify_open();
     sl_log_set_who("coordinator");
-    sl_status st = sl_deploy_tls(o, &tls, &err);
+    sl_status st = sl_deploy_tls(o, &tls.look, &tls.pair, &err);
     if (st == SL_OK) st = sl_deploy_prepare(o, true, 0, &d, &err);
     d.gen = sl_deploy_generation(o, d.gen);
     d.opts.give_up = signalled;
@@ -340,10 +359,10 @@ int cmd_serve(const sl_options *o) {
     if (st == SL_OK) say_context(o, &d);
     if (st == SL_OK) st = read_sync(o->journal_sync, &sync, &err);
     if (st == SL_OK) st = open_journal(o, &d, tok, &journal, &err);
-    if (st == SL_OK) st = serve(o, &d, tok, chat, journal, sync, tls, &err);
+    if (st == SL_OK) st = serve(o, &d, tok, chat, journal, sync, &tls, &err);
     if (st == SL_ERR_CANCELLED && signalled()) st = SL_OK; /* asked to stop before it began */
     sl_journal_close(journal);
-    sl_tls_pair_unref(tls);
+    sl_tls_pair_unref(tls.pair);
     sl_chat_free(chat);
     sl_tokenizer_free(tok);
     sl_deploy_free(&d);

@@ -20,7 +20,13 @@ typedef struct sl_k8s {
     char secret[64], claim[64], fabric[64]; /* names of other objects */
     uint32_t port;                          /* of the fabric */
     bool lws;
+    bool secure; /* HTTPS */
 } sl_k8s;
+
+/* The scheme in small letters, which is the name of the port, too. */
+static inline const char *sl_k8s_scheme(const sl_k8s *k) {
+    return k->secure ? "https" : "http";
+}
 
 /* Head of an object NAMEsuffix: what it is, its labels. part NULL: of none. */
 void sl_k8s_begin(const sl_k8s *k, const char *version, const char *kind, const char *suffix,

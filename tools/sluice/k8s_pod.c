@@ -9,6 +9,7 @@
 #define USER         10001u        /* of packaging/Dockerfile */
 #define KEYS         "/run/sluice" /* memory: keys with the mode that the program wants */
 #define GIVEN        "/secrets"    /* the same as Kubernetes mounts them */
+#define CERTS        "/certs"      /* of HTTPS, as they are mounted, so that a renewal shows */
 #define MODEL        "/srv/model"
 #define PROBE_S      5
 #define STOP_EXTRA_S 15 /* beyond --drain-timeout */
@@ -70,6 +71,12 @@ static void put_coordinator_command(const sl_k8s *k) {
     sl_manifest *m = k->out;
     sl_manifest_open(m, "command");
     for (size_t i = 0; i < SL_LEN(words); i++) sl_manifest_word(m, words[i]);
+    if (k->secure) {
+        sl_manifest_word(m, "--tls-cert");
+        sl_manifest_word(m, CERTS "/tls.crt");
+        sl_manifest_word(m, "--tls-key");
+        sl_manifest_word(m, CERTS "/tls.key");
+    }
     put_word_number(m, "--port", SL_K8S_HTTP_PORT, 0);
     put_word_number(m, "--fabric-port", k->port, 0);
     if (k->job->plan_path[0]) {
@@ -86,11 +93,17 @@ static void put_coordinator_command(const sl_k8s *k) {
     sl_manifest_close(m);
 }
 
+/* Options of a verb that asks the server. */
+static void server_words(const sl_k8s *k, char out[256]) {
+    snprintf(out, 256, "--url %s://%s%s --admin-key-file " KEYS "/admin-key", sl_k8s_scheme(k),
+             k->name, k->secure ? " --cacert " CERTS "/ca.crt" : "");
+}
+
 /* A worker that left for a drained machine, or has a free place, asks to be let in; when the
  * coordinator does not serve yet, nobody has to. */
 static void put_worker_command(const sl_k8s *k) {
     sl_manifest *m = k->out;
-    char script[512];
+    char script[768], server[256];
     sl_manifest_open(m, "command");
     if (k->lws) {
         sl_manifest_word(m, "sluice");
@@ -102,11 +115,11 @@ static void put_worker_command(const sl_k8s *k) {
         put_word_number(m, "--threads", k->job->threads, 0);
         put_word_number(m, "--drain-timeout", k->o->drain_timeout, 30);
     } else {
+        server_words(k, server);
         snprintf(script, sizeof script,
-                 "sluice join \"$SLUICE_WORKER_ID\" --url http://%s --admin-key-file " KEYS
-                 "/admin-key --timeout 1; exec sluice worker --join %s:%u --secret-file " KEYS
-                 "/secret --model " MODEL " --threads %u",
-                 k->name, k->fabric, k->port, k->job->threads);
+                 "sluice join \"$SLUICE_WORKER_ID\" %s --timeout 1; exec sluice worker --join "
+                 "%s:%u --secret-file " KEYS "/secret --model " MODEL " --threads %u",
+                 server, k->fabric, k->port, k->job->threads);
         sl_manifest_word(m, "/bin/sh");
         sl_manifest_word(m, "-c");
         sl_manifest_word(m, script);
@@ -117,11 +130,10 @@ static void put_worker_command(const sl_k8s *k) {
 /* A pod that has to go leaves its place first: no token is lost. */
 static void put_leaving(const sl_k8s *k) {
     sl_manifest *m = k->out;
-    char script[256];
-    snprintf(script, sizeof script,
-             "sluice drain \"$SLUICE_WORKER_ID\" --url http://%s --admin-key-file " KEYS
-             "/admin-key --grace %u --timeout %u",
-             k->name, k->o->drain_timeout, k->o->drain_timeout + STOP_EXTRA_S);
+    char script[512], server[256];
+    server_words(k, server);
+    snprintf(script, sizeof script, "sluice drain \"$SLUICE_WORKER_ID\" %s --grace %u --timeout %u",
+             server, k->o->drain_timeout, k->o->drain_timeout + STOP_EXTRA_S);
     sl_manifest_open(m, "lifecycle");
     sl_manifest_open(m, "preStop");
     sl_manifest_open(m, "exec");
@@ -165,7 +177,8 @@ static void put_probe(const sl_k8s *k, const char *key, const char *path, uint32
     sl_manifest_open(m, key);
     sl_manifest_open(m, "httpGet");
     sl_manifest_text(m, "path", path);
-    sl_manifest_text(m, "port", "http");
+    sl_manifest_text(m, "port", sl_k8s_scheme(k));
+    if (k->secure) sl_manifest_text(m, "scheme", "HTTPS");
     sl_manifest_close(m);
     sl_manifest_number(m, "periodSeconds", PROBE_S);
     sl_manifest_number(m, "timeoutSeconds", PROBE_S);
@@ -244,6 +257,11 @@ static void put_keys(const sl_k8s *k) {
     for (int i = 0; i < 3; i++) sl_manifest_close(m);
 }
 
+/* Workers of a LeaderWorkerSet ask no server. */
+static bool has_certs(const sl_k8s *k, uint32_t rank) {
+    return k->secure && (!rank || !k->lws);
+}
+
 static void put_container(const sl_k8s *k, const char *part, uint32_t rank) {
     sl_manifest *m = k->out;
     sl_manifest_open(m, "containers");
@@ -256,7 +274,7 @@ static void put_container(const sl_k8s *k, const char *part, uint32_t rank) {
         put_coordinator_command(k);
     put_environment(k, rank);
     sl_manifest_open(m, "ports");
-    if (!rank) put_port(m, "http", SL_K8S_HTTP_PORT);
+    if (!rank) put_port(m, sl_k8s_scheme(k), SL_K8S_HTTP_PORT);
     put_port(m, "fabric", k->port);
     sl_manifest_close(m);
     if (!rank) put_probes(k);
@@ -266,7 +284,34 @@ static void put_container(const sl_k8s *k, const char *part, uint32_t rank) {
     sl_manifest_open(m, "volumeMounts");
     put_mount(m, "model", MODEL, true);
     put_mount(m, "keys", KEYS, false);
+    if (has_certs(k, rank)) put_mount(m, "certs", CERTS, true);
     if (!rank && k->job->plan_path[0]) put_mount(m, "plan", "/etc/sluice", true);
+    for (int i = 0; i < 3; i++) sl_manifest_close(m);
+}
+
+/* A file of a secret's volume, under the name of its key. */
+static void put_key(sl_manifest *m, const char *key) {
+    sl_manifest_item(m);
+    sl_manifest_text(m, "key", key);
+    sl_manifest_text(m, "path", key);
+    sl_manifest_close(m);
+}
+
+/* The server's own for the coordinator, for workers what tells them that it is the server. */
+static void put_certs(const sl_k8s *k, uint32_t rank) {
+    sl_manifest *m = k->out;
+    sl_manifest_item(m);
+    sl_manifest_text(m, "name", "certs");
+    sl_manifest_open(m, "secret");
+    sl_manifest_text(m, "secretName", k->o->tls_secret);
+    sl_manifest_number(m, "defaultMode", 0440);
+    sl_manifest_open(m, "items");
+    if (rank) {
+        put_key(m, "ca.crt");
+    } else {
+        put_key(m, "tls.crt");
+        put_key(m, "tls.key");
+    }
     for (int i = 0; i < 3; i++) sl_manifest_close(m);
 }
 
@@ -295,6 +340,7 @@ static void put_volumes(const sl_k8s *k, uint32_t rank) {
     sl_manifest_text(m, "medium", "Memory");
     sl_manifest_close(m);
     sl_manifest_close(m);
+    if (has_certs(k, rank)) put_certs(k, rank);
     if (!rank && k->job->plan_path[0]) {
         sl_manifest_item(m);
         sl_manifest_text(m, "name", "plan");

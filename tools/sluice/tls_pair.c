@@ -1,5 +1,5 @@
-/* The certificate of --tls-cert and the key of --tls-key: read, found to belong together, and what
- * is to be said of the days for which they are good. */
+/* The certificate of --tls-cert and the key of --tls-key: read, found to belong together, seen to
+ * be others than they were, and what is to be said of the days for which they are good. */
 #include "cmd.h"
 
 #include "base/clock.h"
@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define DAY_S  86400
@@ -33,10 +34,39 @@ static sl_tls_text text_of(const char *name, const char *pem) {
     return (sl_tls_text){name, {(const uint8_t *)pem, strlen(pem)}};
 }
 
-sl_status sl_deploy_tls(const sl_options *o, sl_tls_pair **out, sl_err *err) {
+/* Through links, as Kubernetes renews what it mounts by another link. A file that is not there
+ * looks like none. */
+static sl_file_look look_at(const char *path) {
+    struct stat s;
+    if (stat(path, &s) != 0) return (sl_file_look){0};
+    return (sl_file_look){.device = s.st_dev,
+                          .inode = s.st_ino,
+                          .bytes = s.st_size,
+                          .written = s.st_mtim,
+                          .changed = s.st_ctim};
+}
+
+static bool is_same(const sl_file_look *a, const sl_file_look *b) {
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->written.tv_sec == b->written.tv_sec && a->written.tv_nsec == b->written.tv_nsec &&
+           a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
+}
+
+static sl_tls_look look_at_both(const sl_options *o) {
+    return (sl_tls_look){look_at(o->tls_cert), look_at(o->tls_key)};
+}
+
+bool sl_deploy_tls_changed(const sl_options *o, const sl_tls_look *then) {
+    const sl_tls_look now = look_at_both(o);
+    return !is_same(&now.cert, &then->cert) || !is_same(&now.key, &then->key);
+}
+
+sl_status sl_deploy_tls(const sl_options *o, sl_tls_look *look, sl_tls_pair **out, sl_err *err) {
     char cert_name[300], key_name[300];
     char *cert = NULL, *key = NULL;
     *out = NULL;
+    /* First: what changes while it is read is read again. */
+    *look = look_at_both(o);
     if (!o->tls_cert[0] && !o->tls_key[0]) return SL_OK;
     if (!o->tls_key[0])
         return sl_fail(err, SL_ERR_ARG, "--tls-cert: --tls-key FILE has to name its key");
@@ -46,7 +76,7 @@ sl_status sl_deploy_tls(const sl_options *o, sl_tls_pair **out, sl_err *err) {
     snprintf(key_name, sizeof key_name, "--tls-key: %s", o->tls_key);
     sl_status st = sl_deploy_read_text(o->tls_cert, &cert, err);
     if (st != SL_OK) return sl_err_prefix(err, "--tls-cert");
-    st = sl_deploy_read_keys(o->tls_key, &key, err);
+    st = sl_deploy_read_tls_key(o->tls_key, &key, err);
     if (st != SL_OK) {
         sl_free(cert);
         return sl_err_prefix(err, "--tls-key");

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Dict, Generic, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, cast
 
-from ._errors import AnswerError, ConnectError, RefusedError, SluiceError
+from ._errors import AnswerError, ConnectError, RefusedError, SluiceError, UntrustedError
 
 Json = Dict[str, Any]
 _LINE_MOST = 64 << 20  # bytes of one line of a stream, and of an error
@@ -324,6 +324,9 @@ class Client:
         except (socket.timeout, TimeoutError):
             connection.close()
             raise ConnectError(f"{self.url}{path}: no answer within {connection.timeout} s") from None
+        except ssl.SSLCertVerificationError as e:
+            connection.close()
+            raise UntrustedError(f"{self.url}{path}: {e}") from None
         except (OSError, http.client.HTTPException) as e:
             connection.close()
             raise ConnectError(f"{self.url}{path}: {e or type(e).__name__}") from None
@@ -484,6 +487,8 @@ class Client:
                 if status == 200:
                     return
                 last = data[:200].decode("utf-8", "replace")
+            except UntrustedError:
+                raise
             except SluiceError as e:
                 last = e
             if time.monotonic() >= until:

@@ -13,6 +13,10 @@ class ConnectError(SluiceError):
     """Nobody answered: no connection, none within the timeout, or it broke."""
 
 
+class UntrustedError(ConnectError):
+    """Who answered there has a certificate that is not to be trusted: waiting does not help."""
+
+
 class AnswerError(SluiceError):
     """Somebody answered who does not speak this API."""
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Type
 from . import _ray_plan as _plan
 from . import _ray_task
 from ._client import Client
-from ._errors import ConnectError, RefusedError, ServerError, SluiceError
+from ._errors import ConnectError, RefusedError, ServerError, SluiceError, UntrustedError
 from ._server import Option
 
 _COORDINATOR = -1  # among the numbers of workers
@@ -31,8 +31,8 @@ def _free_port(host: str) -> int:
         return int(s.getsockname()[1])
 
 
-def _at(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _at(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _first_key(what: str, path: Option) -> str:
@@ -49,7 +49,7 @@ class Deployment:
     `url` is the server's; `places` are the plan's workers, free places among them. Used by one thread at a time."""
 
     def __init__(self, ray: Any, given: _plan.Given, model: str, name: str, executable: Optional[str], api_key: Optional[str],
-                 options: Mapping[str, Option], placed_within: float) -> None:
+                 options: Mapping[str, Option], cacert: Optional[str], placed_within: float) -> None:
         self.name = name
         self.places = given.places
         self._ray = ray
@@ -61,6 +61,7 @@ class Deployment:
         admin_key_file, api_key_file = options.get("admin_key_file"), options.get("api_key_file")
         self._admin_key = _first_key("admin_key_file", admin_key_file) if admin_key_file else secrets.token_hex(32)
         self._own_key = api_key
+        self._cacert = cacert
         self._api_key = _first_key("api_key_file", api_key_file) if api_key_file else api_key
         self._actors: Dict[int, Any] = {}
         self._runs: Dict[int, Any] = {}
@@ -72,7 +73,7 @@ class Deployment:
         host = str(options.get("host") or "127.0.0.1")
         port = _plan.number(options, "port", 0, 65535) or _free_port(host)
         fabric = _plan.number(options, "fabric_port", 0, 65535) or _free_port(first)
-        self.url = _at(first if host in ("0.0.0.0", "::") else host, port)
+        self.url = _at("https" if options.get("tls_cert") else "http", first if host in ("0.0.0.0", "::") else host, port)
         self._model = os.path.abspath(model) if os.path.exists(model) else model
         self._where = ["--first", first, "--fabric-port", str(fabric)]
         self._first_only = ["--fabric-host", first]
@@ -200,6 +201,8 @@ class Deployment:
             self.check(workers=True)
             try:
                 return client.wait_ready(0.5)
+            except UntrustedError as e:
+                raise ServerError(f"its certificate is refused (cacert has to have who signed it, and it has to name this address): {e}") from None
             except ConnectError as e:
                 if time.monotonic() >= until:
                     said = self.log()
@@ -209,7 +212,7 @@ class Deployment:
 
     def client(self, *, timeout: float = 60.0) -> Client:
         """A client with this deployment's keys, that of workers' verbs among them."""
-        return Client(self.url, api_key=self._api_key, admin_key=self._admin_key, timeout=timeout)
+        return Client(self.url, api_key=self._api_key, admin_key=self._admin_key, timeout=timeout, cacert=self._cacert)
 
     def look(self, worker: Optional[int] = None, *, within: float = 30.0) -> Dict[str, Any]:
         """The actor of a worker, or of the coordinator: `node` and `address` in Ray, `pid` of its task (-1: none runs), `actor_pid`,

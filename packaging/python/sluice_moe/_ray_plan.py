@@ -25,13 +25,12 @@ _EXTRA_MB = 512.0  # of a worker for buffers, as the other launchers set aside
 _SLOWEST_S = 60.0  # of reading a model's headers
 # What `sluice task` takes as options; everything else of serve and worker are variables to it.
 _OF_TASK = ("attention", "experts", "max_attention", "max_experts", "threads", "join_timeout", "drain_timeout")
-_PATHS = ("api_key_file", "chat_template", "journal")  # of the coordinator, whose folder is another one
+_PATHS = ("api_key_file", "chat_template", "journal", "tls_cert", "tls_key")  # of the coordinator, whose folder is another one
 _OF_PLAN = ("attention", "experts", "max_attention", "max_experts", "threads")
 # Options that deploy says itself, and why not you.
 _IN_PLAN = "the plan's workers say it, so that Ray hears of it"
 _NOT_YOURS = {"remote": "workers are always Ray's", "secret": "each deployment makes its own", "secret_file": "each deployment makes its own",
               "device": _IN_PLAN, "attention_device": _IN_PLAN, "expert_device": _IN_PLAN, "worker_id": _IN_PLAN, "rank": _IN_PLAN,
-              "tls_cert": "the server of a deployment speaks plain HTTP", "tls_key": "the server of a deployment speaks plain HTTP",
               "join": "Ray says where", "first": "Ray says where", "fabric_host": "Ray says where"}
 
 
@@ -145,6 +144,9 @@ def read(program: str, model: str, plan: PlanGiven, resources: Mapping[str, Mapp
     """Asks the program, as the other launchers do, which workers there are and how much memory each takes."""
     options = {k: v for k, v in options.items() if v is not None and v is not False}
     _check_options(program, options)
+    for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if name in options and other not in options:
+            raise ValueError(f"{name}: {other} is missing, which belongs to it")
     for name, most in (("port", 65535), ("fabric_port", 65535), ("drain_timeout", 86400)):
         number(options, name, 0, most)
     text, wanting = _read_plan(plan), set()  # type: Optional[str], Set[int]

@@ -43,15 +43,18 @@ def _import_ray() -> Any:
 
 
 def deploy(model: Union[str, "os.PathLike[str]"], plan: _plan.PlanGiven = None, *, name: Optional[str] = None, api_key: Optional[str] = None,
-           resources: Optional[Mapping[str, Mapping[str, float]]] = None, program: Optional[str] = None, placed_within: float = 60.0,
-           ready_within: float = 600.0, **options: Option) -> Deployment:
+           resources: Optional[Mapping[str, Mapping[str, float]]] = None, program: Optional[str] = None,
+           cacert: "Union[None, str, os.PathLike[str]]" = None, placed_within: float = 60.0, ready_within: float = 600.0,
+           **options: Option) -> Deployment:
     """Places the coordinator on this machine and the plan's workers where Ray has what they take, and returns when requests are answered.
     Connects to Ray (`ray.init()`) if this process has not.
 
     `plan` is a plan.json, by path or as a dict; or say `attention`, `experts`. Any option `--some-name` of serve and worker is a keyword
     `some_name`. A worker takes its threads as CPUs, its weights, KV and 512 MB as memory, and a GPU where the plan has `cuda:N`.
     `resources` says other amounts, or Ray's custom resources: {"expert": {"CPU": 2, "fast_disk": 1}}, by role, by a worker's number, or
-    of the "coordinator". `program` is another `sluice`, at the same path on all machines. ServerError: Ray has no place for an actor
+    of the "coordinator". `program` is another `sluice`, at the same path on all machines. With `tls_cert` and `tls_key`, files of this
+    machine, the server speaks HTTPS; `cacert` is a file of certificates by which this deployment's own clients know it, instead of the
+    system's. ServerError: Ray has no place for an actor
     within `placed_within` seconds (which resource lacks is said), or no request is answered within `ready_within`.
     """
     for what, seconds in (("placed_within", placed_within), ("ready_within", ready_within)):
@@ -61,6 +64,8 @@ def deploy(model: Union[str, "os.PathLike[str]"], plan: _plan.PlanGiven = None, 
         raise ValueError(f"name: {name!r}: letters, digits and '_.-', 64 at most, are possible")
     if api_key is not None and "api_key_file" in options:
         raise ValueError("api_key: is said twice, as api_key_file is given")
+    if cacert is not None and not options.get("tls_cert"):
+        raise ValueError("cacert: the server has no certificate without tls_cert and tls_key")
     ray = _import_ray()
     atexit.unregister(_stop_all)  # Ray has its own, which comes after ours when it was there first
     atexit.register(_stop_all)
@@ -69,7 +74,8 @@ def deploy(model: Union[str, "os.PathLike[str]"], plan: _plan.PlanGiven = None, 
         ray.init()
     if ray.util.client.ray.is_connected():
         raise SluiceError("ray: this program is only a client of Ray (ray://): run it on one of Ray's machines, as `ray job submit` does")
-    made = Deployment(ray, given, os.fspath(model), name or f"sluice-{secrets.token_hex(3)}", program, api_key, options, placed_within)
+    made = Deployment(ray, given, os.fspath(model), name or f"sluice-{secrets.token_hex(3)}", program, api_key, options,
+                      None if cacert is None else os.fspath(cacert), placed_within)
     try:
         made.start(ready_within)
     except BaseException:
@@ -124,7 +130,7 @@ def _serve(ray: Any, model: str, args: argparse.Namespace, options: Mapping[str,
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _tell)
     try:
-        with deploy(model, args.plan, name=args.name, resources=resources, program=args.program,
+        with deploy(model, args.plan, name=args.name, resources=resources, program=args.program, cacert=args.cacert,
                     placed_within=args.placed_within, ready_within=args.ready_within, **options) as deployment:
             print(f"listening on {deployment.url} ({deployment.name} on Ray, {len(deployment.places)} places)", flush=True)
             try:
@@ -158,6 +164,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--name", help="of the actors, as NAME-worker-0 [sluice-..]")
     parser.add_argument("--resources", default="{}", help='what workers take, as {"expert": {"CPU": 2}}')
     parser.add_argument("--program", help="sluice, at the same path on all machines; left out: the package's own")
+    parser.add_argument("--cacert", help="certificates by which this program knows a server with --tls-cert; left out: the system's")
     parser.add_argument("--placed-within", type=float, default=60.0, help="seconds until Ray has a place for all [60]")
     parser.add_argument("--ready-within", type=float, default=600.0, help="seconds until requests are answered [600]")
     parser.add_argument("--show-log", action="store_true", help="show here what the actors say")

@@ -175,6 +175,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .spread_rows = spread_rows(p, m),
                               .wire = (sl_wire_format)p->wire,
                               .rail_word = on_rail_word,
+                              .encrypt = w->opts->encrypt,
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),
                               .activations = p->activations,
                               .exact = p->exact,

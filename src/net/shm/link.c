@@ -115,7 +115,7 @@ void sl_shm_link_read_socket(shm_link *l) {
 static void publish_tail(shm_link *l) {
     if (l->tx.own == l->tx.published) return;
     sl_shm_tx_publish(&l->tx);
-    wake_peer(l, SL_SHM_FOR_DATA);
+    if (l->loud) wake_peer(l, SL_SHM_FOR_DATA);
 }
 
 static void put_head(shm_link *l, const sl_block *b) {
@@ -145,6 +145,7 @@ static bool put_rest(shm_link *l, const sl_block *b) {
 /* False: the ring is full. */
 static bool write_head_of_queue(shm_link *l) {
     sl_block *b = l->queue.head;
+    l->loud = l->loud || !b->quiet;
     if (l->sent_bytes == 0) {
         if (sl_shm_tx_room(&l->tx) < SL_SHM_RECORD_HEAD) return false;
         put_head(l, b);
@@ -157,6 +158,7 @@ static bool write_head_of_queue(shm_link *l) {
 }
 
 static void write_queue(shm_link *l) {
+    l->loud = false;
     while (l->queue.head && !l->failed) {
         if (write_head_of_queue(l)) continue;
         uint64_t seen = l->tx.seen;

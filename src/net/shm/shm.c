@@ -41,7 +41,8 @@ static void take_greeting(shm_link *l) {
 }
 
 static void take_calls(shm_transport *t) {
-    for (int fd; (fd = sl_shm_accept(t->listen_fd)) >= 0;) {
+    int fd;
+    for (uint32_t i = 0; i < SL_NET_MAX_CALLS && (fd = sl_shm_accept(t->listen_fd)) >= 0; i++) {
         if (t->n_greeting >= SL_NET_MAX_PENDING) {
             close(fd);
             continue;

@@ -70,6 +70,7 @@ typedef struct shm_link {
     shm_link_state state;
     bool hung_up;   /* the peer's end of the socket is closed: seen of rx is final */
     bool announced; /* our sleeper word is set */
+    bool loud;      /* what is being written is to wake the peer */
     bool more;      /* progress has something to do whatever the counters say */
     bool failed;
     sl_status why;

@@ -13,7 +13,6 @@
 
 #define MAX_EVENTS 64
 #define BACKLOG    256
-#define MAX_CALLS  16 /* of one progress: what they say is read before more of them are let in */
 #define POLL_NS    50000u /* a sleep and a wake take longer here */
 
 static tcp_transport *of(sl_transport *base) {
@@ -87,7 +86,7 @@ static void tcp_drop(sl_transport *base, sl_conn *c, bool flush) {
 
 static void take_calls(tcp_transport *t) {
     sl_err err = {0};
-    for (int i = 0; i < MAX_CALLS; i++) {
+    for (uint32_t i = 0; i < SL_NET_MAX_CALLS; i++) {
         struct sockaddr_storage a = {0};
         socklen_t len = sizeof a;
         int fd = accept4(t->listen_fd, (struct sockaddr *)&a, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);

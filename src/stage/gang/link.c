@@ -14,7 +14,8 @@
 
 #define PIECE       ((size_t)16 << 20)
 #define MOST_PIECES 4096u
-#define WAIT_US     1000u     /* asleep at a time */
+#define WAIT_US     1000u     /* asleep at a time, where there is a tick; */
+#define REST_US     100000u   /* and where only what comes is a reason to wake */
 #define AGAIN_MS    200u      /* between two calls of a rank that is not there */
 #define SILENCE_US  60000000u /* at most, of a rank on a machine that is late */
 
@@ -246,10 +247,16 @@ static waiting wait_for(const gang_link *l, uint32_t ms) {
     return (waiting){.until_us = ms ? net_us(l) + ms * UINT64_C(1000) : 0};
 }
 
+static uint64_t longest_sleep_us(const gang_link *l, const waiting *w) {
+    const uint64_t now_us = net_us(l);
+    if (l->tick) return SL_MIN(SL_MAX(l->tick_us, 1u), WAIT_US);
+    if (!w->until_us) return REST_US;
+    return w->until_us > now_us ? SL_MIN(w->until_us - now_us, REST_US) : 0;
+}
+
 /* A turn; false: time is up. */
 static bool turn(gang_link *l, waiting *w) {
-    if (!sl_net_progress(l->net))
-        sl_net_wait(l->net, l->tick ? SL_MIN(SL_MAX(l->tick_us, 1u), WAIT_US) : WAIT_US);
+    if (!sl_net_progress(l->net)) sl_net_wait(l->net, longest_sleep_us(l, w));
     if (l->rail) gang_rail_turn(l->rail);
     const uint64_t now = sl_now_ns();
     if (l->tick && now - w->tick_ns >= l->tick_us * UINT64_C(1000)) {
@@ -461,7 +468,7 @@ sl_status gang_link_open(gang_link *l, const gang_link_opts *o, sl_err *err) {
                       .clock = sl_clock_real(),
                       .silence_limit_us = SILENCE_US,
                       .sums = SL_NET_WHEN_OFF,
-                      .encrypt = SL_NET_WHEN_AUTO,
+                      .encrypt = o->encrypt,
                       .on = {on_open, on_message, on_down},
                       .ctx = l};
     memcpy(l->model_hash, o->model_hash, sizeof l->model_hash);

@@ -66,6 +66,7 @@ typedef struct gang_link_opts {
     const char *host; /* to listen at; NULL: nowhere */
     uint16_t port;
     sl_span secret;
+    sl_net_when encrypt;
     uint8_t model_hash[32];
     /* While it waits; NULL: never. */
     void (*tick)(void *ctx);

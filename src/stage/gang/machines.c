@@ -96,8 +96,11 @@ static sl_status open_link(gang *g, crew *c, const sl_device_opts *o, sl_err *er
     sl_status st = read_addresses(o->ranks_at ? o->ranks_at : "", g->n - 1, at, err);
     if (st == SL_OK) st = sl_model_read_spec(o->folder, &m, NULL, err);
     if (st != SL_OK) return st;
-    gang_link_opts lo = {
-        .secret = o->secret, .tick = c->tick ? tick_worker : NULL, .tick_us = o->tick_us, .ctx = c};
+    gang_link_opts lo = {.secret = o->secret,
+                         .encrypt = o->encrypt,
+                         .tick = c->tick ? tick_worker : NULL,
+                         .tick_us = o->tick_us,
+                         .ctx = c};
     memcpy(lo.model_hash, m.hash, sizeof lo.model_hash);
     lo.on_word = o->rail_word ? rail_word : NULL;
     st = gang_link_open(&c->link, &lo, err);

@@ -148,7 +148,8 @@ static sl_status open_link(remote *m, sl_err *err) {
     const sl_rank_server *o = m->o;
     sl_status st = sl_model_read_spec(o->folder, &s, NULL, err);
     if (st != SL_OK) return st;
-    gang_link_opts lo = {.host = o->host, .port = o->port, .secret = o->secret};
+    gang_link_opts lo = {
+        .host = o->host, .port = o->port, .secret = o->secret, .encrypt = o->encrypt};
     memcpy(lo.model_hash, s.hash, sizeof lo.model_hash);
     st = gang_link_open(&m->link, &lo, err);
     if (st == SL_OK && o->listens) o->listens(o->ctx, sl_net_address(m->link.net));
@@ -163,7 +164,8 @@ static sl_status join(remote *m, sl_err *err) {
     r->is = m->link.own.rank;
     snprintf(who, sizeof who, "rank %u of %u", r->is.index, r->is.of);
     sl_log_set_who(who);
-    sl_log(SL_LOG_INFO, "gang", "it computes for a worker");
+    sl_log(SL_LOG_INFO, "gang", "it computes for a worker%s",
+           sl_conn_is_encrypted(m->link.peer[0].conn) ? ", encrypted" : "");
     const gang_rail_opts ro = {.net = m->link.net, .index = r->is.index, .say = say_word, .ctx = m};
     r->rail = m->link.rail = gang_rail_create(&ro);
     r->board = sl_alloc(1, gang_board_bytes(r->is.of));
