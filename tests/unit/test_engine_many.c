@@ -1,7 +1,7 @@
 /* Plans of many workers: a thousand are read and the coordinator is made for them; 256 run, with
  * `all` as its argument a thousand, too. These are stepped by this thread on a virtual clock; every
  * attention worker has a request, so all of them are in the rounds of every expert worker, and
- * tokens are those of one worker alone. */
+ * tokens are those of one worker alone, also where ten workers die one after the other. */
 #include "base/mem.h"
 #include "engine/coord/coord_int.h"
 #include "engine/host/host.h"
@@ -20,6 +20,7 @@
 #define KINDS   5u /* of requests: the i-th is of kind i % KINDS */
 #define NEW     3u
 #define TURNS   100000u
+#define DEATHS  10u /* one of them of experts */
 
 typedef struct outcome {
     uint32_t ids[NEW], n;
@@ -33,6 +34,7 @@ typedef struct deployment {
     sl_worker_opts *opts; /* [n] */
     sl_worker **worker;   /* [n] */
     char address[128];
+    uint32_t n_dead;
 } deployment;
 
 static uint64_t now_us(void *ctx) {
@@ -72,7 +74,7 @@ static void turn(deployment *d) {
     d->now_us += 50;
     sl_engine_step(d->engine);
     for (uint32_t i = 0; i < d->n; i++)
-        for (uint32_t k = 0; k < 100 && sl_worker_step(d->worker[i]); k++) continue;
+        for (uint32_t k = 0; d->worker[i] && k < 100 && sl_worker_step(d->worker[i]); k++) continue;
 }
 
 static void start_coordinator(deployment *d, uint32_t attention, uint32_t experts,
@@ -107,14 +109,23 @@ static void start(deployment *d, uint32_t attention, uint32_t experts, sl_schedu
 }
 
 static void stop(deployment *d) {
-    for (uint32_t i = 0; i < d->n; i++) sl_worker_free(d->worker[i], true);
+    for (uint32_t i = 0; i < d->n; i++)
+        if (d->worker[i]) sl_worker_free(d->worker[i], true);
     sl_engine_free(d->engine);
     sl_free(d->worker);
     sl_free(d->opts);
 }
 
-/* n requests at once. */
-static void run(deployment *d, outcome *o, uint32_t n) {
+/* The next one to die is gone without a word: of experts after four of attention. */
+static void die(deployment *d, uint32_t members) {
+    uint32_t id = d->n_dead == 4 ? members + EXPERTS / 2 : d->n_dead * (members / DEATHS);
+    sl_worker_free(d->worker[id], true);
+    d->worker[id] = NULL;
+    d->n_dead++;
+}
+
+/* n requests at once, while so many of the workers die, one a turn, once there are tokens. */
+static void run(deployment *d, outcome *o, uint32_t n, uint32_t deaths) {
     sl_err err;
     uint64_t id;
     uint32_t ended = 0;
@@ -130,13 +141,14 @@ static void run(deployment *d, outcome *o, uint32_t n) {
         if (sl_engine_submit(d->engine, &p, &id, &err) != SL_OK) fail_msg("%s", err.msg);
     }
     for (uint32_t i = 0; i < TURNS && ended < n; i++) {
+        if (d->n_dead < deaths && o[0].n > 0) die(d, n);
         turn(d);
         for (ended = 0; ended < n && o[ended].ended;) ended++;
     }
     assert_int_equal(ended, n);
 }
 
-static void check(const outcome *alone, uint32_t members, sl_schedule schedule) {
+static void check(const outcome *alone, uint32_t members, sl_schedule schedule, uint32_t deaths) {
     static outcome got[MEMBERS];
     deployment d;
     sl_engine_detail of;
@@ -144,13 +156,15 @@ static void check(const outcome *alone, uint32_t members, sl_schedule schedule) 
     memset(got, 0, sizeof got);
     start(&d, members, EXPERTS, schedule);
     assert_int_equal(d.engine->roster.n_ready, members + EXPERTS);
-    run(&d, got, members);
+    run(&d, got, members, deaths);
+    assert_int_equal(d.n_dead, deaths);
     for (uint32_t i = 0; i < members; i++)
         assert_memory_equal(got[i].ids, alone[i % KINDS].ids, sizeof got[i].ids);
     assert_int_equal(sl_engine_detail_get(d.engine, &of, &err), SL_OK);
     assert_int_equal(of.n_workers, members + EXPERTS);
-    for (uint32_t i = 0; i < of.n_workers; i++) assert_true(of.worker[i].alive);
-    for (uint32_t i = 0; i < members; i++) /* each had a request */
+    for (uint32_t i = 0; i < of.n_workers; i++)
+        assert_int_equal(of.worker[i].alive, d.worker[i] != NULL);
+    for (uint32_t i = 0; deaths == 0 && i < members; i++) /* each had a request */
         assert_int_equal(d.worker[i]->n.tokens, NEW);
     sl_engine_detail_free(&of);
     stop(&d);
@@ -163,10 +177,12 @@ static void many_say_what_one_says(void **state) {
     outcome alone[KINDS] = {0};
     deployment d;
     start(&d, 0, 0, SL_SCHED_EP);
-    run(&d, alone, KINDS);
+    run(&d, alone, KINDS, 0);
     stop(&d);
-    check(alone, most, SL_SCHED_DEP);
-    check(alone, 92, SL_SCHED_AEP);
+    check(alone, most, SL_SCHED_DEP, 0);
+    check(alone, 92, SL_SCHED_AEP, 0);
+    check(alone, most, SL_SCHED_DEP, DEATHS);
+    check(alone, 92, SL_SCHED_AEP, DEATHS);
 }
 
 static void a_coordinator_of_a_thousand(void **state) {
