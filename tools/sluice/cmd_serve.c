@@ -249,6 +249,13 @@ static sl_status open_journal(const sl_options *o, const sl_deployment *d, const
     return st == SL_OK ? sl_journal_open(o->journal, &about, out, err) : st;
 }
 
+/* ", 1 of them for prompts" of a plan with sides. */
+static void name_prefill(const sl_plan *p, char *out, size_t cap) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) n += p->worker[i].prefill;
+    if (n) snprintf(out, cap, ", %u of them for prompts", n);
+}
+
 static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer *tok,
                        const sl_chat *chat, sl_journal *journal, sl_sync sync, secured *tls,
                        sl_err *err) {
@@ -305,10 +312,12 @@ static sl_status serve(const sl_options *o, sl_deployment *d, const sl_tokenizer
     if (st == SL_OK) st = sl_server_create(&so, &server, err);
     sl_free(keys);
     if (st == SL_OK) {
-        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s, context %u, KV %s)\n",
+        char prompts[48] = "";
+        name_prefill(&d->opts.plan, prompts, sizeof prompts);
+        fprintf(stderr, "listening on %s (model %s, %u worker%s%s, %s, context %u, KV %s)\n",
                 sl_server_url(server), name, d->opts.plan.n_workers,
-                d->opts.plan.n_workers == 1 ? "" : "s", d->opts.transport, d->opts.plan.context,
-                sl_kv_type_names[d->opts.plan.kv_type]);
+                d->opts.plan.n_workers == 1 ? "" : "s", prompts, d->opts.transport,
+                d->opts.plan.context, sl_kv_type_names[d->opts.plan.kv_type]);
         if (o->json) print_json(d, sl_server_url(server), name);
         char status[320];
         snprintf(status, sizeof status, "%s on %s", name, sl_server_url(server));
