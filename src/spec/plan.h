@@ -294,10 +294,15 @@ static inline uint32_t sl_plan_host_of(const sl_plan *p, uint32_t layer, uint32_
     return h[i].worker;
 }
 
+/* Whether it is for prompts; a simulation may have workers that the plan does not. */
+static inline bool sl_plan_is_prefill(const sl_plan *p, uint32_t worker) {
+    return p->worker && worker < p->n_workers && p->worker[worker].prefill;
+}
+
 /* Whether the worker hosts it, on its side. */
 static inline bool sl_plan_is_host(const sl_plan *p, uint32_t layer, uint32_t expert,
                                    uint32_t worker) {
-    const bool prefill = p->worker && p->worker[worker].prefill && p->prefill_place.n_layers;
+    const bool prefill = p->prefill_place.n_layers && sl_plan_is_prefill(p, worker);
     const sl_placement *place = prefill ? &p->prefill_place : &p->place;
     const uint32_t at = (place->n_layers == 1 ? 0 : layer) * p->n_experts + expert;
     for (uint32_t i = place->first[at]; i < place->first[at + 1]; i++)
