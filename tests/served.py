@@ -20,6 +20,15 @@ SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).r
 STARTS_WITHIN_S = 60
 
 
+def refusal(folder, model, options):
+    """How `serve` ends with options that it refuses, and what it says; DEVICE among them is an emulated device's file."""
+    device = folder / "device.json"
+    device.write_text('{"attention": {"row": 50}, "expert": {"row": 50}}')
+    options = [o.replace("DEVICE", str(device)) for o in options]
+    ran = subprocess.run([SLUICE, "serve", model, "--port", "0", *options], text=True, capture_output=True, timeout=30)
+    return ran.returncode, ran.stderr
+
+
 class Server:
     """Serves the model as "m" at a port of its own; `log` has what it says on stderr."""
 

@@ -29,16 +29,24 @@ void sl_placement_free(sl_placement *p) {
     *p = (sl_placement){0};
 }
 
+/* Of one placement of `to`, whose hosts all take part in it. */
+static void add_new(const sl_plan *from, const sl_plan *to, const sl_placement *place,
+                    uint32_t n_moe, uint32_t *added) {
+    for (size_t i = 0; i < (size_t)n_moe * to->n_experts; i++) {
+        const uint32_t l = (uint32_t)(i / to->n_experts), e = (uint32_t)(i % to->n_experts);
+        const size_t at = place->n_layers == 1 ? e : i;
+        for (uint32_t h = place->first[at]; h < place->first[at + 1]; h++)
+            added[place->host[h].worker] += !sl_plan_is_host(from, l, e, place->host[h].worker);
+    }
+}
+
 void sl_placement_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added) {
     memset(added, 0, to->n_workers * sizeof *added);
-    for (uint32_t l = 0; l < n_moe; l++) {
-        for (uint32_t e = 0; e < to->n_experts; e++) {
-            uint32_t n;
-            const sl_host *h = sl_plan_hosts(to, l, e, &n);
-            for (uint32_t i = 0; i < n; i++)
-                added[h[i].worker] += !sl_plan_is_host(from, l, e, h[i].worker);
-        }
-    }
+    add_new(from, to, &to->place, n_moe, added);
+    if (!sl_plan_sides_apart(to)) return;
+    add_new(from, to, &to->prefill_place, n_moe, added);
+    for (uint32_t i = 0; i < to->n_workers; i++) /* a side that is left out gets nothing */
+        if (to->worker[i].prefill && !to->worker[i].roles) added[i] = 0;
 }
 
 void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted) {

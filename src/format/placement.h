@@ -50,8 +50,8 @@ sl_status sl_placement_rehost(const sl_plan *home, const uint8_t *there, sl_plac
  * place, as long as it takes no more of them than an even share. Nothing else moves. SL_ERR_NOMEM:
  * nothing has. */
 sl_status sl_placement_level(uint32_t to, sl_plan *p, sl_err *err) SL_MUST_CHECK;
-/* Experts, of all n_moe blocks, that `to` gives each of its workers and `from`, of as many workers,
- * does not: added[n_workers]. */
+/* Experts, of all n_moe blocks and both sides, that `to` gives each of its workers and `from`, of
+ * as many workers, does not: added[n_workers]. */
 void sl_placement_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added);
 /* Sets those of hosted[n_moe][n_experts] that the plan gives to this worker. */
 void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted);

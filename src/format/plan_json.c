@@ -115,32 +115,6 @@ sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t exp
     return st;
 }
 
-sl_status sl_plan_add_spares(uint32_t attention, uint32_t experts, sl_plan *p, sl_err *err) {
-    const uint32_t both = SL_ROLE_ATTENTION | SL_ROLE_EXPERT, n = p->n_workers;
-    const bool colocated = sl_schedule_traits_of(p->schedule)->sides == SL_SIDES_TOGETHER ||
-                           (n > 0 && p->worker[0].roles == both);
-    uint64_t more = (uint64_t)attention + experts;
-    if (colocated && experts)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: its workers have both roles, and so have those that may come: they "
-                       "are counted as attention workers");
-    if (n + more > SL_MAX_WORKERS)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: %u workers and places for %llu more, %u are possible", n,
-                       (unsigned long long)more, SL_MAX_WORKERS);
-    if (more == 0) return SL_OK;
-    sl_plan_worker *bigger = sl_grow(p->worker, n, n + more, sizeof *bigger);
-    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n + (uint32_t)more);
-    p->worker = bigger;
-    p->n_workers = n + (uint32_t)more;
-    for (uint32_t i = n; i < p->n_workers; i++) {
-        uint32_t role = i - n < attention ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
-        p->worker[i] =
-            (sl_plan_worker){.id = i, .roles = colocated ? both : role, .cpu = -1, .spare = true};
-    }
-    return SL_OK;
-}
-
 static sl_status read_roles(sl_json row, bool needed, sl_plan_worker *w, sl_err *err) {
     sl_json roles;
     sl_status st = sl_json_array(row, "roles", SL_JSON_REQUIRED, &roles, err);

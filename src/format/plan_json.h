@@ -32,6 +32,11 @@ sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t exp
  * experts is 0. SL_ERR_ARG, SL_ERR_NOMEM. */
 sl_status sl_plan_add_spares(uint32_t attention, uint32_t experts, sl_plan *p,
                              sl_err *err) SL_MUST_CHECK;
+/* So many workers more that are else as *is, behind those that there are. Where all have both roles
+ * `attention` counts them all, and experts is 0: `whose` says in an error who has them, too, and
+ * what follows. SL_ERR_ARG, SL_ERR_NOMEM. */
+sl_status sl_plan_grow(uint32_t attention, uint32_t experts, const sl_plan_worker *is,
+                       const char *whose, sl_plan *p, sl_err *err) SL_MUST_CHECK;
 /* KV pages of an attention worker where nobody says how many: all that its requests can use, as
  * far as 2 GiB hold them in the plan's type, and one request's context at least. */
 uint32_t sl_plan_usual_pages(const sl_plan *p, const sl_model_spec *m);
@@ -39,8 +44,8 @@ void sl_plan_free(sl_plan *p);
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) SL_MUST_CHECK;
 /* The plan by which those of home's workers serve that are there, there[n_workers] (1: this one
  * is): the others have no role in it, their experts are where sl_placement_rehost moves them. Free
- * with sl_plan_free. A side for prompts (format/plan_sides.h) that lacks attention or its experts is
- * left out. SL_ERR_INFEASIBLE: no attention worker, or no expert worker, is there beside it. */
+ * with sl_plan_free. A side for prompts (format/plan_sides.h) that lacks attention or its experts
+ * is left out. SL_ERR_INFEASIBLE: no attention worker, or no expert worker, is there beside it. */
 sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
                         sl_err *err) SL_MUST_CHECK;
 

@@ -17,50 +17,18 @@ static uint32_t roles_of(const sl_plan *p, bool prefill) {
 /* ---- places ---- */
 
 sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, sl_plan *p, sl_err *err) {
-    const uint32_t n = p->n_workers;
-    const bool together = n > 0 && p->worker[0].roles == BOTH;
-    const uint64_t more = (uint64_t)attention + experts;
-    if (together && experts)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: its workers have both roles, and so have those for prompts "
-                       "(--prefill): --prefill-experts is for plans that keep roles apart");
     if (experts && !attention)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: %u expert workers for prompts (--prefill-experts) "
                        "and none with attention (--prefill)",
                        experts);
-    if (n + more > SL_MAX_WORKERS)
-        return sl_fail(err, SL_ERR_ARG, "plan: %u workers and %llu for prompts, %u are possible", n,
-                       (unsigned long long)more, SL_MAX_WORKERS);
-    sl_plan_worker *bigger = sl_grow(p->worker, n, n + more, sizeof *bigger);
-    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n + (uint32_t)more);
-    p->worker = bigger;
-    p->n_workers = n + (uint32_t)more;
-    for (uint32_t i = n; i < p->n_workers; i++) {
-        uint32_t role = i - n < attention ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
-        p->worker[i] =
-            (sl_plan_worker){.id = i, .roles = together ? BOTH : role, .cpu = -1, .prefill = true};
-    }
-    return sl_plan_spread_prefill(p, err);
-}
-
-sl_status sl_plan_spread_prefill(sl_plan *p, sl_err *err) {
-    sl_plan side;
-    sl_placement_free(&p->prefill_place);
-    if (!(roles_of(p, true) & SL_ROLE_EXPERT)) return SL_OK;
-    sl_status st = sl_plan_copy(p, &side, err);
-    if (st != SL_OK) return st;
-    for (uint32_t i = 0; i < side.n_workers; i++) {
-        side.worker[i].roles = side.worker[i].prefill ? side.worker[i].roles : 0;
-        side.worker[i].prefill = false;
-    }
-    st = sl_placement_spread(false, &side, err);
-    if (st == SL_OK) {
-        p->prefill_place = side.place;
-        side.place = (sl_placement){0};
-    }
-    sl_plan_free(&side);
-    return st;
+    const sl_plan_worker is = {.cpu = -1, .prefill = true};
+    sl_status st =
+        sl_plan_grow(attention, experts, &is,
+                     "those for prompts (--prefill): --prefill-experts is for plans that keep "
+                     "roles apart",
+                     p, err);
+    return st == SL_OK ? sl_plan_spread_prefill(p, err) : st;
 }
 
 /* ---- what a side sees ---- */
@@ -74,6 +42,22 @@ static void look_from(bool prefill, bool apart, sl_plan *p) {
         if (other && apart) w->roles = 0;
         w->prefill = false;
     }
+}
+
+sl_status sl_plan_spread_prefill(sl_plan *p, sl_err *err) {
+    sl_plan side;
+    sl_placement_free(&p->prefill_place);
+    if (!(roles_of(p, true) & SL_ROLE_EXPERT)) return SL_OK;
+    sl_status st = sl_plan_copy(p, &side, err);
+    if (st != SL_OK) return st;
+    look_from(true, true, &side);
+    st = sl_placement_spread(false, &side, err);
+    if (st == SL_OK) {
+        p->prefill_place = side.place;
+        side.place = (sl_placement){0};
+    }
+    sl_plan_free(&side);
+    return st;
 }
 
 sl_status sl_plan_view(const sl_plan *p, bool prefill, sl_plan *out, sl_err *err) {
@@ -143,32 +127,6 @@ sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
     for (uint32_t i = 0; i < out->n_workers; i++)
         if (!there[i] || (!whole && out->worker[i].prefill)) out->worker[i].roles = 0;
     return SL_OK;
-}
-
-void sl_plan_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added) {
-    sl_placement_added(from, to, n_moe, added);
-    if (!sl_plan_sides_apart(from) || !sl_plan_sides_apart(to)) return;
-    sl_plan f = *from, t = *to;
-    f.place = from->prefill_place;
-    t.place = to->prefill_place;
-    uint32_t *more = sl_alloc(to->n_workers, sizeof *more);
-    if (!more) return; /* what is asked for it is less than it takes */
-    sl_placement_added(&f, &t, n_moe, more);
-    for (uint32_t i = 0; i < to->n_workers; i++)
-        added[i] += to->worker[i].prefill && to->worker[i].roles ? more[i] : 0;
-    sl_free(more);
-}
-
-bool sl_plan_sides_covered(const sl_plan *p, const uint8_t *lost) {
-    bool prompts = false;
-    sl_plan side = *p;
-    side.place = p->prefill_place;
-    for (uint32_t i = 0; i < p->n_workers; i++) {
-        const sl_plan_worker *w = &p->worker[i];
-        prompts |= w->prefill && (w->roles & SL_ROLE_ATTENTION) && !lost[i];
-    }
-    if (!sl_plan_is_covered(p, lost)) return false;
-    return !prompts || !sl_plan_sides_apart(p) || sl_plan_is_covered(&side, lost);
 }
 
 /* ---- JSON ---- */

@@ -21,15 +21,9 @@
 
 #define SL_PLAN_PREFILL_ROWS 256u /* unless the plan says otherwise */
 
-/* The side for prompts has experts of its own. */
-static inline bool sl_plan_sides_apart(const sl_plan *p) {
-    return p->prefill_place.n_layers > 0;
-}
-
 /* So many workers for prompts more, behind those that there are. experts 0: as many workers with
  * both roles where the plan's have both, else without experts of their own. SL_ERR_ARG,
- * SL_ERR_NOMEM.
- */
+ * SL_ERR_NOMEM. */
 sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, sl_plan *p,
                               sl_err *err) SL_MUST_CHECK;
 /* Hosts for the side's own experts, if it has any. When all workers are known. */
@@ -39,16 +33,10 @@ sl_status sl_plan_spread_prefill(sl_plan *p, sl_err *err) SL_MUST_CHECK;
  * experts of their own, and those with attention there are marked `pages`. Of a plan without sides
  * a copy. Free with sl_plan_free. SL_ERR_NOMEM. */
 sl_status sl_plan_view(const sl_plan *p, bool prefill, sl_plan *out, sl_err *err) SL_MUST_CHECK;
-/* That view in print for either side, by `prefill`, as sl_plan_print; free both with sl_free. Of a
- * plan without sides the second is NULL; so is what there was no memory for. */
-void sl_plan_print_views(const sl_plan *p, char *text[2]);
+/* That view in print, as sl_plan_print; free with sl_free. NULL: no memory. */
+char *sl_plan_print_view(const sl_plan *p, bool prefill) SL_MUST_CHECK;
 /* `to` gets the schedule of `from`, and what it was chosen by. */
 void sl_plan_take_schedule(const sl_plan *from, sl_plan *to);
-/* Experts, of all n_moe blocks and both sides, that `to` gives each of its workers and `from` does
- * not: added[n_workers]. */
-void sl_plan_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added);
-/* Whether every expert has a host that is not lost, on each side whose attention is not. */
-bool sl_plan_sides_covered(const sl_plan *p, const uint8_t *lost);
 
 /* ---- JSON ---- */
 

@@ -51,6 +51,11 @@ uint32_t admit_wanted(const sl_admit_request *r) {
     return sl_kv_pages_for(SL_MIN(ahead, sl_kv_positions(r->prompt, r->most)));
 }
 
+bool admit_fits(const sl_admit *a, uint32_t worker, uint32_t request) {
+    return admit_takes(a, worker, request) &&
+           admit_spare(a, worker) >= admit_wanted(&a->request[request]);
+}
+
 static bool lacks_pages(const sl_admit_request *r) {
     return r->state == SL_ADMIT_RUNNING && !r->parks && r->n_pages < admit_wanted(r);
 }
@@ -385,13 +390,13 @@ static uint32_t place_of_pages(sl_admit *a, uint32_t request, uint32_t other, bo
 /* Of the workers for prompts the one that runs least, of those the one with most pages; *open:
  * there is an open one. */
 static uint32_t pick_for_prompt(const sl_admit *a, uint32_t request, bool *open) {
-    uint32_t best = SL_ADMIT_NONE, wanted = admit_wanted(&a->request[request]);
+    uint32_t best = SL_ADMIT_NONE;
     *open = false;
     for (uint32_t i = 0; a->n_prompts > 0 && i < a->shape.n_workers; i++) {
         const sl_admit_worker *w = &a->worker[i];
         if (!w->prompts) continue;
         *open |= w->open;
-        if (!admit_takes(a, i, request) || admit_spare(a, i) < wanted) continue;
+        if (!admit_fits(a, i, request)) continue;
         if (best == SL_ADMIT_NONE || w->running.n < a->worker[best].running.n ||
             (w->running.n == a->worker[best].running.n && admit_spare(a, i) > admit_spare(a, best)))
             best = i;
@@ -402,8 +407,7 @@ static uint32_t pick_for_prompt(const sl_admit *a, uint32_t request, bool *open)
 /* A place is kept for it, and it may have it. */
 static bool is_handed(const sl_admit *a, uint32_t request) {
     uint32_t at = a->request[request].kept_at;
-    return at != SL_ADMIT_NONE && admit_takes(a, at, request) &&
-           admit_spare(a, at) >= admit_wanted(&a->request[request]);
+    return at != SL_ADMIT_NONE && admit_fits(a, at, request);
 }
 
 /* Where it starts, if it may: at a worker for prompts if it would have so many rows to compute
@@ -412,6 +416,8 @@ static uint32_t place_of(sl_admit *a, uint32_t request, bool *prompts) {
     const sl_admit_request *r = &a->request[request];
     bool open;
     uint32_t found, copies = admit_place_of_copies(a, request);
+    *prompts = false;
+    if (copies != SL_ADMIT_NONE && a->n_prompts == 0) return copies;
     uint32_t apart = pick_for_prompt(a, request, &open);
     uint32_t place = place_of_pages(a, request, pick_worker(a, admit_wanted(r)), false, &found);
     uint32_t copied = copies == SL_ADMIT_NONE ? 0 : a->copies.of[request].n_here;

@@ -74,9 +74,7 @@ static uint32_t goes_to(const sl_admit *a, uint32_t request) {
     if (wants && (to == SL_KV_COPIES_NONE || sl_kv_copies_has_room(&a->worker[to].pages)))
         return SL_ADMIT_NONE;
     if (to == SL_KV_COPIES_NONE) to = pick_target(a);
-    bool takes =
-        to != SL_ADMIT_NONE && admit_takes(a, to, request) && admit_spare(a, to) >= admit_wanted(r);
-    return takes ? to : SL_ADMIT_NONE;
+    return to != SL_ADMIT_NONE && admit_fits(a, to, request) ? to : SL_ADMIT_NONE;
 }
 
 static bool hand_from(sl_admit *a, uint32_t from, sl_admit_decision *out) {
@@ -106,25 +104,33 @@ void admit_unkeep(sl_admit *a, uint32_t request) {
 
 /* ---- pages ---- */
 
-/* Where copies of a request at this worker go; SL_KV_COPIES_NONE: nowhere. */
-static uint32_t target_of(const sl_admit *a, uint32_t request, uint32_t from) {
-    uint32_t at = a->copies.of[request].at;
-    if (!a->worker[from].prompts) return a->copies.worker[from].buddy;
-    if (at != SL_KV_COPIES_NONE && a->worker[at].open && !a->worker[at].prompts) return at;
-    return pick_target(a);
+/* One more page may be copied to that worker. */
+static bool may_copy_to(const sl_admit *a, uint32_t to) {
+    return to != SL_KV_COPIES_NONE && a->worker[to].open &&
+           sl_kv_copies_may_ask(&a->copies, to, &a->worker[to].pages);
 }
 
-/* The next page of the first of those who run there that has one to be copied. */
+/* Copies of this prompt go on where they are, as long as that worker is there. */
+static bool has_target(const sl_admit *a, uint32_t request) {
+    uint32_t at = a->copies.of[request].at;
+    return at != SL_KV_COPIES_NONE && a->worker[at].open && !a->worker[at].prompts;
+}
+
+/* The next page of the first of those who run there that has one to be copied: to the buddy, of
+ * prompts to who will go on with it. */
 static bool copy_from(sl_admit *a, uint32_t from, sl_admit_decision *out) {
+    const bool hands = a->worker[from].prompts;
+    uint32_t usual = hands ? SL_KV_COPIES_NONE : a->copies.worker[from].buddy;
     uint32_t at = a->worker[from].running.first;
-    bool hands = a->worker[from].prompts;
+    if (!hands && !may_copy_to(a, usual)) return false;
     for (; at != SL_ADMIT_NONE; at = a->request[at].link[SL_ADMIT_PLACE].next) {
         const sl_kv_copies_of *of = &a->copies.of[at];
         if (a->request[at].state != SL_ADMIT_RUNNING || (hands && !wants_copy(a, at))) continue;
-        uint32_t to = target_of(a, at, from);
-        if (to == SL_KV_COPIES_NONE || !a->worker[to].open) continue;
+        const bool stays = hands && has_target(a, at);
+        if (hands && !stays && usual == SL_KV_COPIES_NONE) usual = pick_target(a);
+        const uint32_t to = stays ? of->at : usual;
+        if (!may_copy_to(a, to)) continue;
         sl_pages *pool = &a->worker[to].pages;
-        if (!sl_kv_copies_may_ask(&a->copies, to, pool)) continue;
         if (of->at != to) admit_cut_copies(a, at, 0); /* it is another one by now */
         if (!wants_copy(a, at)) continue;
         if (!sl_kv_copies_ask(&a->copies, at, to, pool)) return false;
@@ -158,9 +164,7 @@ bool admit_copy(sl_admit *a, sl_admit_decision *out) {
 
 uint32_t admit_place_of_copies(const sl_admit *a, uint32_t request) {
     uint32_t at = a->copies.of[request].at;
-    bool may = at != SL_KV_COPIES_NONE && admit_takes(a, at, request) &&
-               admit_spare(a, at) >= admit_wanted(&a->request[request]);
-    return may ? at : SL_ADMIT_NONE;
+    return at != SL_KV_COPIES_NONE && admit_fits(a, at, request) ? at : SL_ADMIT_NONE;
 }
 
 void admit_take_copies(sl_admit *a, sl_admit_request *r, uint32_t request) {

@@ -17,6 +17,8 @@ bool admit_takes(const sl_admit *a, uint32_t worker, uint32_t request);
 void admit_note(sl_admit *a, uint32_t worker);
 /* Pages that let it run on until its next tokens are known. */
 uint32_t admit_wanted(const sl_admit_request *r);
+/* The same with its pages. */
+bool admit_fits(const sl_admit *a, uint32_t worker, uint32_t request);
 /* Pages of which every row is sure; or half a page more, as a planted bug has it. */
 uint32_t admit_sure(const sl_admit_request *r, bool early);
 /* What is sure of it others may have. */

@@ -361,7 +361,7 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "kv_replicas %u: copies of KV pages are not simulated",
                        s->plan->kv_replicas);
-    if (s->n_deaths && !s->roles && sl_plan_has_prefill(s->plan))
+    if (s->n_deaths && sl_plan_has_prefill(s->plan))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "deaths are not simulated where workers are for prompts (prefill)");
     if (!(s->jitter >= 0 && s->jitter <= 10))
@@ -380,7 +380,7 @@ static sl_status create_workers(sim *s) {
         sim_worker *w = &s->worker[i];
         w->id = i;
         w->roles = s->s->roles ? s->s->roles[i] : (uint8_t)sl_plan_first_roles(s->p, i);
-        w->side = &s->side[sim_is_prefill(s, i) && s->p->prefill_place.n_layers > 0];
+        w->side = &s->side[sl_plan_sides_apart(s->p) && sl_plan_is_prefill(s->p, i)];
         if (w->roles & SL_ROLE_ATTENTION) w->side->attn_id[w->side->n_attn++] = i;
         if (w->roles & SL_ROLE_EXPERT) {
             s->expert_index[i] = w->side->n_expert;

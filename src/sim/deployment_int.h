@@ -306,11 +306,6 @@ static inline bool sim_counts(const sim *s) {
     return s->phase == SIM_ON || s->phase == SIM_ENDING;
 }
 
-/* Whether the worker is for prompts. */
-static inline bool sim_is_prefill(const sim *s, uint32_t id) {
-    return !s->s->roles && s->p->worker[id].prefill;
-}
-
 /* ---- sim_world.c ---- */
 static inline double sim_now(const sim *s) {
     return s->ev.now;

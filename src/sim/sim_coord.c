@@ -151,7 +151,7 @@ static sl_status create_books(sim *s) {
     for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
         if (!(s->worker[i].roles & SL_ROLE_ATTENTION)) continue;
         st = sl_admit_add_pages(&s->admit, i, s->p->n_pages, 0, s->err);
-        if (sim_is_prefill(s, i)) sl_admit_set_prompts(&s->admit, i);
+        if (sl_plan_is_prefill(s->p, i)) sl_admit_set_prompts(&s->admit, i);
         sl_admit_open(&s->admit, i);
     }
     return st;

@@ -132,7 +132,7 @@ void sl_sim_result_free(sl_sim_result *r) {
 }
 
 const char *sl_sim_message_name(uint16_t kind) {
-    static const char *const names[SIM_MSG_KINDS] = {"dispatch", "return", "join", "round open",
-                                                     "round set", "KV page"};
+    static const char *const names[SIM_MSG_KINDS] = {"dispatch",   "return",    "join",
+                                                     "round open", "round set", "KV page"};
     return kind < SIM_MSG_KINDS ? names[kind] : NULL;
 }

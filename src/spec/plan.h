@@ -258,6 +258,27 @@ static inline sl_kv_type sl_plan_kv_type(const sl_plan *p) {
     return other ? SL_KV_F32 : SL_KV_AUTO_ON_CPUS;
 }
 
+/* Whether somebody is for prompts. */
+static inline bool sl_plan_has_prefill(const sl_plan *p) {
+    for (uint32_t i = 0; p->worker && i < p->n_workers; i++)
+        if (p->worker[i].prefill) return true;
+    return false;
+}
+
+/* Whether it is for prompts; a simulation may have workers that the plan does not. */
+static inline bool sl_plan_is_prefill(const sl_plan *p, uint32_t worker) {
+    return p->worker && worker < p->n_workers && p->worker[worker].prefill;
+}
+
+/* The side for prompts has experts of its own (format/plan_sides.h). */
+static inline bool sl_plan_sides_apart(const sl_plan *p) {
+    return p->prefill_place.n_layers > 0;
+}
+/* Whether one of the two is in the plan that the other sees. */
+static inline bool sl_plan_is_seen(const sl_plan *p, uint32_t a, uint32_t b) {
+    return !sl_plan_sides_apart(p) || sl_plan_is_prefill(p, a) == sl_plan_is_prefill(p, b);
+}
+
 /* Who is there at first: the roles of worker `id` then, none of a free place. */
 static inline uint32_t sl_plan_first_roles(const sl_plan *p, uint32_t id) {
     return p->worker[id].spare ? 0 : p->worker[id].roles;
@@ -294,15 +315,10 @@ static inline uint32_t sl_plan_host_of(const sl_plan *p, uint32_t layer, uint32_
     return h[i].worker;
 }
 
-/* Whether it is for prompts; a simulation may have workers that the plan does not. */
-static inline bool sl_plan_is_prefill(const sl_plan *p, uint32_t worker) {
-    return p->worker && worker < p->n_workers && p->worker[worker].prefill;
-}
-
 /* Whether the worker hosts it, on its side. */
 static inline bool sl_plan_is_host(const sl_plan *p, uint32_t layer, uint32_t expert,
                                    uint32_t worker) {
-    const bool prefill = p->prefill_place.n_layers && sl_plan_is_prefill(p, worker);
+    const bool prefill = sl_plan_sides_apart(p) && sl_plan_is_prefill(p, worker);
     const sl_placement *place = prefill ? &p->prefill_place : &p->place;
     const uint32_t at = (place->n_layers == 1 ? 0 : layer) * p->n_experts + expert;
     for (uint32_t i = place->first[at]; i < place->first[at + 1]; i++)
@@ -344,19 +360,24 @@ static inline bool sl_plan_has_replicas(const sl_plan *p) {
     return p->place.first[sl_plan_entries(p)] > sl_plan_entries(p);
 }
 
-/* Whether somebody is for prompts. */
-static inline bool sl_plan_has_prefill(const sl_plan *p) {
-    for (uint32_t i = 0; i < p->n_workers; i++)
-        if (p->worker[i].prefill) return true;
-    return false;
+static inline bool sl_placement_is_covered(const sl_placement *place, uint32_t n_experts,
+                                           const uint8_t *lost) {
+    for (uint32_t i = 0; i < place->n_layers * n_experts; i++) {
+        uint32_t at = place->first[i];
+        while (at < place->first[i + 1] && lost[place->host[at].worker]) at++;
+        if (at == place->first[i + 1]) return false;
+    }
+    return true;
 }
 
-/* Whether every expert has a host that is not lost; of the side for prompts it is not asked. */
+/* Whether every expert has a host that is not lost; on the side for prompts where its attention is
+ * not, either. */
 static inline bool sl_plan_is_covered(const sl_plan *p, const uint8_t *lost) {
-    for (uint32_t l = 0; l < p->place.n_layers; l++)
-        for (uint32_t e = 0; e < p->n_experts; e++)
-            if (sl_plan_host_among(p, l, e, 0, lost) == UINT32_MAX) return false;
-    return true;
+    bool prompts = false;
+    for (uint32_t i = 0; sl_plan_sides_apart(p) && i < p->n_workers; i++)
+        prompts |= p->worker[i].prefill && (p->worker[i].roles & SL_ROLE_ATTENTION) && !lost[i];
+    return sl_placement_is_covered(&p->place, p->n_experts, lost) &&
+           (!prompts || sl_placement_is_covered(&p->prefill_place, p->n_experts, lost));
 }
 
 /* Whether the worker hosts that expert in any block. */

@@ -4,25 +4,15 @@
 #include "base/mem.h"
 #include "format/plan_json.h"
 #include "net/net.h"
+#include "plan_model.h"
 #include "spec/kv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const sl_model_spec model = {.n_layers = 4,
-                                    .n_moe = 3,
-                                    .d_model = 64,
-                                    .n_heads = 4,
-                                    .n_kv_heads = 2,
-                                    .head_dim = 32,
-                                    .vocab = 1040,
-                                    .n_experts = 8,
-                                    .top_k = 2,
-                                    .max_position = 512};
-
 static void check(const sl_plan *p, bool all_there) {
     SL_ASSERT(p->n_workers >= 1 && p->n_workers <= SL_MAX_WORKERS);
     SL_ASSERT(p->lanes >= 1 && p->epoch >= 1 && p->max_num_seqs >= 1);
-    SL_ASSERT(p->max_num_batched_tokens >= p->lanes && p->context <= model.max_position);
+    SL_ASSERT(p->max_num_batched_tokens >= p->lanes && p->context <= plan_model.max_position);
     SL_ASSERT(p->n_pages >= sl_kv_pages_for(p->context));
     for (uint32_t e = 0; e < p->n_experts; e++) {
         for (uint32_t l = 0; l < p->place.n_layers; l++) {
@@ -42,7 +32,7 @@ static void check(const sl_plan *p, bool all_there) {
 static sl_status parse_message(sl_span bytes, sl_plan *out, sl_err *err) {
     sl_json_doc *doc = NULL;
     sl_status st = sl_json_parse("message", bytes, &doc, err);
-    if (st == SL_OK) st = sl_plan_from_message(sl_json_root(doc), &model, out, err);
+    if (st == SL_OK) st = sl_plan_from_message(sl_json_root(doc), &plan_model, out, err);
     sl_json_doc_free(doc);
     return st;
 }
@@ -61,7 +51,8 @@ static void same(const sl_plan *a, const sl_plan *b) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_plan p = {0}, strict = {0}, again = {0};
     sl_err err = {0};
-    bool all_there = sl_plan_parse((sl_span){data, size}, "fuzz", &model, &strict, &err) == SL_OK;
+    bool all_there =
+        sl_plan_parse((sl_span){data, size}, "fuzz", &plan_model, &strict, &err) == SL_OK;
     SL_ASSERT(all_there || (err.code != SL_OK && err.msg[0] != 0 && strict.place.first == NULL));
     if (parse_message((sl_span){data, size}, &p, &err) != SL_OK) {
         SL_ASSERT(!all_there && err.code != SL_OK && err.msg[0] != 0 && p.place.first == NULL);
@@ -73,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const sl_span span = {(const uint8_t *)text, strlen(text)};
     if (all_there) {
         same(&p, &strict);
-        SL_ASSERT(sl_plan_parse(span, "printed", &model, &again, &err) == SL_OK);
+        SL_ASSERT(sl_plan_parse(span, "printed", &plan_model, &again, &err) == SL_OK);
     } else {
         SL_ASSERT(parse_message(span, &again, &err) == SL_OK);
     }

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from test_kill import (FIXTURE, SLUICE, Server, Stream, assert_books_balance, ended, join_all, metric,  # noqa: E402
-                       nobody_is_left, start_streams, wait_until)  # noqa: F401
+                       nobody_is_left, served, start_streams, wait_until)  # noqa: F401
 
 LONG = [(7 * i + 3) % 1000 for i in range(300)]
 PAGE = 32  # tokens
@@ -103,7 +103,5 @@ def test_processes_have_both(deployment):
     (("--attention", "2", "--kv-replicas", "1", "--device", "emulated:DEVICE"), "kv_replicas 1: an emulated device has no KV pages to copy"),
 ])
 def test_what_is_refused(tmp_path, options, why):
-    (tmp_path / "device.json").write_text('{"attention": {"row": 50}, "expert": {"row": 50}}')
-    options = [o.replace("DEVICE", str(tmp_path / "device.json")) for o in options]
-    ran = subprocess.run([SLUICE, "serve", FIXTURE, "--port", "0", *options], text=True, capture_output=True, timeout=30)
-    assert ran.returncode in (1, 2, 3) and why in ran.stderr, ran.stderr
+    code, said = served.refusal(tmp_path, FIXTURE, options)
+    assert code in (1, 2, 3) and why in said, said

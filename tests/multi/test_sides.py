@@ -1,18 +1,17 @@
 """Prompts apart (--prefill): workers of their own compute prompts and hand their KV over to those who decode. The same tokens as without, whoever is
-killed, drained or full meanwhile."""
+killed or full meanwhile."""
 
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_kill import (FIXTURE, SLUICE, Server, Stream, assert_books_balance, join_all, metric,  # noqa: E402
-                       nobody_is_left, start_streams, wait_until)  # noqa: F401
+from test_kill import (FIXTURE, Server, Stream, assert_books_balance, join_all, metric,  # noqa: E402
+                       nobody_is_left, served, start_streams, wait_until)  # noqa: F401
 
 LONG = [(7 * i + 3) % 1000 for i in range(300)]
 SIDES = [("--attention", "1", "--prefill", "1", "--transport", "shm"),
@@ -118,7 +117,5 @@ def test_few_places(alone):
     (("--attention", "1", "--prefill", "1", "--device", "emulated:DEVICE"), "an emulated device has no KV pages to hand over"),
 ])
 def test_what_is_refused(tmp_path, options, why):
-    (tmp_path / "device.json").write_text('{"attention": {"row": 50}, "expert": {"row": 50}}')
-    options = [o.replace("DEVICE", str(tmp_path / "device.json")) for o in options]
-    ran = subprocess.run([SLUICE, "serve", FIXTURE, "--port", "0", *options], text=True, capture_output=True, timeout=30)
-    assert ran.returncode in (1, 2, 3) and why in ran.stderr, ran.stderr
+    code, said = served.refusal(tmp_path, FIXTURE, options)
+    assert code in (1, 2, 3) and why in said, said

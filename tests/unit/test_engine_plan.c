@@ -14,32 +14,18 @@
 #include "format/placement.h"
 #include "format/plan_json.h"
 #include "net/net.h"
+#include "plan_model.h"
 #include "spec/buddy.h"
 #include "spec/kv.h"
 
 static sl_model_spec model(void) {
-    sl_model_spec m = {.n_layers = 4,
-                       .n_moe = 3,
-                       .d_model = 64,
-                       .n_heads = 4,
-                       .n_kv_heads = 2,
-                       .head_dim = 32,
-                       .vocab = 1040,
-                       .n_experts = 8,
-                       .top_k = 2,
-                       .max_position = 512};
-    return m;
-}
-
-static sl_status parse(const char *text, sl_plan *out, sl_err *err) {
-    sl_model_spec m = model();
-    return sl_plan_parse((sl_span){(const uint8_t *)text, strlen(text)}, "plan.json", &m, out, err);
+    return plan_model;
 }
 
 static void refused(const char *text, sl_status want, const char *why) {
     sl_plan p = {0};
     sl_err err = {0};
-    sl_status st = parse(text, &p, &err);
+    sl_status st = plan_parse(text, &p, &err);
     if (st == SL_OK) fail_msg("accepted: %s", text);
     if (st != want || err.code != st || !strstr(err.msg, why))
         fail_msg("status %d '%s', expected %d with '%s', for %s", st, err.msg, want, why, text);
@@ -58,11 +44,11 @@ static void activations_are_read_and_printed(void **state) {
         if (a < SL_ACTIVATIONS_COUNT)
             snprintf(json + strlen(json), 60, ",\"activations\":\"%s\"", sl_activations_names[a]);
         strcat(json, "}");
-        if (parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
+        if (plan_parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
         assert_int_equal(p.activations, a < SL_ACTIVATIONS_COUNT ? a : SL_ACTIVATIONS_DEFAULT);
         char *text = sl_plan_print(&p);
         assert_non_null(text);
-        if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+        if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
         assert_int_equal(q.activations, p.activations);
         sl_free(text);
         sl_plan_free(&p);
@@ -81,11 +67,11 @@ static void types_of_kv_are_read_and_printed(void **state) {
         if (t < SL_KV_AUTO)
             snprintf(json + strlen(json), 60, ",\"kv_type\":\"%s\"", sl_kv_type_names[t]);
         strcat(json, "}");
-        if (parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
+        if (plan_parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
         assert_int_equal(p.kv_type, t);
         char *text = sl_plan_print(&p);
         assert_non_null(text);
-        if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+        if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
         assert_int_equal(q.kv_type, p.kv_type);
         sl_free(text);
         sl_plan_free(&p);
@@ -104,10 +90,10 @@ static void ranks_are_read_and_printed(void **state) {
         char json[300];
         snprintf(json, sizeof json, "{" HEAD "," PAIR ",\"tp\":{\"attention\":2,\"expert\":4%s}}",
                  said[i]);
-        if (parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
+        if (plan_parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
         char *text = sl_plan_print(&p);
         assert_non_null(text);
-        if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+        if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
         for (const sl_plan *at = &p; at; at = at == &p ? &q : NULL) {
             assert_true(at->attention_tp == 2 && at->expert_tp == 4);
             assert_int_equal(at->rank_kind, i == 2 ? SL_RANKS_PROCESSES : SL_RANKS_THREADS);
@@ -123,12 +109,12 @@ static void resolve_is_read_and_printed(void **state) {
     (void)state;
     sl_plan p = {0}, q = {0};
     sl_err err = {0};
-    if (parse("{\"version\":1,\"schedule\":\"findep\",\"lanes\":4,\"resolve\":16," PAIR "}", &p,
-              &err) != SL_OK)
+    if (plan_parse("{\"version\":1,\"schedule\":\"findep\",\"lanes\":4,\"resolve\":16," PAIR "}",
+                   &p, &err) != SL_OK)
         fail_msg("%s", err.msg);
     char *text = sl_plan_print(&p);
     assert_non_null(text);
-    if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
     assert_true(p.resolve == 16 && q.resolve == 16);
     assert_int_equal(sl_plan_lane_rows(&p), p.max_num_batched_tokens);
     p.resolve = 0;
@@ -142,14 +128,14 @@ static void costs_are_read_and_printed(void **state) {
     (void)state;
     sl_plan p = {0}, q = {0};
     sl_err err = {0};
-    if (parse("{" HEAD "," PAIR
-              ",\"costs\":{\"attention\":{\"row\":2,\"key\":0.5},\"expert\":{\"floor\":9},"
-              "\"link\":{\"alpha\":3,\"byte\":0.25,\"half_duplex\":true}}}",
-              &p, &err) != SL_OK)
+    if (plan_parse("{" HEAD "," PAIR
+                   ",\"costs\":{\"attention\":{\"row\":2,\"key\":0.5},\"expert\":{\"floor\":9},"
+                   "\"link\":{\"alpha\":3,\"byte\":0.25,\"half_duplex\":true}}}",
+                   &p, &err) != SL_OK)
         fail_msg("%s", err.msg);
     char *text = sl_plan_print(&p);
     assert_non_null(text);
-    if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
     for (const sl_plan *at = &p; at; at = at == &p ? &q : NULL) {
         assert_true(at->has_costs && at->costs.stage[SL_COST_ATTENTION].key_us == 0.5);
         assert_true(at->costs.stage[SL_COST_EXPERT].floor_us == 9);
@@ -169,7 +155,7 @@ static void defaults(void **state) {
     sl_plan p = {0};
     sl_err err = {0};
     sl_model_spec m = model();
-    if (parse("{" HEAD "," PAIR "}", &p, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (plan_parse("{" HEAD "," PAIR "}", &p, &err) != SL_OK) fail_msg("%s", err.msg);
     assert_int_equal(p.epoch, 1);
     assert_int_equal(p.lanes, 1);
     assert_int_equal(p.schedule, SL_SCHED_DEP);
@@ -218,12 +204,12 @@ static void round_trip(void **state) {
     (void)state;
     sl_plan p = {0}, q = {0}, copy = {0};
     sl_err err = {0};
-    if (parse("{\"version\":1,\"epoch\":7,\"schedule\":\"dep\",\"lanes\":1,\"wire\":\"bf16\","
-              "\"exact\":true,\"threads\":3,\"workers\":[{\"id\":0,\"roles\":[\"attention\"],"
-              "\"address\":\"10.0.0.1:7000\"},{\"roles\":[\"expert\"],\"experts\":[0,2,4,6]},"
-              "{\"roles\":[\"expert\"],\"experts\":[7,5,3,1]}],\"limits\":{\"max_num_seqs\":5,"
-              "\"max_num_batched_tokens\":48,\"context\":300,\"kv_pages\":11}}",
-              &p, &err) != SL_OK)
+    if (plan_parse("{\"version\":1,\"epoch\":7,\"schedule\":\"dep\",\"lanes\":1,\"wire\":\"bf16\","
+                   "\"exact\":true,\"threads\":3,\"workers\":[{\"id\":0,\"roles\":[\"attention\"],"
+                   "\"address\":\"10.0.0.1:7000\"},{\"roles\":[\"expert\"],\"experts\":[0,2,4,6]},"
+                   "{\"roles\":[\"expert\"],\"experts\":[7,5,3,1]}],\"limits\":{\"max_num_seqs\":5,"
+                   "\"max_num_batched_tokens\":48,\"context\":300,\"kv_pages\":11}}",
+                   &p, &err) != SL_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(p.epoch, 7);
     assert_int_equal(p.wire, SL_WIRE_BF16);
@@ -237,7 +223,7 @@ static void round_trip(void **state) {
     for (uint32_t e = 0; e < 8; e++) assert_int_equal(sl_plan_host_of(&p, 0, e, 0), 1 + e % 2);
     char *text = sl_plan_print(&p);
     assert_non_null(text);
-    if (parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+    if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
     same_plan(&p, &q);
     assert_int_equal(sl_plan_copy(&p, &copy, &err), SL_OK);
     same_plan(&p, &copy);
@@ -368,10 +354,10 @@ static void placements(void **state) {
     sl_plan p = {0}, q = {0};
     sl_err err = {0};
     uint32_t n;
-    if (parse("{" HEAD ",\"placement\":[1,1,1,[[1,0.25],[2,0.75]],2,2,2,[[2,1]]],"
-              "\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]},"
-              "{\"roles\":[\"expert\"]}]}",
-              &p, &err) != SL_OK)
+    if (plan_parse("{" HEAD ",\"placement\":[1,1,1,[[1,0.25],[2,0.75]],2,2,2,[[2,1]]],"
+                   "\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]},"
+                   "{\"roles\":[\"expert\"]}]}",
+                   &p, &err) != SL_OK)
         fail_msg("%s", err.msg);
     const sl_host *h = sl_plan_hosts(&p, 1, 3, &n); /* alike in all blocks */
     assert_true(n == 2 && h[0].worker == 1 && h[0].until == 1u << 30 && h[1].worker == 2);
@@ -381,7 +367,7 @@ static void placements(void **state) {
     assert_true(sl_plan_is_host(&p, 0, 7, 2) && !sl_plan_is_host(&p, 0, 7, 1));
     char *text = sl_plan_print(&p);
     assert_non_null(text);
-    if (parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+    if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
     same_plan(&p, &q);
     sl_free(text);
     sl_plan_free(&q);
@@ -500,7 +486,7 @@ static void local_plans(void **state) {
                 assert_in_range(hosted[w], m.n_experts / n, (m.n_experts + n - 1) / n);
         }
         char *text = sl_plan_print(&p);
-        if (parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+        if (plan_parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
         same_plan(&p, &q);
         sl_free(text);
         sl_plan_free(&p);
@@ -704,7 +690,7 @@ static void every_allocation_fails(void **state) {
     sl_plan p = {0};
     for (uint64_t nth = 1;; nth++) {
         sl_mem_fail_at(nth);
-        sl_status st = parse(text, &p, &err);
+        sl_status st = plan_parse(text, &p, &err);
         sl_mem_fail_at(0);
         if (st == SL_OK) break;
         assert_int_equal(st, SL_ERR_NOMEM);

@@ -1,8 +1,10 @@
 /* Sides of a plan (format/plan_sides.h): what is read is what is printed, what either side sees,
  * who of them is left when somebody is lost, and what is refused. */
 #include "base/mem.h"
+#include "format/placement.h"
 #include "format/plan_json.h"
 #include "format/plan_sides.h"
+#include "plan_model.h"
 #include "spec/buddy.h"
 
 #include <setjmp.h>
@@ -14,28 +16,12 @@
 
 #define BOTH (SL_ROLE_ATTENTION | SL_ROLE_EXPERT)
 
-static const sl_model_spec model = {.n_layers = 4,
-                                    .n_moe = 3,
-                                    .d_model = 64,
-                                    .n_heads = 4,
-                                    .n_kv_heads = 2,
-                                    .head_dim = 32,
-                                    .vocab = 1040,
-                                    .n_experts = 8,
-                                    .top_k = 2,
-                                    .max_position = 512};
-
-static sl_status parse(const char *text, sl_plan *out, sl_err *err) {
-    return sl_plan_parse((sl_span){(const uint8_t *)text, strlen(text)}, "plan.json", &model, out,
-                         err);
-}
-
 /* One attention and two expert workers, and as many for prompts: 3, and 4 and 5. */
 static void apart(sl_plan *p) {
     sl_err err;
-    assert_int_equal(sl_plan_local(&model, 1, 2, p, &err), SL_OK);
+    assert_int_equal(sl_plan_local(&plan_model, 1, 2, p, &err), SL_OK);
     assert_int_equal(sl_plan_add_prefill(1, 2, p, &err), SL_OK);
-    assert_int_equal(sl_plan_check(p, &model, &err), SL_OK);
+    assert_int_equal(sl_plan_check(p, &plan_model, &err), SL_OK);
 }
 
 static void places(void **state) {
@@ -58,12 +44,12 @@ static void together(void **state) {
     (void)state;
     sl_plan p;
     sl_err err;
-    assert_int_equal(sl_plan_local(&model, 2, 0, &p, &err), SL_OK);
+    assert_int_equal(sl_plan_local(&plan_model, 2, 0, &p, &err), SL_OK);
     assert_int_equal(sl_plan_add_prefill(1, 1, &p, &err), SL_ERR_ARG);
     assert_int_equal(sl_plan_add_prefill(1, 0, &p, &err), SL_OK);
     assert_int_equal(p.worker[2].roles, BOTH);
     assert_int_equal(p.prefill_place.host[7].worker, 2);
-    assert_int_equal(sl_plan_check(&p, &model, &err), SL_OK);
+    assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_OK);
     sl_plan_free(&p);
 }
 
@@ -75,7 +61,7 @@ static void read_and_printed(void **state) {
     p.prefill_rows = 77;
     char *text = sl_plan_print(&p), *again;
     assert_non_null(text);
-    assert_int_equal(parse(text, &q, &err), SL_OK);
+    assert_int_equal(plan_parse(text, &q, &err), SL_OK);
     assert_int_equal(q.prefill_rows, 77);
     assert_true(q.worker[3].prefill && !q.worker[2].prefill);
     assert_memory_equal(q.prefill_place.host, p.prefill_place.host, 8 * sizeof(sl_host));
@@ -92,7 +78,6 @@ static void what_a_side_sees(void **state) {
     (void)state;
     sl_plan p, view[2];
     sl_err err;
-    char *text[2];
     apart(&p);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(sl_plan_view(&p, i, &view[i], &err), SL_OK);
@@ -105,19 +90,18 @@ static void what_a_side_sees(void **state) {
         assert_true(sl_plan_move_pages(&view[i], 0, 3) && sl_plan_move_pages(&view[i], 3, 0));
         assert_false(sl_plan_move_pages(&view[i], 0, 4) || sl_plan_move_pages(&view[i], 1, 3));
     }
-    sl_plan_print_views(&p, text);
     for (int i = 0; i < 2; i++) {
+        char *text = sl_plan_print_view(&p, i);
         sl_json_doc *doc = NULL;
         sl_plan q;
-        assert_int_equal(sl_json_parse("message",
-                                       (sl_span){(const uint8_t *)text[i], strlen(text[i])}, &doc,
-                                       &err),
-                         SL_OK);
-        assert_int_equal(sl_plan_from_message(sl_json_root(doc), &model, &q, &err), SL_OK);
+        assert_int_equal(
+            sl_json_parse("message", (sl_span){(const uint8_t *)text, strlen(text)}, &doc, &err),
+            SL_OK);
+        assert_int_equal(sl_plan_from_message(sl_json_root(doc), &plan_model, &q, &err), SL_OK);
         assert_false(sl_plan_has_prefill(&q));
         assert_int_equal(q.worker[i ? 0 : 3].pages, true);
         sl_json_doc_free(doc);
-        sl_free(text[i]);
+        sl_free(text);
         sl_plan_free(&q);
         sl_plan_free(&view[i]);
     }
@@ -129,11 +113,11 @@ static void shared_experts(void **state) {
     (void)state;
     sl_plan p, view;
     sl_err err;
-    assert_int_equal(sl_plan_local(&model, 1, 2, &p, &err), SL_OK);
+    assert_int_equal(sl_plan_local(&plan_model, 1, 2, &p, &err), SL_OK);
     assert_int_equal(sl_plan_add_prefill(1, 0, &p, &err), SL_OK);
-    assert_int_equal(sl_plan_check(&p, &model, &err), SL_ERR_UNSUPPORTED); /* dep */
+    assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_ERR_UNSUPPORTED); /* dep */
     sl_plan_set_schedule(&p, SL_SCHED_AEP);
-    assert_int_equal(sl_plan_check(&p, &model, &err), SL_OK);
+    assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_OK);
     assert_false(sl_plan_sides_apart(&p));
     assert_int_equal(sl_plan_view(&p, true, &view, &err), SL_OK);
     assert_int_equal(view.worker[0].roles, SL_ROLE_ATTENTION);
@@ -155,7 +139,7 @@ static void those_who_are_there(void **state) {
         assert_int_equal(p.place.host[e].worker, 2);
         assert_int_equal(p.prefill_place.host[e].worker, 5);
     }
-    sl_plan_added(&home, &p, 3, added);
+    sl_placement_added(&home, &p, 3, added);
     assert_int_equal(added[2], 3 * 4);
     assert_int_equal(added[5], 3 * 4);
     sl_plan_free(&p);
@@ -177,13 +161,13 @@ static void covered(void **state) {
     sl_plan p;
     uint8_t lost[6] = {0};
     apart(&p);
-    assert_true(sl_plan_sides_covered(&p, lost));
+    assert_true(sl_plan_is_covered(&p, lost));
     lost[4] = 1;
-    assert_false(sl_plan_sides_covered(&p, lost));
+    assert_false(sl_plan_is_covered(&p, lost));
     lost[3] = 1; /* nobody there asks for them */
-    assert_true(sl_plan_sides_covered(&p, lost));
+    assert_true(sl_plan_is_covered(&p, lost));
     lost[1] = 1;
-    assert_false(sl_plan_sides_covered(&p, lost));
+    assert_false(sl_plan_is_covered(&p, lost));
     sl_plan_free(&p);
 }
 
@@ -192,7 +176,7 @@ static void refused(const char *workers, const char *why) {
     sl_plan p;
     sl_err err;
     snprintf(text, sizeof text, "{\"version\":1,\"schedule\":\"dep\",\"workers\":[%s]}", workers);
-    if (parse(text, &p, &err) == SL_OK) fail_msg("accepted: %s", text);
+    if (plan_parse(text, &p, &err) == SL_OK) fail_msg("accepted: %s", text);
     if (!strstr(err.msg, why)) fail_msg("'%s', expected '%s', for %s", err.msg, why, text);
 }
 

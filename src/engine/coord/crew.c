@@ -57,12 +57,13 @@ static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
 }
 
 void sl_crew_send_plans(sl_engine *e) {
-    char *plan[2];
-    sl_plan_print_views(&e->plan, plan);
+    char *plan[2] = {NULL, NULL}; /* as either side sees it, in print */
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_err err;
         if (!e->worker[i].conn) continue; /* it joined and left: the start has failed already */
-        sl_buf *b = sl_plan_message(e, plan[e->home.worker[i].prefill], i, false);
+        const bool side = e->home.worker[i].prefill;
+        if (!plan[side]) plan[side] = sl_plan_print_view(&e->plan, side);
+        sl_buf *b = sl_plan_message(e, plan[side], i, false);
         sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
         if (!b) {
             sl_status st = sl_fail(&err, SL_ERR_NOMEM, "plan for worker %u", i);
@@ -84,11 +85,9 @@ static void note_who(sl_plan_worker *w, const sl_hello *peer) {
 /* Somebody comes in place of one that is gone: gets ready by itself, then a change takes it in. */
 static sl_status welcome(sl_engine *e, uint32_t id, sl_err *err) {
     e->home.epoch = e->plan.epoch;
-    char *plan[2];
-    sl_plan_print_views(&e->home, plan);
-    sl_buf *b = sl_plan_message(e, plan[e->home.worker[id].prefill], id, true);
-    sl_free(plan[0]);
-    sl_free(plan[1]);
+    char *plan = sl_plan_print_view(&e->home, e->home.worker[id].prefill);
+    sl_buf *b = sl_plan_message(e, plan, id, true);
+    sl_free(plan);
     if (!b) return sl_fail(err, SL_ERR_NOMEM, "plan for worker %u", id);
     sl_recover_coming(&e->recover, id, sl_clock_now_us(&e->clock));
     const sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};

@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
-#include "format/plan_sides.h"
 #include "sched/hedge.h"
 
 #include <stdio.h>
@@ -16,9 +15,8 @@
 
 /* Whoever is in the plan, on its side, counts it as lost. */
 static void tell_all(sl_engine *e, uint32_t id) {
-    const bool apart = sl_plan_sides_apart(&e->plan);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (apart && e->plan.worker[i].prefill != e->plan.worker[id].prefill) continue;
+        if (!sl_plan_is_seen(&e->plan, i, id)) continue;
         bool takes_part = e->recover.place[i].planned && sl_roster_serves(&e->roster, i);
         if (i == id || !takes_part || !e->worker[i].conn) continue;
         sl_buf *b = sl_net_buf_take(e->net, SL_WIRE_WORKER_BYTES);

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "format/placement.h"
 #include "format/plan_json.h"
-#include "format/plan_sides.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +74,7 @@ bool sl_recover_is_covered(const sl_engine *e, uint32_t id) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
         lost[i] = i == id || !e->recover.place[i].planned || e->recover.place[i].slow ||
                   !sl_roster_serves(&e->roster, i);
-    return sl_plan_sides_covered(&e->plan, lost);
+    return sl_plan_is_covered(&e->plan, lost);
 }
 
 /* Nobody waits for anything that is lost, or owed by who is slow. */

@@ -2,7 +2,7 @@
  * changes of plans give to whom and how long they took. */
 #include "engine/coord/coord_int.h"
 
-#include "format/plan_sides.h"
+#include "format/placement.h"
 
 /* The most that a worker of the plan that holds gets, of what is in rooming.added. One that joins
  * has mapped its share before. */
@@ -24,7 +24,7 @@ uint64_t sl_rehosting_among_us(sl_engine *e, const uint8_t *there) {
 }
 
 void sl_rehosting_begin(sl_engine *e, const sl_plan *to) {
-    sl_plan_added(&e->plan, to, e->spec.n_moe, e->rooming.added);
+    sl_placement_added(&e->plan, to, e->spec.n_moe, e->rooming.added);
     e->rehosting.bytes = most_bytes(e);
 }
 

@@ -62,13 +62,14 @@ static void tell_plan(sl_engine *e, const char *plan, uint32_t worker) {
 
 /* The workers that owe an answer are told what for. */
 static void tell_owing(sl_engine *e, uint16_t kind) {
-    char *plan[2] = {NULL, NULL};
+    char *plan[2] = {NULL, NULL}; /* as either side sees it, in print */
     uint32_t n_lost[2], *lost[2];
-    if (kind == SL_MSG_PLAN) sl_plan_print_views(&e->replan->plan, plan);
     for (int i = 0; i < 2; i++) lost[i] = list_lost(e, i, &n_lost[i]);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const bool side = e->home.worker[i].prefill;
         if (!e->change.owes[i]) continue;
+        if (kind == SL_MSG_PLAN && !plan[side])
+            plan[side] = sl_plan_print_view(&e->replan->plan, side);
         if (kind == SL_MSG_PLAN)
             tell_plan(e, plan[side], i);
         else if (kind == SL_MSG_HOLD)

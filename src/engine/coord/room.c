@@ -6,7 +6,6 @@
 #include "base/memory.h"
 #include "format/placement.h"
 #include "format/plan_json.h"
-#include "format/plan_sides.h"
 
 #include <string.h>
 
@@ -58,7 +57,7 @@ static sl_status count_added(sl_engine *e, const sl_plan *home, sl_err *err) {
     sl_plan to;
     sl_status st = sl_plan_among(home, r->there, &to, err);
     if (st != SL_OK) return st;
-    sl_plan_added(&e->plan, &to, e->spec.n_moe, r->added);
+    sl_placement_added(&e->plan, &to, e->spec.n_moe, r->added);
     sl_plan_free(&to);
     return SL_OK;
 }
@@ -142,7 +141,7 @@ void sl_rooming_tell(sl_engine *e, const sl_plan *to) {
         if (e->plan.worker[i].roles && !to->worker[i].roles && sl_drain_wants(&e->drain, i))
             lost = i;
     if (lost == SL_ROSTER_NONE) return; /* who left on purpose was asked about */
-    sl_plan_added(&e->plan, to, e->spec.n_moe, e->rooming.added);
+    sl_placement_added(&e->plan, to, e->spec.n_moe, e->rooming.added);
     if (ask(e, &room, 0, "is lost, and others take over what does not fit", lost, &err) != SL_OK)
         sl_log(SL_LOG_WARN, "engine", "%s", err.msg);
 }

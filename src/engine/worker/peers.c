@@ -48,18 +48,20 @@ static uint32_t sequencer_of(const sl_plan *p) {
     return SL_NO_WORKER;
 }
 
+/* An attention worker, and one with experts that it sends rows to. */
+static bool needs(const sl_plan *p, uint32_t a, uint32_t b) {
+    return (p->worker[a].roles & SL_ROLE_ATTENTION) && (p->worker[b].roles & SL_ROLE_EXPERT);
+}
+
 /* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
  * ones the lower id), expert workers to the sequencer, which tells them who died; of two
  * between which KV pages go the lower id. */
 static bool dials(const sl_plan *p, uint32_t a, uint32_t b) {
-    uint32_t ra = p->worker[a].roles, rb = p->worker[b].roles;
-    bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
-    bool b_needs_a = (rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT);
     if (a == b) return false;
-    if (a_needs_b) return !b_needs_a || a < b;
-    if (b_needs_a) return false;
+    if (needs(p, a, b)) return !needs(p, b, a) || a < b;
+    if (needs(p, b, a)) return false;
     if (a < b && sl_plan_move_pages(p, a, b)) return true;
-    return (ra & SL_ROLE_EXPERT) && b == sequencer_of(p);
+    return (p->worker[a].roles & SL_ROLE_EXPERT) && b == sequencer_of(p);
 }
 
 static bool connects(const sl_plan *p, uint32_t a, uint32_t b) {
@@ -239,13 +241,6 @@ sl_status sl_peers_connect(sl_worker *w, sl_err *err) {
 
 /* ---- windows ---- */
 
-/* An attention worker and one with experts. */
-static bool exchange_rows(const sl_plan *p, uint32_t a, uint32_t b) {
-    const uint32_t ra = p->worker[a].roles, rb = p->worker[b].roles;
-    return ((ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT)) ||
-           ((rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT));
-}
-
 /* The longest message of rows of one step, either way. */
 static size_t row_message_bytes(const sl_worker *w, const sl_plan *p) {
     const sl_model_spec *m = w->device->spec;
@@ -265,7 +260,7 @@ void sl_peers_open_windows(sl_worker *w) {
     const uint32_t slots = SL_MIN(p->lanes * p->chunks + 1, WINDOW_SLOTS);
     for (uint32_t id = 0; w->opts->windows && id < SL_MIN(p->n_workers, w->n_peers); id++) {
         sl_worker_peer *peer = &w->peer[id];
-        if (!peer->open || peer->window || !exchange_rows(p, w->id, id)) continue;
+        if (!peer->open || peer->window || !(needs(p, w->id, id) || needs(p, id, w->id))) continue;
         const size_t bytes = SL_MIN(row_message_bytes(w, p), (size_t)WINDOW_SLOT_BYTES);
         peer->window = true; /* without one its messages come as they always did */
         if (sl_net_open_window(w->net, peer->conn, slots, bytes, &err) != SL_OK)
