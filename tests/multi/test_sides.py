@@ -108,6 +108,13 @@ def test_few_places(alone):
     assert server.stop() == 0
 
 
+def test_shared_experts_take_no_barriers():
+    """Where nobody says a schedule."""
+    server = Server("--attention", "1", "--experts", "1", "--prefill", "1")
+    assert 'schedule="aep"' in server.request("GET", "/metrics").read().decode()
+    assert server.stop() == 0
+
+
 @pytest.mark.parametrize("options, why", [
     (("--attention", "1", "--experts", "1", "--prefill", "1", "--schedule", "dep"), "workers for prompts need experts of their own"),
     (("--attention", "1", "--prefill", "1", "--prefill-experts", "1"), "--prefill-experts is for plans that keep roles apart"),

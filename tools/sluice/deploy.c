@@ -244,6 +244,12 @@ static void fill_pipelines(const sl_options *o, sl_plan *p) {
     p->lanes = sl_plan_pipeline(p);
 }
 
+/* Rows of prompts and of others, at the same experts, wait for no barrier. */
+static void fill_sides(const sl_options *o, sl_plan *p) {
+    const bool shared = sl_plan_has_prefill(p) && !sl_plan_sides_apart(p);
+    if (shared && schedule_is_open(o)) sl_plan_set_schedule(p, SL_SCHED_AEP);
+}
+
 static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p, sl_err *err) {
     sl_status st = SL_OK;
     if (o->wire[0]) st = sl_wire_format_parse(o->wire, &p->wire, err);
@@ -261,6 +267,7 @@ static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p
     p->device.numerics = sl_plan_numerics(p);
     if (st == SL_OK) st = apply_ranks(o, p, err);
     fill_pipelines(o, p);
+    fill_sides(o, p);
     if (st == SL_OK && o->rank_link[0] && !sl_plan_has_gangs(p) && sl_plan_pipeline(p) == 1)
         return sl_fail(err, SL_ERR_ARG,
                        "--rank-link is of gangs and pipelines (--tp, --pp), and there are none");
@@ -353,15 +360,11 @@ static void predict_dense(uint32_t requests, sl_deployment *d) {
     }
 }
 
-/* Both sides have the schedule that suits who decodes. Rows of both at the same experts wait for no
- * barrier. */
+/* Both sides have the schedule that suits who decodes. */
 static sl_status choose_for_decode(const sl_options *o, uint32_t requests, sl_deployment *d,
                                    sl_err *err) {
     sl_plan *p = &d->opts.plan, decode;
-    if (!sl_plan_sides_apart(p)) {
-        sl_plan_set_schedule(p, SL_SCHED_AEP);
-        return SL_OK;
-    }
+    if (!sl_plan_sides_apart(p)) return SL_OK; /* fill_sides has chosen */
     if (o->remote)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--schedule auto: workers on other machines are not measured where some are "
