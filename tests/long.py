@@ -32,6 +32,11 @@ SIM, SHARED = f"{GOLDEN}/qwen3moe-tiny", f"{GOLDEN}/qwen2moe-tiny"
 SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
 
+def with_launchers(command):
+    """The command, where Slurm and Open MPI are installed."""
+    return ["sh", "-c", f"tools/install-deps.sh cluster && exec {command}"]
+
+
 FUZZ = sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
 CLIENTS = sorted(p.stem.removeprefix("test_") for p in (ROOT / "tests" / "clients").glob("test_*.py"))
 # Tests of which `make test` takes a sample, with SLUICE_WHOLE all of it: unit programs, the fabric between processes, files of pytest.
@@ -155,11 +160,12 @@ PARTS = {
     "https": ("all tests of the API over HTTPS", 3,
               [("all", ["env", "SLUICE_TEST_TLS=1", ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api"])]),
     "launchers": ("jobs under a Slurm of the test's own, under Open MPI's mpirun, and on a Ray from PyPI: kills, signals, nothing left behind", 1,
-                  [(name, ["sh", "-c", f"tools/install-deps.sh cluster && exec .venv/bin/python -m pytest -q -n0 tests/launchers/test_{name}.py"])
+                  [(name, with_launchers(f".venv/bin/python -m pytest -q -n0 tests/launchers/test_{name}.py"))
                    for name in ("slurm", "mpi")]
                   + [("ray", [".venv/bin/python", "tests/launchers/run.py"])]),
     "docs": ("command blocks of README.md and of pages for operators, on a small model and a hub on this machine", 1,
-             [(page, [".venv/bin/python", "tests/run_docs.py", page]) for page in run_docs.PAGES]),
+             [(page, [".venv/bin/python", "tests/run_docs.py", page]) for page in run_docs.PAGES if page != "docs/cluster.md"]
+             + [("docs/cluster.md", with_launchers(".venv/bin/python tests/run_docs.py docs/cluster.md"))]),
     "packages": ("Python wheel and Debian packages: built, installed in a fresh root, served from, removed (root, debootstrap, a mirror, an index)", 6,
                  [("all", ["sh", "-c", "tests/wheel.sh && tests/packages.sh"])]),
     "model": ("the membership protocol in spin, without what takes an hour", 1, [("all", ["tests/model/run.sh"])]),

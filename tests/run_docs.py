@@ -65,6 +65,7 @@ NOT_RUN = {
         "a file that plan reads; unit.cluster reads such",
     ("docs/planner.md", "input: 512                                   # or {uniform: [64, 1024]}"):
         "a file that plan and simulate read; unit.workload reads such",
+    ("docs/planner.md", "input: {uniform: [200, 4000]}"): "a file that simulate reads; tests/cli/test_simulate.py has one such",
     ("docs/planner.md", "$ sluice profile models/demo --threads 1 -o profile.json"):
         "what another machine said in a minute; the one of README.md is run",
     ("docs/planner.md", "X = a + s   Y = max(c, e, d)   F = max(X, r2 Y)   G = a + c + e + d + (r2-1) Y   L = max(G, r1 F)"):
