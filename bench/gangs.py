@@ -25,6 +25,9 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import rails  # noqa: E402
+
 SLUICE = os.environ.get("SLUICE_BIN", str(HERE.parent / "build" / "sluice"))
 NET, TAG = str(HERE / "lab" / "net.sh"), "gangs"
 TESTS = {"prompt 512": ["--n-prompt", 512, "--n-gen", 0], "decode 1": ["--n-prompt", 0, "--n-gen", 64],
@@ -125,13 +128,8 @@ def gangs(schedule, o, secret, hosts):
     for i, host in enumerate(at):
         started.append(in_node(i * o.ranks, SLUICE, "worker", "--join", f"{at[0]}:7000", "--secret-file", secret, "--fabric-host", host, "--worker-id", i,
                                "--model", o.model, "--threads", 1, **quiet))
-    try:
+    with rails.running(started):
         yield
-    finally:
-        for p in started:
-            p.terminate()
-        for p in started:
-            p.wait(30)
 
 
 def asked(o, rows, batch, tokens):

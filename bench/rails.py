@@ -78,6 +78,18 @@ def options(schedule, nodes, ranks, a, folder):
 
 
 @contextlib.contextmanager
+def running(started):
+    """Programs that end with the block."""
+    try:
+        yield
+    finally:
+        for p in started:
+            p.terminate()
+        for p in started:
+            p.wait(30)
+
+
+@contextlib.contextmanager
 def deployment(schedule, nodes, ranks, a, folder):
     secret = folder / "secret"
     serve = ["serve", a.model, "--remote", *options(schedule, nodes, ranks, a, folder), "--transport", "tcp", "--fabric-host", at(0, 0), "--fabric-port", 7000,
@@ -88,13 +100,8 @@ def deployment(schedule, nodes, ranks, a, folder):
     for i in range(nodes):
         rails = ["--rails", ",".join(at(i, t) for t in range(1, ranks))] if schedule != "ep" else []
         started.append(inside(i, SLUICE, "worker", "--join", f"{at(0, 0)}:7000", "--secret-file", secret, "--fabric-host", at(i, 0), "--worker-id", i, "--model", a.model, *rails, **quiet))
-    try:
+    with running(started):
         yield
-    finally:
-        for p in started:
-            p.terminate()
-        for p in started:
-            p.wait(30)
 
 
 def ask(rows, tokens, marks, first=3):
