@@ -54,11 +54,13 @@ ALWAYS_INLINE void pack_fp8_body(const float *restrict src, uint32_t d, uint32_t
     for (uint32_t i = d; i % 4; i++) dst[i] = 0;
 }
 
-ALWAYS_INLINE void unpack_fp8_body(const uint8_t *restrict src, uint32_t d, float *restrict dst) {
+/* Columns first .. first + n - 1 of a row. */
+ALWAYS_INLINE void unpack_fp8_body(const uint8_t *restrict src, uint32_t first, uint32_t n,
+                                   float *restrict dst) {
     float scale;
     memcpy(&scale, src, sizeof scale);
-    src += SL_WIRE_FP8_HEAD;
-    for (uint32_t i = 0; i < d; i++) dst[i] = sl_e4m3_to_f32(src[i]) * scale;
+    src += SL_WIRE_FP8_HEAD + first;
+    for (uint32_t i = 0; i < n; i++) dst[i] = sl_e4m3_to_f32(src[i]) * scale;
 }
 
 #if defined(__x86_64__)
@@ -69,9 +71,9 @@ __attribute__((target("avx2"))) static void pack_fp8_avx2(const float *src, uint
                                                           uint32_t top, uint8_t *dst) {
     pack_fp8_body(src, d, top, dst);
 }
-__attribute__((target("avx2"))) static void unpack_fp8_avx2(const uint8_t *src, uint32_t d,
-                                                            float *dst) {
-    unpack_fp8_body(src, d, dst);
+__attribute__((target("avx2"))) static void unpack_fp8_avx2(const uint8_t *src, uint32_t first,
+                                                            uint32_t n, float *dst) {
+    unpack_fp8_body(src, first, n, dst);
 }
 #define HAS_AVX2 __builtin_cpu_supports("avx2")
 #else
@@ -88,11 +90,11 @@ static void pack_fp8(const float *src, uint32_t d, uint32_t top, uint8_t *dst) {
         pack_fp8_body(src, d, top, dst);
 }
 
-static void unpack_fp8(const uint8_t *src, uint32_t d, float *dst) {
+static void unpack_fp8(const uint8_t *src, uint32_t first, uint32_t n, float *dst) {
     if (HAS_AVX2)
-        unpack_fp8_avx2(src, d, dst);
+        unpack_fp8_avx2(src, first, n, dst);
     else
-        unpack_fp8_body(src, d, dst);
+        unpack_fp8_body(src, first, n, dst);
 }
 
 void sl_wire_pack(sl_wire_format f, const float *src, size_t rows, uint32_t d_model, void *dst) {
@@ -124,16 +126,11 @@ void sl_wire_pack_columns(sl_wire_format f, const float *src, uint32_t n, uint32
 
 void sl_wire_unpack_columns(sl_wire_format f, const void *row, uint32_t first, uint32_t n,
                             float *dst) {
-    const uint8_t *from = row;
-    float scale;
-    if (f != SL_WIRE_FP8) {
-        sl_wire_unpack(f, from + first * (f == SL_WIRE_BF16 ? sizeof(uint16_t) : sizeof(float)), 1,
-                       n, dst);
-        return;
-    }
-    memcpy(&scale, from, sizeof scale);
-    from += SL_WIRE_FP8_HEAD + first;
-    for (uint32_t i = 0; i < n; i++) dst[i] = sl_e4m3_to_f32(from[i]) * scale;
+    const size_t width = f == SL_WIRE_BF16 ? sizeof(uint16_t) : sizeof(float);
+    if (f == SL_WIRE_FP8)
+        unpack_fp8(row, first, n, dst);
+    else
+        sl_wire_unpack(f, (const uint8_t *)row + first * width, 1, n, dst);
 }
 
 void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_model, float *dst) {
@@ -146,7 +143,7 @@ void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_m
         for (size_t i = 0; i < n; i++) dst[i] = sl_bf16_to_f32(in[i]);
     } else {
         for (size_t r = 0; r < rows; r++)
-            unpack_fp8((const uint8_t *)src + r * stride, d_model, dst + r * d_model);
+            unpack_fp8((const uint8_t *)src + r * stride, 0, d_model, dst + r * d_model);
     }
 }
 
