@@ -531,8 +531,9 @@ static void wish(sim *s, sim_event *e) {
 
 void sim_on_stopped(sim *s, uint32_t i) {
     const sl_drain_place *p = &s->engine->drain.place[i];
-    if (p->state == SL_DRAIN_STOPS && p->again && !s->spawns)
-        s->returns_us[i] = s->now_us + 1 + sim_below(s, 90000);
+    /* The coordinator may know of its end already: its side for prompts was no longer whole. */
+    const bool again = p->state == SL_DRAIN_STOPS ? p->again : p->comes;
+    if (again && !s->spawns) s->returns_us[i] = s->now_us + 1 + sim_below(s, 90000);
 }
 
 static void do_event(sim *s, sim_event *e) {
