@@ -147,6 +147,13 @@ void sl_quantise_segments(const sl_exec *ex, const float *x, const uint32_t *row
                           uint32_t x_stride, uint32_t k, const sl_segments *s, sl_act_kind kind,
                           uint8_t *dst);
 
+/* The same as words that ranks pass to each other (quant/act_words.h), and words to rows: the
+ * host's alone. rows: n_rows of sl_act_row_bytes(kind, k), what the words are made of. */
+void sl_quantise_words(const sl_exec *ex, const float *x, uint32_t n_rows, uint32_t k,
+                       sl_act_kind kind, uint8_t *rows, float *words);
+void sl_rows_of_words(const sl_exec *ex, const float *words, uint32_t n_rows, uint32_t k,
+                      sl_act_kind kind, uint8_t *rows);
+
 /* Fused gate and up of SwiGLU, of matrices without segments: y[r][j] = silu(dot(x[r], w1[j])) *
  * dot(x[r], w3[j]), silu(a) = a / (1 + exp(-a)). Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is
  * w1, up[i] is w3 (same shape, any dtype). */

@@ -1,11 +1,13 @@
 /* Rows that are moved, placed, weighed and summed where memory is the host's. */
 #include "kernel/kernel_int.h"
 #include "kernel/ops_int.h"
+#include "quant/act_words.h"
 
 #include <string.h>
 
 #define SUM_COLUMNS 128u
-#define SUM_ALONE   (1u << 16) /* values below which waking threads costs more */
+#define ALONE       (1u << 16) /* values below which waking threads costs more */
+#define CHUNK       (1u << 14) /* values that a thread takes at a time */
 
 void sl_host_embed(const sl_exec *ex, const sl_mat *w, const uint32_t *ids, uint32_t n_rows,
                    float *x) {
@@ -82,8 +84,52 @@ static void sum_columns(void *ctx, size_t begin, size_t end) {
 void sl_host_sum_pairs(const sl_exec *ex, const sl_pair_sum *s) {
     sum_ctx c = {.k = ex->k, .s = s};
     uint32_t parts = (s->n + SUM_COLUMNS - 1) / SUM_COLUMNS;
-    if (ex->pool && (uint64_t)s->n_pairs * s->n >= SUM_ALONE)
+    if (ex->pool && (uint64_t)s->n_pairs * s->n >= ALONE)
         sl_pool_run(ex->pool, parts, 1, sum_columns, &c);
     else
         sum_columns(&c, 0, parts);
+}
+
+/* ---- rounded rows that ranks pass to each other ---- */
+
+typedef struct words_ctx {
+    const sl_kernels *k;
+    const float *x; /* NULL: words are there */
+    float *words;
+    uint8_t *rows;
+    uint32_t width;
+    sl_act_kind kind;
+} words_ctx;
+
+static void pass_rows(void *ctx, size_t begin, size_t end) {
+    const words_ctx *c = ctx;
+    const size_t bytes = sl_act_row_bytes(c->kind, c->width), n = sl_act_words(c->kind, c->width);
+    for (size_t r = begin; r < end; r++) {
+        uint8_t *row = c->rows + r * bytes;
+        float *words = c->words + r * n;
+        if (c->x) {
+            sl_call_quantise(c->k, c->x + r * c->width, c->width, c->kind, row);
+            sl_act_to_words(c->kind, row, c->width, words);
+        } else {
+            sl_act_from_words(c->kind, words, c->width, row);
+        }
+    }
+}
+
+static void pass_all(const sl_exec *ex, uint32_t n_rows, words_ctx *c) {
+    if (n_rows == 0 || c->width == 0) return;
+    if (ex->pool && (uint64_t)n_rows * c->width >= ALONE)
+        sl_pool_run(ex->pool, n_rows, SL_MAX(1, CHUNK / c->width), pass_rows, c);
+    else
+        pass_rows(c, 0, n_rows);
+}
+
+void sl_quantise_words(const sl_exec *ex, const float *x, uint32_t n_rows, uint32_t k,
+                       sl_act_kind kind, uint8_t *rows, float *words) {
+    pass_all(ex, n_rows, &(words_ctx){ex->k, x, words, rows, k, kind});
+}
+
+void sl_rows_of_words(const sl_exec *ex, const float *words, uint32_t n_rows, uint32_t k,
+                      sl_act_kind kind, uint8_t *rows) {
+    pass_all(ex, n_rows, &(words_ctx){ex->k, NULL, (float *)words, rows, k, kind});
 }

@@ -229,15 +229,15 @@ static void begin_attention(const sl_model *m, const sl_exec *ex, uint32_t layer
         .o_stride = q_width};
     if (s->n_heads) sl_attention(ex, &args);
     const uint32_t all = m->stored.n_heads * s->head_dim;
-    a->heads = sl_rank_send(m, &m->holds.heads, s->head_dim, o, rows->n, all, scratch);
+    a->heads =
+        sl_rank_send(m, ex, &m->holds.heads, s->head_dim,
+                     sl_act_kinds(ex, &m->block[layer].mat[SL_ROLE_O]), o, rows->n, all, scratch);
 }
 
 static void end_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const attending *a,
                           sl_arena *scratch) {
     const sl_weights *w = &m->block[layer];
-    const float *whole = sl_rank_arrived(m, &a->heads);
-    sl_project_to(ex, &w->mat[SL_ROLE_O], whole, a->rows.n, a->y + sl_rank_first(m),
-                  m->spec.d_model, scratch);
+    sl_rank_project(m, ex, &w->mat[SL_ROLE_O], &a->heads, a->y, scratch);
     sl_stream_add(m, ex, &w->mat[SL_ROLE_O_BIAS], a->y, a->rows.n, a->x);
     scratch->used = a->level;
 }
@@ -306,7 +306,7 @@ static void feed_forward(const sl_model *m, const sl_exec *ex, const sl_mat *w, 
     const bool overlap = sl_rank_overlaps(m);
     const uint32_t most = overlap ? sl_rank_slice(m, ex, ATTENTION_ROWS) : n_rows;
     struct {
-        uint32_t first, n;
+        uint32_t first;
         sl_arrival mid;
     } part[2];
     uint32_t begun = 0, ended = 0;
@@ -318,16 +318,14 @@ static void feed_forward(const sl_model *m, const sl_exec *ex, const sl_mat *w, 
             job.act = act_from(act, at, &w[0]);
             sl_gemm_swiglu(ex, &job, &up, 1);
             part[begun % 2].first = at;
-            part[begun % 2].n = n;
-            part[begun++ % 2].mid = sl_rank_send(m, mine, 1, own, n, width, scratch);
+            part[begun++ % 2].mid =
+                sl_rank_send(m, ex, mine, 1, sl_act_kinds(ex, &w[2]), own, n, width, scratch);
             at += n;
         }
         if (begun - ended > overlap || at == n_rows) {
             const uint32_t i = ended++ % 2;
-            const float *whole = sl_rank_arrived(m, &part[i].mid);
-            sl_project_to(ex, &w[2], whole, part[i].n,
-                          y + (size_t)part[i].first * m->spec.d_model + sl_rank_first(m),
-                          m->spec.d_model, scratch);
+            sl_rank_project(m, ex, &w[2], &part[i].mid, y + (size_t)part[i].first * m->spec.d_model,
+                            scratch);
         }
     }
     scratch->used = level;

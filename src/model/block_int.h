@@ -20,6 +20,12 @@ static inline size_t sl_scratch_act(size_t rows, size_t width) {
     return n;
 }
 
+/* Rows that come from all ranks: in f32, or a rank's own in words and all of them; then rounded.
+ * Words of a kind take no more than half of what f32 does. */
+static inline size_t sl_scratch_arrival(size_t rows, size_t width) {
+    return sl_scratch_floats(rows, width) + sl_scratch_act(rows, width) + 2 * SL_SCRATCH_SLACK;
+}
+
 /* The caller sized the arena with sl_*_scratch_bytes. */
 static inline void *sl_take(sl_arena *a, size_t n, size_t size) {
     void *p = sl_arena_take(a, n, size);
@@ -45,10 +51,9 @@ static inline sl_gemm_job sl_dense_job(const sl_mat *w, const float *x, uint32_t
         .w = w, .x = x, .n_rows = n_rows, .x_stride = w->k, .y_stride = w->n, .y = y};
 }
 
-/* The kinds of rounded rows that products with w take, as bits. */
+/* The kind of rows that products with w take, as a bit; that of SL_ACT_NONE: f32. */
 static inline uint32_t sl_act_kinds(const sl_exec *ex, const sl_mat *w) {
-    sl_act_kind kind = sl_act_kind_for(ex->activations, w->dtype);
-    return kind != SL_ACT_NONE ? 1u << kind : 0;
+    return 1u << sl_act_kind_for(ex->activations, w->dtype);
 }
 
 /* Rows row[i] (or i) of x, of k values, rounded for matrices with these segments, or none. */
@@ -76,7 +81,7 @@ static inline sl_act sl_norm_to(const sl_exec *ex, const sl_mat *norm, float eps
     for (uint32_t i = 0; i < n; i++) {
         uint32_t kind = sl_act_kinds(ex, w[i]);
         kinds |= kind;
-        if (kind == 0) out.y = h;
+        if (kind == 1u << SL_ACT_NONE) out.y = h;
     }
     for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
         if (kinds & 1u << i)
@@ -137,20 +142,32 @@ static inline sl_mat sl_bias_part(const sl_mat *bias, uint32_t c0, uint32_t n) {
 /* Rows of a call that pass together, of `each` a thread. Ranks meet in every slice, so they cut
  * alike, however many threads each has. */
 uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each);
-/* What a product with O or DOWN multiplies, a rank's part of rows of `width` values: the whole
- * rows, from all ranks, where each has rows of the matrix; x itself where it has columns. mine: of
- * things that have `values` each. */
-const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
-                           const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch);
-/* The same in two, so that rows travel while something else is computed: x and what is to be whole
- * stay as they are in between. */
+/* Whether each rank has rows of O and DOWN, so that what these multiply has to be whole: ranks give
+ * each other their columns of it. Else they have columns of both, and add up. */
+bool sl_rank_gives_columns(const sl_model *m);
+/* Rows that a product with O or DOWN multiplies: a rank's part x of rows of `width` values becomes
+ * the whole rows, from all ranks, where each has rows of the matrix; x itself where it has columns.
+ * mine: of things that have `values` each. kinds: what products with them take (sl_act_kinds). Rows
+ * travel while something else is computed, until sl_rank_arrived; x stays as it is until then. */
 typedef struct sl_arrival {
-    const float *whole;
-    uint64_t ticket;
+    const float *rows; /* or words of `rounded` ones */
+    uint64_t ticket;   /* 0: they are there */
+    uint32_t n_rows, kinds;
+    sl_act_kind rounded; /* SL_ACT_NONE: in f32 */
 } sl_arrival;
-sl_arrival sl_rank_send(const sl_model *m, const sl_holding *mine, uint32_t values, const float *x,
-                        uint32_t n_rows, uint32_t width, sl_arena *scratch);
-const float *sl_rank_arrived(const sl_model *m, const sl_arrival *a);
+sl_arrival sl_rank_send(const sl_model *m, const sl_exec *ex, const sl_holding *mine,
+                        uint32_t values, uint32_t kinds, const float *x, uint32_t n_rows,
+                        uint32_t width, sl_arena *scratch);
+/* As products with matrices like `into` take them; of rows that came rounded x is NULL. */
+typedef struct sl_arrived {
+    const float *x;
+    sl_act act;
+} sl_arrived;
+sl_arrived sl_rank_arrived(const sl_model *m, const sl_exec *ex, const sl_arrival *a,
+                           const sl_mat *into, sl_arena *scratch);
+/* Their product with w, this rank's columns of rows y of d_model values. */
+void sl_rank_project(const sl_model *m, const sl_exec *ex, const sl_mat *w, const sl_arrival *a,
+                     float *y, sl_arena *scratch);
 /* Whether a part of a call is begun before the one before it is ended, as rows travel. */
 bool sl_rank_overlaps(const sl_model *m);
 /* Scratch of such parts, which take turns at it: two of their own of so many bytes, or the one that

@@ -209,7 +209,8 @@ static void begin_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
     else
         sl_gemm_swiglu(ex, j.in, j.up, j.n);
     p->j = j;
-    p->mid = sl_rank_send(m, &m->holds.expert, 1, mid, pairs, m->stored.d_ff_expert, scratch);
+    p->mid = sl_rank_send(m, ex, &m->holds.expert, 1, j.out_kinds, mid, pairs,
+                          m->stored.d_ff_expert, scratch);
 }
 
 static void end_slice(const sl_model *m, const sl_exec *ex, const sl_expert_batch *b,
@@ -217,12 +218,10 @@ static void end_slice(const sl_model *m, const sl_exec *ex, const sl_expert_batc
     const slice_jobs *j = &p->j;
     const slice *s = &p->s;
     const uint32_t pairs = s->end - s->first, d = m->spec.d_model, wide = j->out[0].w->k;
-    const float *whole = sl_rank_arrived(m, &p->mid);
+    const sl_arrived in = sl_rank_arrived(m, ex, &p->mid, j->out[0].w, scratch);
     for (uint32_t i = 0, at = 0; i < j->n; at += j->out[i++].n_rows)
-        j->out[i].x = whole + (size_t)at * wide;
-    act_to_jobs(
-        sl_take_act(ex, j->out_kinds, whole, NULL, pairs, wide, j->out[0].w->segments, scratch),
-        wide, j->out, j->n);
+        j->out[i].x = in.x ? in.x + (size_t)at * wide : NULL;
+    act_to_jobs(in.act, wide, j->out, j->n);
     sl_gemm(ex, j->out, j->n);
     uint32_t c0 = 0, n = d;
     if (m->gang) sl_rank_join(m, ex, p->y, pairs, &c0, &n);

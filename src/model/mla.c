@@ -198,8 +198,10 @@ void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, cons
     scratch->used = before;
     if (s->n_heads) attend(m, ex, layer, rows, q, o, scratch);
     const uint32_t all = m->stored.n_heads * s->v_dim;
-    const float *whole = sl_rank_whole(m, &m->holds.heads, s->v_dim, o, rows->n, all, scratch);
-    sl_project_to(ex, &w[SL_ROLE_O], whole, rows->n, y + sl_rank_first(m), s->d_model, scratch);
+    const sl_arrival heads =
+        sl_rank_send(m, ex, &m->holds.heads, s->v_dim, sl_act_kinds(ex, &w[SL_ROLE_O]), o, rows->n,
+                     all, scratch);
+    sl_rank_project(m, ex, &w[SL_ROLE_O], &heads, y, scratch);
     sl_stream_add(m, ex, NULL, y, rows->n, x);
     scratch->used = level;
 }

@@ -71,6 +71,7 @@ typedef struct sl_embed_file {
  * columns or rows. */
 typedef struct sl_holding {
     uint32_t first, n;
+    bool even; /* so are first and n of all ranks */
     sl_segments segments;
 } sl_holding;
 

@@ -21,9 +21,15 @@ static uint32_t gcd(uint32_t a, uint32_t b) {
 /* n of what there are `units` of, `values` each. */
 static sl_holding cut_of(sl_rank r, uint32_t units, uint32_t values) {
     const sl_extent e = sl_rank_range(r, units);
-    return (sl_holding){.first = e.first * values,
-                        .n = e.n * values,
-                        .segments = sl_rank_segments(r, units, values)};
+    sl_holding h = {.first = e.first * values,
+                    .n = e.n * values,
+                    .even = true,
+                    .segments = sl_rank_segments(r, units, values)};
+    for (uint32_t i = 0; i < r.of; i++) {
+        const sl_extent has = sl_rank_range((sl_rank){i, r.of}, units);
+        if (has.first * values % 2 || has.n * values % 2) h.even = false;
+    }
+    return h;
 }
 
 /* Heads, as many a unit as fill blocks of O. The segments are those of O's columns. */
@@ -52,8 +58,8 @@ static void cut_width(const sl_model *m, uint32_t block, sl_holding *cut, uint32
     *width = cut->n;
 }
 
-/* Sums in segments are of columns; else ranks have rows, and no number is added otherwise than by
- * one device. */
+/* Sums in segments are of columns; else ranks have rows of O and DOWN, and no number is added
+ * otherwise than by one device. */
 static bool takes_rows(const sl_model *m) {
     return !sl_rank_alone(m->rank) && !m->segmented;
 }
@@ -231,6 +237,10 @@ bool sl_model_out(const sl_model *m, sl_extent *out) {
     return true;
 }
 
+bool sl_rank_gives_columns(const sl_model *m) {
+    return takes_rows(m);
+}
+
 sl_extent sl_model_columns(const sl_model *m) {
     return m->gang && m->gang->apart ? m->gang->out : (sl_extent){0, m->stored.d_model};
 }
@@ -251,15 +261,14 @@ size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
     if (!m->gang) return 0;
     size_t q = (size_t)s->n_heads * SL_MAX(s->head_dim, s->v_dim);
     size_t whole = SL_MAX(q, SL_MAX(s->d_ff_dense, s->d_ff_shared));
-    size_t joined =
-        takes_rows(m) ? sl_scratch_floats(max_rows, whole) + sl_scratch_act(max_rows, whole) : 0;
+    size_t joined = takes_rows(m) ? sl_scratch_arrival(max_rows, whole) : 0;
     return 2 * sl_scratch_floats(max_rows, SL_MAX(q, s->d_model)) + joined;
 }
 
 size_t sl_rank_pairs_bytes(const sl_model *m, uint32_t max_pairs) {
     const uint32_t whole = m->stored.d_ff_expert;
     if (!m->gang || !takes_rows(m)) return 0;
-    return sl_scratch_floats(max_pairs, whole) + sl_scratch_act(max_pairs, whole);
+    return sl_scratch_arrival(max_pairs, whole);
 }
 
 uint32_t sl_rank_group(const sl_model *m) {
@@ -274,47 +283,6 @@ uint32_t sl_rank_skip(const sl_model *m) {
 uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
     if (sl_rank_overlaps(m)) each /= PARTS_IN_ONE;
     return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
-}
-
-sl_arrival sl_rank_send(const sl_model *m, const sl_holding *mine, uint32_t values, const float *x,
-                        uint32_t n_rows, uint32_t width, sl_arena *scratch) {
-    const uint32_t first = mine->first * values, n = mine->n * values;
-    sl_arrival a = {.whole = x};
-    if (!m->gang || !takes_rows(m)) return a;
-    float *whole = sl_take_rows(scratch, n_rows, width);
-    a.whole = whole;
-    if (sl_rank_overlaps(m))
-        a.ticket = m->gang->begin(m->gang->ctx, x, n_rows, first, n, width, whole);
-    else
-        m->gang->gather(m->gang->ctx, x, n_rows, first, n, width, whole);
-    return a;
-}
-
-const float *sl_rank_arrived(const sl_model *m, const sl_arrival *a) {
-    if (a->ticket) m->gang->end(m->gang->ctx, a->ticket);
-    return a->whole;
-}
-
-const float *sl_rank_whole(const sl_model *m, const sl_holding *mine, uint32_t values,
-                           const float *x, uint32_t n_rows, uint32_t width, sl_arena *scratch) {
-    const sl_arrival a = sl_rank_send(m, mine, values, x, n_rows, width, scratch);
-    return sl_rank_arrived(m, &a);
-}
-
-bool sl_rank_overlaps(const sl_model *m) {
-    return m->gang && m->gang->begin && takes_rows(m);
-}
-
-void sl_rank_turns(bool overlap, size_t first, size_t second, sl_arena *scratch,
-                   sl_turns_scratch *out) {
-    const size_t bytes[] = {first, second};
-    out->ahead = overlap;
-    for (uint32_t i = 0; i < 2; i++) {
-        out->at[i] = scratch;
-        if (!overlap) continue;
-        out->own[i] = (sl_arena){.base = sl_take(scratch, bytes[i], 1), .cap = bytes[i]};
-        out->at[i] = &out->own[i];
-    }
 }
 
 void sl_rank_needs(const sl_model *m, const float *x, uint32_t n_rows) {
