@@ -4,7 +4,8 @@
   bench/gangs.py MODEL [--ranks 2] [--pairs 5]            ranks that are threads, processes, and processes called over TCP as on other
                                                           machines, beside one device with as many threads
   bench/gangs.py MODEL --rates 1gbit 4gbit [--ranks 2]     ranks on "machines": namespaces of bench/lab/net.sh, linked by so much; needs root
-  bench/gangs.py MODEL --nodes 2 --rates 200mbit 1gbit     as many gangs of such ranks: schedule hybrid beside ep, with the bytes that each rank's link carries
+  bench/gangs.py MODEL --nodes 2 --rates 200mbit 1gbit     as many gangs of such ranks: schedule hybrid beside ep, with the bytes that each rank's link carries;
+                                                          with --auto also what --schedule auto chooses
   bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says;
                                                           with --by pp ranks of a pipeline, and as many micro-batches
 
@@ -144,7 +145,7 @@ def beside(o, rate):
     n = o.nodes * o.ranks
     print(f"{o.model}, {o.nodes} gangs of {o.ranks} ranks of one thread each, {rate}, wire {o.wire}, {o.pairs} turns")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as there:
-        secret, got = f"{folder}/secret", {"ep": [], "hybrid": []}
+        secret, got = f"{folder}/secret", {schedule: [] for schedule in ("ep", "hybrid", *(["auto"] if o.auto else []))}
         subprocess.run([SLUICE, "secret", "-o", secret], check=True, capture_output=True)
         subprocess.run(["bash", NET, "up", TAG, str(n), "--rate", rate], check=True)
         there.callback(subprocess.run, ["bash", NET, "down", TAG], check=True)
@@ -158,7 +159,9 @@ def beside(o, rate):
                 with gangs(schedule, o, secret, hosts):
                     prompt, bytes_prompt = asked(o, o.rows, 1, 2)
                     decode, bytes_decode = asked(o, 1, o.batch * o.nodes, o.tokens)
-                turns.append((prompt["prompt"], decode["decode"], bytes_prompt, bytes_decode))
+                turns.append((prompt["prompt"], decode["decode"], bytes_prompt, bytes_decode, prompt["schedule"]))
+        if o.auto:
+            print("auto chose " + ", ".join(sorted({t[4] for t in got["auto"]})), flush=True)
         for i, what in enumerate((f"prompt {o.rows}", f"decode {o.batch * o.nodes}")):
             for schedule, turns in got.items():
                 ms = statistics.median(t[i] for t in turns)
@@ -227,6 +230,7 @@ def main():
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--rates", nargs="+", metavar="RATE")
     parser.add_argument("--nodes", type=int, help="gangs, each of --ranks ranks")
+    parser.add_argument("--auto", action="store_true", help="with --nodes a third way that says no schedule")
     parser.add_argument("--wire", default="bf16")
     for name, default in (("rows", 256), ("batch", 16), ("tokens", 16), ("rail-bytes", 0)):
         parser.add_argument("--" + name, type=int, default=default)

@@ -3,6 +3,7 @@
 
 #include "plan/eps.h"
 #include "plan/findep.h"
+#include "spec/rank_cost.h"
 
 #include <math.h>
 
@@ -18,6 +19,17 @@ static void count_roles(const sl_plan *p, sl_choose_load *l) {
         l->expert_workers += roles & SL_ROLE_EXPERT ? 1 : 0;
     }
     l->colocated = l->attention_workers + l->expert_workers > sl_plan_n_first(p);
+}
+
+/* Ranks on machines: cards of their own, and memory that rows have to be carried to. */
+static void describe_ranks(const sl_plan *p, const sl_model_spec *m, sl_choose_load *l) {
+    if (p->rank_kind != SL_RANKS_MACHINES) return;
+    const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION);
+    const uint32_t expert = sl_plan_ranks(p, SL_ROLE_EXPERT);
+    l->beside_attention = attention - 1;
+    l->beside_expert = expert - 1;
+    l->stream_bytes = (double)m->d_model * sizeof(float);
+    if (l->colocated) l->rails = attention;
 }
 
 void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_bytes,
@@ -36,6 +48,7 @@ void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_byt
                         .rail_bytes = SL_PLAN_RAIL_BYTES,
                         .threads = p->threads};
     count_roles(p, &l);
+    describe_ranks(p, m, &l);
     uint32_t each = (requests + l.attention_workers - 1) / l.attention_workers;
     if (requests == 0 || each > p->max_num_seqs) each = p->max_num_seqs;
     l.decode_rows = SL_MIN(each, p->max_num_batched_tokens);
@@ -70,14 +83,31 @@ static double expert_us(const sl_costs *c, const sl_choose_load *l, double token
            (here - 1) * sl_expert_cost_us(cost, c->grouped, rows * skew, false);
 }
 
-/* A lane's rows to all expert workers, or back: the busier of the two ends' ports. Under hybrid all
- * ranks' ports carry a message that is long enough. */
+/* A message of a lane's rows, and whether all ranks' ports have a part of it: under hybrid, if it
+ * is long enough. */
+static double message_bytes(const sl_choose_load *l, const sl_choice *x, double rows, double skew,
+                            bool *in_stripes) {
+    double bytes = rows * l->row_bytes / x->chunks * skew;
+    *in_stripes = x->schedule == SL_SCHED_HYBRID && bytes >= l->rail_bytes;
+    return bytes;
+}
+
+/* A lane's rows to all expert workers, or back: the busier of the two ends' ports. */
 static double link_us(const sl_costs *c, const sl_choose_load *l, const sl_choice *x, double rows,
                       double skew) {
+    bool in_stripes;
     double messages = fmax(l->expert_workers, l->attention_workers) - l->colocated;
-    double bytes = rows * l->row_bytes / x->chunks * skew;
-    if (x->schedule == SL_SCHED_HYBRID && bytes >= l->rail_bytes) bytes /= l->rails;
-    return messages * sl_link_cost_us(&c->link, bytes);
+    double bytes = message_bytes(l, x, rows, skew, &in_stripes);
+    return messages * sl_link_cost_us(&c->link, in_stripes ? bytes / l->rails : bytes);
+}
+
+/* Rows that a gang's first rank passes on to `beside` others, or columns that these give it; none
+ * where `rows` travel in stripes. */
+static double carried_us(const sl_costs *c, const sl_choose_load *l, const sl_choice *x,
+                         double rows, uint32_t beside, double bytes) {
+    bool in_stripes;
+    message_bytes(l, x, rows, 1, &in_stripes);
+    return in_stripes ? 0 : sl_carried_us(&c->link, beside, rows, bytes / x->chunks);
 }
 
 /* One task of each kind for lanes of `rows` rows in the chunks of x. */
@@ -85,12 +115,16 @@ static sl_findep_times times_of(const sl_costs *c, const sl_choose_load *l, cons
                                 double rows, double keys, double skew) {
     double w = l->expert_workers, sent = rows * (1 - pow(1 - 1 / w, l->top_k));
     double back = l->exact ? rows * l->top_k / w : sent;
+    const double column_bytes = l->stream_bytes / (l->beside_expert + 1);
     return (sl_findep_times){
-        .a = stage(c, SL_COST_ATTENTION, rows, rows * keys) + stage(c, SL_COST_ROUTER, rows, 0),
+        .a = stage(c, SL_COST_ATTENTION, rows, rows * keys) + stage(c, SL_COST_ROUTER, rows, 0) +
+             carried_us(c, l, x, rows, l->beside_attention, l->stream_bytes * x->chunks),
         .s = l->shared ? stage(c, SL_COST_SHARED, rows, 0) : 0,
-        .c = link_us(c, l, x, sent, skew),
+        .c = link_us(c, l, x, sent, skew) +
+             carried_us(c, l, x, sent, l->beside_expert, l->stream_bytes),
         .e = expert_us(c, l, rows * l->attention_workers, x->chunks, x->chunking, skew),
-        .d = link_us(c, l, x, back, skew)};
+        .d = link_us(c, l, x, back, skew) +
+             carried_us(c, l, x, back, l->beside_expert, column_bytes)};
 }
 
 /* Growth of the makespan by a layer, over so many that cycles of two do not matter. */

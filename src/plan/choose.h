@@ -35,6 +35,11 @@ typedef struct sl_choose_load {
      * hybrid, which is a candidate where there are more. */
     uint32_t rails;
     double rail_bytes;
+    /* Of gangs whose ranks are on machines: ranks beside the first, to which this one carries rows
+     * of stream_bytes that a call reads, and which send it their columns of results; but for what
+     * goes in stripes, which ranks send and get themselves. 0: ranks see rows where they lie. */
+    uint32_t beside_attention, beside_expert;
+    double stream_bytes;
 } sl_choose_load;
 
 typedef struct sl_choice {
@@ -53,8 +58,8 @@ typedef struct sl_choose_times {
 sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill);
 
 /* Who works on how many rows in a plan whose lanes are full, on `requests` requests at once (0: as
- * many as it has room for), with row_bytes a row on the wire; skew is 1, and a worker has one port.
- */
+ * many as it has room for), with row_bytes a row on the wire; skew is 1, and a worker has one port,
+ * or, where it is a gang of machines that hybrid can run, one for each rank. */
 void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_bytes,
                         uint32_t requests, sl_choose_load *out);
 

@@ -44,7 +44,9 @@ typedef struct sl_sim_setup {
     uint32_t n_workers;   /* with `roles` [n_workers]: more than a plan can name */
     const uint8_t *roles; /* as in sl_plan_worker */
     const sl_costs *attention, *expert; /* of the workers of each role, as wholes: of gangs */
-    sl_link_cost rank_link;             /* of pipelines: between ranks */
+    sl_link_cost rank_link;             /* between ranks, of pipelines and of... */
+    bool ranks_apart; /* ...gangs whose ranks are on machines: the first carries rows to the others,
+                         but under hybrid (docs/schedules.md) */
     bool shared_ports; /* messages at a port have it in equal parts, as flows of TCP do; else it is
                           first come, first served */
     const sl_link_cost *rail_link; /* hybrid: [ranks - 1] of the other ranks' ports; NULL: as the

@@ -333,7 +333,7 @@ bool sim_attn_start(sim *s, sim_worker *w) {
             sim_pipeline_start(s, w, t);
             break;
         }
-        sim_kernel_add(s, w, SL_TRACE_ATTENTION, &cost[SL_COST_ATTENTION], l->step.rows, l->keys);
+        sim_attention_add(s, w, l->step.rows, l->keys);
         if (s->moe[t->layer])
             sim_kernel_add(s, w, SL_TRACE_ROUTER, &cost[SL_COST_ROUTER], l->step.rows, 0);
         else

@@ -118,7 +118,7 @@ static double count_rows(sim *s, const sim_expert *x) {
 bool sim_expert_start(sim *s, sim_worker *w) {
     sim_expert *x = w->expert;
     const sl_round_task *t = &x->task;
-    uint32_t rows = 0;
+    uint32_t rows = 0, came = 0, back = 0;
     double us = 0;
     if (!sl_rounds_begin(x->rounds, &x->task)) return false;
     x->began_us = (uint64_t)sim_now(s);
@@ -126,6 +126,8 @@ bool sim_expert_start(sim *s, sim_worker *w) {
     double oldest = count_rows(s, x);
     for (uint32_t i = 0; i < t->n; i++) {
         const sim_msg *m = &s->msg[x->msg[t->place[i]]];
+        came += m->rows;
+        back += s->p->exact ? m->entries : m->rows;
         for (uint32_t j = 0; j < m->n_pairs; j++) {
             uint32_t *n = &s->expert_rows[m->pair[j].expert];
             if (*n) us += sim_expert_us(s, *n, rows == 0);
@@ -133,6 +135,7 @@ bool sim_expert_start(sim *s, sim_worker *w) {
             *n = 0;
         }
     }
+    us += sim_carried_us(s, SL_ROLE_EXPERT, came, back);
     const sl_stage_cost all = {.fixed_us = us};
     if (rows) sim_kernel_add(s, w, SL_TRACE_EXPERT, &all, rows, 0);
     w->about = (sl_trace_event){.lane = sl_trace_u16(t->lane),

@@ -46,7 +46,7 @@ static void start_block(sim *s, sim_worker *w) {
     const sl_stage_cost *cost = s->s->attention->stage;
     double keys = 0;
     for (uint32_t i = 0; i < p->n_batch; i++) keys += f->part[p->batch[i]].keys;
-    sim_kernel_add(s, w, SL_TRACE_ATTENTION, &cost[SL_COST_ATTENTION], p->n_rows, keys);
+    sim_attention_add(s, w, p->n_rows, keys);
     if (s->moe[p->layer])
         sim_kernel_add(s, w, SL_TRACE_ROUTER, &cost[SL_COST_ROUTER], p->n_rows, 0);
     else

@@ -52,6 +52,7 @@ bool sim_queue_start(sim *s, sim_worker *w) {
         s->entry[id].next = x->batch;
         x->batch = id;
     }
+    us += sim_carried_us(s, SL_ROLE_EXPERT, b.n_rows, b.n_rows);
     const sl_stage_cost all = {.fixed_us = us};
     sim_kernel_add(s, w, SL_TRACE_EXPERT, &all, (double)b.n_rows, 0);
     w->about = (sl_trace_event){.layer = s->m->moe_layer[b.layer],

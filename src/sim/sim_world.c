@@ -2,6 +2,8 @@
  * kernels of a task, the trace. Calls none of them. */
 #include "sim/deployment_int.h"
 
+#include "spec/rank_cost.h"
+
 #include <math.h>
 
 #define TRACE_ORIGIN 1000 /* ns */
@@ -242,6 +244,16 @@ static double slow_of(const sim *s, sl_trace_kind trace) {
     return SL_MAX(c->beside[cost[trace]] - 1, 0.0);
 }
 
+double sim_carried_us(const sim *s, uint32_t role, double rows, double back) {
+    const uint32_t ranks = sl_plan_ranks(s->p, role), beside = ranks - 1;
+    const sl_link_cost *link = &s->s->rank_link;
+    const double bytes = (double)s->m->d_model * sizeof(float);
+    const bool inside = s->n_workers == 1; /* rows stay at the ranks */
+    if (!s->s->ranks_apart || sl_plan_rails(s->p) > 1 || inside) return 0;
+    return sl_carried_us(link, beside, rows, bytes) +
+           sl_carried_us(link, beside, back, bytes / ranks);
+}
+
 void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_cost *c, double rows,
                     double keys) {
     double us = sl_stage_cost_us(c, rows, keys) * s->scale;
@@ -250,4 +262,10 @@ void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_c
     SL_ASSERT(w->n_kernels < SIM_MAX_PARTS);
     w->kernel[w->n_kernels++] = (sim_kernel){
         .kind = (uint8_t)trace, .rows = (uint32_t)rows, .us = us, .slow = slow_of(s, trace)};
+}
+
+void sim_attention_add(sim *s, sim_worker *w, double rows, double keys) {
+    sl_stage_cost cost = s->s->attention->stage[SL_COST_ATTENTION];
+    cost.fixed_us += sim_carried_us(s, SL_ROLE_ATTENTION, rows, 0);
+    sim_kernel_add(s, w, SL_TRACE_ATTENTION, &cost, rows, keys);
 }

@@ -58,6 +58,13 @@ static inline sl_stage_cost sl_gang_stage_cost(const sl_stage_cost *one, sl_cost
     return c;
 }
 
+/* What the first rank's link takes with `rows` rows of so many bytes to or from `beside` others on
+ * machines: rows that a call reads, or the others' columns of its results. */
+static inline double sl_carried_us(const sl_link_cost *l, uint32_t beside, double rows,
+                                   double bytes) {
+    return beside && rows > 0 ? sl_link_cost_us(l, beside * rows * bytes) : 0;
+}
+
 /* What cuts all stages of a model. */
 typedef struct sl_gang_cut {
     uint32_t ranks, n_kv_heads;

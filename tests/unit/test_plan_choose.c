@@ -120,6 +120,31 @@ static void ports_of_ranks_want_hybrid(void **state) {
     assert_true(find(SL_SCHED_HYBRID, 1, 1)->decode_us == find(SL_SCHED_EP, 1, 1)->decode_us);
 }
 
+/* Two gangs of two whose ranks are on machines: the first carries rows to the second, unless they
+ * travel in stripes. */
+static void ranks_on_machines_want_hybrid(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    l.colocated = true;
+    l.attention_workers = l.expert_workers = 2;
+    l.max_lanes = 1;
+    l.regroup = false;
+    l.rails = 2;
+    l.rail_bytes = 1000;
+    sl_costs c = balanced(1, 0.001);
+    choose(&c, &l);
+    const double in_place = find(SL_SCHED_EP, 1, 1)->prefill_us;
+    l.beside_attention = l.beside_expert = 1;
+    l.stream_bytes = 4 * l.row_bytes;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_HYBRID);
+    const double carried = find(SL_SCHED_EP, 1, 1)->prefill_us - in_place;
+    /* To attention all rows of a prompt, whole, for nothing can hide that. */
+    assert_true(carried > l.prefill_rows * l.stream_bytes * c.link.byte_us);
+    l.rail_bytes = 1e9;
+    choose(&c, &l);
+    assert_true(find(SL_SCHED_HYBRID, 1, 1)->decode_us == find(SL_SCHED_EP, 1, 1)->decode_us);
+}
+
 static void shared_cores_gain_nothing(void **state) {
     (void)state;
     sl_choose_load l = split_load();
@@ -208,6 +233,7 @@ int main(void) {
         cmocka_unit_test(weight_bound_experts_stay_whole),
         cmocka_unit_test(shared_cores_gain_nothing),
         cmocka_unit_test(ports_of_ranks_want_hybrid),
+        cmocka_unit_test(ranks_on_machines_want_hybrid),
         cmocka_unit_test(colocated_overlaps_transfers_by_groups),
         cmocka_unit_test(skew_wants_no_barrier),
         cmocka_unit_test(chunks_follow_the_rows),

@@ -342,11 +342,25 @@ static sl_status read_deaths(const sl_options *o, sl_simulation *x, sl_err *err)
     return SL_OK;
 }
 
+/* Ranks on machines have no addresses here, and may be emulated: of the plan they are threads. */
+static sl_status read_plan(const sl_options *o, sl_simulation *x, sl_err *err) {
+    const bool apart = strcmp(o->tp_ranks, "machines") == 0;
+    sl_options here = *o;
+    if (apart) here.tp_ranks = "";
+    sl_status st = sl_deploy_plan(&here, &x->model, &x->plan, err);
+    if (st == SL_OK && apart && !sl_plan_has_gangs(&x->plan) && sl_plan_pipeline(&x->plan) == 1)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--tp-ranks machines is of gangs and pipelines (--tp, --pp), and there are "
+                       "none");
+    x->setup.ranks_apart = apart || x->plan.rank_kind == SL_RANKS_MACHINES;
+    return st;
+}
+
 sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *x, sl_err *err) {
     sl_shape shape;
     bool has_shape;
     sl_status st = read_model(o->arg[0], &x->model, &shape, &has_shape, err);
-    if (st == SL_OK) st = sl_deploy_plan(o, &x->model, &x->plan, err);
+    if (st == SL_OK) st = read_plan(o, x, err);
     if (st == SL_OK) st = read_costs(o, &shape, has_shape, x, err);
     if (st == SL_OK) compare_origin(o, x);
     if (st == SL_OK) st = read_load(o, x, err);

@@ -267,7 +267,7 @@ sl_status sl_plan_auto_from(const sl_surveyed *s, const sl_model_spec *m, uint32
         l.core_attention = s->core_attention;
         l.core_experts = s->core_experts;
     }
-    if (p->rank_kind != SL_RANKS_MACHINES) l.rails = s->rails; /* else there are none */
+    if (p->rank_kind != SL_RANKS_MACHINES) l.rails = s->rails; /* else each has one */
     return choose_from(&c, &l, m, p, out, err);
 }
 
