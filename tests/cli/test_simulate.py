@@ -147,6 +147,16 @@ def test_every_schedule_ends_every_request(tmp_path, schedule, more):
     assert got["tokens_per_s"] != deployment(tmp_path, *args, "--seed", 4)["tokens_per_s"]
 
 
+def test_ranks_on_machines_carry_rows(tmp_path):
+    args = ["--attention", 2, "--tp", 2, "--rank-link", "50:1", "--link", "50:1", "--requests", 40, "--rail-bytes", 20000]
+    took = {(schedule, ranks): deployment(tmp_path, *args[:-2], *(args[-2:] if schedule == "hybrid" else []), "--schedule", schedule, "--tp-ranks", ranks)["tokens_per_s"]
+            for schedule in ("ep", "hybrid") for ranks in ("threads", "machines")}
+    assert took["ep", "machines"] < 0.95 * took["ep", "threads"]
+    assert took["hybrid", "machines"] == took["hybrid", "threads"] > took["ep", "machines"]
+    alone = ["--attention", 1, "--tp", 2, "--rank-link", "50:1", "--requests", 20]  # rows stay at the ranks
+    assert deployment(tmp_path, *alone)["tokens_per_s"] == deployment(tmp_path, *alone, "--tp-ranks", "machines")["tokens_per_s"]
+
+
 def test_guesses(tmp_path):
     (tmp_path / "device.json").write_text(json.dumps({**DEVICE, "repeats": 12}))
     load = "input: 4\noutput: 200\narrival: {closed: 1}\n"
@@ -192,7 +202,7 @@ def test_estimates_are_marked(tmp_path):
 
 
 @pytest.mark.parametrize("args,text", [
-    (["--link", "fast"], "--link"), (["--ports", "wide"], "--ports: 'wide' is not fifo or shared"), (["--rail-links", "20:5"], "--rail-links is of schedule hybrid"),
+    (["--link", "fast"], "--link"), (["--tp-ranks", "machines"], "--tp-ranks machines is of gangs and pipelines"), (["--ports", "wide"], "--ports: 'wide' is not fifo or shared"), (["--rail-links", "20:5"], "--rail-links is of schedule hybrid"),
     (["--speculate", "lookup"], "follow no text, unless it repeats"), (["--acceptance", "0.9"], "--acceptance is of --speculate"),
     (["--schedule", "hybrid", "--attention", "2", "--tp", "4", "--rank-link", "5:200", "--rail-links", "20:5,20:5"], "one link, or 3"),
     (["--duplex", "simplex"], "--duplex"), (["--die", "9@1"], "--die"), (["--die", "1"], "--die"),
