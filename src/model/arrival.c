@@ -6,6 +6,10 @@
 
 #include "quant/act_words.h"
 
+/* What passes together elsewhere, of ranks whose rows travel: the first of these travels while
+ * nothing is computed. */
+#define PARTS_IN_ONE 2u
+
 /* The kind in which rows travel; SL_ACT_NONE: in f32. The same at all ranks. */
 static sl_act_kind travels_as(const sl_holding *mine, uint32_t values, uint32_t kinds) {
     for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++) {
@@ -79,6 +83,11 @@ void sl_rank_project(const sl_model *m, const sl_exec *ex, const sl_mat *w, cons
 
 bool sl_rank_overlaps(const sl_model *m) {
     return m->gang && m->gang->begin && sl_rank_gives_columns(m);
+}
+
+uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
+    if (sl_rank_overlaps(m)) each /= PARTS_IN_ONE;
+    return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
 }
 
 void sl_rank_turns(bool overlap, size_t first, size_t second, sl_arena *scratch,

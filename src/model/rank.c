@@ -5,9 +5,6 @@
 #include <string.h>
 
 #define OUT_UNIT 32u
-/* What passes together elsewhere, of ranks whose rows travel: the first of these travels while
- * nothing is computed. */
-#define PARTS_IN_ONE 2u
 
 static uint32_t gcd(uint32_t a, uint32_t b) {
     while (b) {
@@ -278,11 +275,6 @@ uint32_t sl_rank_group(const sl_model *m) {
 
 uint32_t sl_rank_skip(const sl_model *m) {
     return m->gang ? m->holds.heads.first - m->holds.kv_heads.first * sl_rank_group(m) : 0;
-}
-
-uint32_t sl_rank_slice(const sl_model *m, const sl_exec *ex, uint32_t each) {
-    if (sl_rank_overlaps(m)) each /= PARTS_IN_ONE;
-    return m->gang && m->gang->threads ? each * m->gang->threads : sl_exec_rows(ex, each);
 }
 
 void sl_rank_needs(const sl_model *m, const float *x, uint32_t n_rows) {
