@@ -4,6 +4,7 @@ Nothing here needs a GPU: SLUICE_CUDA_DRIVER names a library that is not there, 
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -48,6 +49,18 @@ def test_devices_list_gpus():
         assert gpu["usable"] and gpu["why"] == "" and 0 < gpu["free"] <= gpu["memory"] and gpu["compute_capability"] == "9.0"
     text = sluice("devices", "--kernel-cache", "off", driver=FAKE).stdout
     assert "cuda:0   Emulated GPU 0, compute capability 9.0" in text and "cuda:1 " in text and "not used" not in text
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("extra", [["--attention", 1, "--experts", 1, "--attention-device", "cuda:0"], ["--attention", 2, "--device", "cuda:0,cuda:1"]])
+def test_auto_measures_where_workers_compute(extra):
+    quick = ["--max-num-seqs", 2, "--max-num-batched-tokens", 8, "--ctx", 64]  # the emulator is slow
+    done = sluice(*RUN, *extra, *quick, "--log", "info", driver=FAKE)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"auto: measured in .*attention (\d+) / \d+, .*experts (\d+) / \d+", done.stderr)
+    assert said, done.stderr
+    if "--experts" in extra:  # an emulated GPU takes long, a processor does not
+        assert int(said[1]) > 10 * int(said[2])
 
 
 @pytest.mark.parametrize("extra, why", [
