@@ -63,6 +63,46 @@ def test_auto_measures_where_workers_compute(extra):
         assert int(said[1]) > 10 * int(said[2])
 
 
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_a_profile_of_a_gpu(tmp_path):
+    done = sluice("profile", FIXTURE, "--device", "cuda:1", "--json", driver=FAKE)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["machine"] == "Emulated GPU 1" and said["isa"] == "cuda" and not said["random_weights"]
+    assert set(said["stages"]) == {"attention", "router", "dense", "expert", "head"}
+    copies = {link["transport"]: link for link in said["links"] if link["transport"].startswith("gpu-")}
+    assert set(copies) == {"gpu-out", "gpu-in"} and all(len(link["points"]) > 4 for link in copies.values())
+
+
+def test_attention_by_one_profile_experts_by_another(tmp_path):
+    """Known costs: a GPU with attention beside processors with experts, and what rows take on their way."""
+    gpu, cpu, load = (tmp_path / name for name in ("gpu.json", "cpu.json", "load.yaml"))
+    times = {"attention": {"fixed": 100}, "router": {"fixed": 10}, "expert": {"fixed": 50}, "head": {"fixed": 100}}
+    links = [{"transport": "shm", "peers": 1, "alpha": 10, "byte": 0}]
+    ways = [{"transport": f"gpu-{way}", "peers": 1, "alpha": alpha, "byte": 0} for way, alpha in (("out", 30), ("in", 50))]
+    about = {"version": 1, "model": "m", "machine": "n", "isa": "i", "cores": 1, "threads": 1}
+    gpu.write_text(json.dumps({**about, "stages": times, "links": ways}))
+    cpu.write_text(json.dumps({**about, "stages": {"expert": {"fixed": 400}}, "links": links}))
+    load.write_text("input: 1\noutput: 50\narrival: {closed: 1}\nrequests: 4\n")
+    run = ["simulate", FIXTURE, "--workload", load, "--json", "--control-us", 0, "--message-us", 0, "--profile", gpu]
+
+    def itl(*more):
+        done = sluice(*run, *more)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["itl_ms"]["p50"]
+    both, apart = itl("--attention", 1, "--experts", 1, "--link", "10:100"), itl("--attention", 1, "--experts", 1, "--expert-profile", cpu)
+    assert apart > both + 0.3  # slow experts in each block
+    gpu.write_text(json.dumps({**about, "stages": times, "links": []}))
+    assert itl("--attention", 1, "--experts", 1, "--expert-profile", cpu) < apart - 0.03  # nothing is copied
+    assert "workers that have experts alone" in sluice(*run, "--attention", 2, "--expert-profile", cpu).stderr
+
+
+def test_profiles_are_of_processors_or_of_one_gpu():
+    assert "neither cpu nor a GPU" in refusal("profile", FIXTURE, "--device", "emulated:H100")
+    assert "no CUDA driver" in refusal("profile", FIXTURE, "--device", "cuda:0")
+    assert "MODEL" in refusal("profile", "--device", "cuda:0")
+
+
 @pytest.mark.parametrize("extra, why", [
     (["--device", "cuda"], "--device: device 'cuda' is unknown: cpu, cuda:N"),
     (["--device", "cuda:0,cuda:1"], "--device: 2 devices for 1 workers"),

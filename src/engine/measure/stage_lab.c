@@ -96,6 +96,7 @@ static void run_experts(sl_lab *l, const sl_lab_task *t) {
 }
 
 static void run_head(sl_lab *l, const sl_lab_task *t) {
+    SL_ASSERT(t->rows <= l->o.head_rows);
     for (uint32_t i = 0; i < t->rows; i++) l->pair_row[i] = i;
     const sl_stage_call embed = call_of(l, SL_OP_EMBED, 0, t->rows);
     sl_stage_call c = call_of(l, SL_OP_HEAD, 0, t->rows);
@@ -176,7 +177,7 @@ static sl_status make_lists(sl_lab *l, sl_err *err) {
         SL_ARRAY(l->row_pages, rows), SL_ARRAY(l->row, d), SL_ARRAY(l->from, rows),
         SL_ARRAY(l->to, rows), SL_ARRAY(l->gate, pairs), SL_ARRAY(l->choice, rows * k),
         SL_ARRAY(l->expert, SL_MAX(o->experts, 1u)), SL_ARRAY(l->first, o->experts + 1u),
-        SL_ARRAY(l->pair_row, pairs), SL_TABLE(l->logits, o->head ? rows : 1, o->m->vocab),
+        SL_ARRAY(l->pair_row, pairs), SL_TABLE(l->logits, SL_MAX(o->head_rows, 1u), o->m->vocab),
         SL_TABLE(gone, rows, d * sizeof(float)));
     if (!l->lists) return sl_fail(err, SL_ERR_NOMEM, "rows to measure with");
     fill(l->row, d);
@@ -226,7 +227,7 @@ static sl_status open_device(sl_lab *l, sl_err *err) {
                                            .experts = experts,
                                            .hosted = hosted,
                                            .blocks = o->blocks,
-                                           .inner = !o->head,
+                                           .inner = o->head_rows == 0,
                                            .kv_type = o->m->kv_type},
                                  .device = device,
                                  .isa = o->isa,

@@ -21,7 +21,7 @@ typedef struct sl_lab_opts {
     const sl_device_spec *device; /* what computes, not emulated; NULL: processors. Borrowed */
     sl_extent blocks;             /* of the model; calls for them take turns */
     uint32_t experts;             /* of each block with experts: they take turns */
-    bool head;                    /* the embedding and the head, too */
+    uint32_t head_rows;           /* of the embedding and the head; 0: they are not measured */
     uint32_t max_rows, max_pairs; /* of a call; max_pairs: rows of its experts, of all together */
     uint32_t pages;               /* of KV */
     void (*tick)(void *ctx);      /* called now and then meanwhile; NULL: never */
