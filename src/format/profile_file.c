@@ -257,6 +257,10 @@ static const sl_profile_link *link_named(const sl_profile *p, const char *transp
     return NULL;
 }
 
+bool sl_profile_is_of_gpu(const sl_profile *p) {
+    return link_named(p, SL_PROFILE_GPU_OUT) != NULL;
+}
+
 void sl_profile_add_copies(const sl_profile *p, sl_link_cost *link) {
     const sl_profile_link *out = link_named(p, SL_PROFILE_GPU_OUT);
     const sl_profile_link *in = link_named(p, SL_PROFILE_GPU_IN);

@@ -97,6 +97,44 @@ def test_attention_by_one_profile_experts_by_another(tmp_path):
     assert "workers that have experts alone" in sluice(*run, "--attention", 2, "--expert-profile", cpu).stderr
 
 
+CLUSTER = """name: one-gpu
+nodes:
+  - {device: H200, devices_per_node: 1, count: 1, intra: {bandwidth: 900GB/s, latency: 1us}, inter: {bandwidth: 50GB/s, latency: 10us}}
+  - {device: EPYC, devices_per_node: 1, count: 2, intra: {bandwidth: 50GB/s, latency: 1us}, inter: {bandwidth: 50GB/s, latency: 10us}}
+"""
+
+
+def profiles_of_both(folder, copy_us):
+    """Attention takes long on processors."""
+    about = {"version": 1, "model": FIXTURE.name, "isa": "i", "cores": 1, "threads": 1}
+    for name, attention in (("gpu", 10), ("cpu", 300)):
+        times = {"attention": attention, "router": 5, "dense": 10, "expert": 5, "head": 10}
+        links = [{"transport": way, "peers": 1, "alpha": copy_us, "byte": 0} for way in ("gpu-out", "gpu-in") if name == "gpu"]
+        (folder / f"{name}.json").write_text(json.dumps({**about, "machine": f"the {name}", "links": links, "stages": {
+            k: {"fixed": v, "floor": 0, "row": 0 if k == "router" else 1} for k, v in times.items()}}))
+    return f"H200={folder}/gpu.json,EPYC={folder}/cpu.json"
+
+
+def test_plans_have_attention_on_a_gpu_and_experts_on_processors(tmp_path):
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    plan, words = tmp_path / "plan.json", ["plan", FIXTURE, "--cluster", tmp_path / "cluster.yaml", "--slo-tpot", "none"]
+    done = sluice(*words, "--profile", profiles_of_both(tmp_path, 20), "--on-gpus", "-o", plan)
+    assert done.returncode == 0 and "Estimates" not in done.stdout, done
+    said = json.loads(plan.read_text())
+    assert said["workers"] == [{"roles": ["attention"], "device": "cuda:0"}, {"roles": ["expert"]}, {"roles": ["expert"]}]
+    assert said["deployment"]["costs"] == {"attention": "the gpu", "expert": "the cpu"}
+    fast = said["deployment"]["predicted"]["tokens_per_s"]
+    done = sluice(*words, "--profile", profiles_of_both(tmp_path, 20000), "-o", plan)  # copies count, and nothing is said of GPUs unasked
+    assert done.returncode == 0 and json.loads(plan.read_text())["deployment"]["predicted"]["tokens_per_s"] < fast and "cuda" not in plan.read_text()
+    assert "cluster one-gpu has no type of device 'H100'" in refusal(*words, "--profile", "H200=x,H100=y".replace("x", str(tmp_path / "gpu.json")))
+    assert "'EPYC' is not TYPE=FILE" in refusal(*words, "--profile", f"H200={tmp_path}/gpu.json,EPYC")
+    assert "type H200 is named twice" in refusal(*words, "--profile", f"H200={tmp_path}/gpu.json,H200={tmp_path}/gpu.json")
+    if FAKE.exists():
+        done = sluice(*words, "--profile", profiles_of_both(tmp_path, 20), "--on-gpus", "-o", plan)
+        told = [sluice(*RUN, *more, "--numerics", "cpu", "--kv-type", "f32", driver=FAKE) for more in (["--plan", plan], ["--device", "cuda:0"])]
+        assert told[0].returncode == told[1].returncode == 0 and told[0].stdout == told[1].stdout, told
+
+
 def test_profiles_are_of_processors_or_of_one_gpu():
     assert "neither cpu nor a GPU" in refusal("profile", FIXTURE, "--device", "emulated:H100")
     assert "no CUDA driver" in refusal("profile", FIXTURE, "--device", "cuda:0")
