@@ -106,6 +106,12 @@ static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err 
         st = expert_costs(o, &p, transport, attention - (both > 0), &x->expert, x->copies, err);
     sl_profile_add_copies(&p, &x->copies[0]);
     if (x->attention.link.alpha_us <= 0) x->attention.link = x->expert.link; /* a GPU's has none */
+    const bool linked = x->attention.link.alpha_us > 0 || o->link[0] || x->plan.n_workers == 1;
+    if (st == SL_OK && !linked && sl_profile_is_of_gpu(&p))
+        st = sl_fail(err, SL_ERR_ARG,
+                     "%s is of a GPU and has no links between workers: --link, or "
+                     "--expert-profile of processors",
+                     o->profile);
     snprintf(x->source, sizeof x->source, o->expert_profile[0] ? "two profiles" : "a profile");
     snprintf(x->costs_of, sizeof x->costs_of, "%s", p.machine);
     sl_profile_free(&p);

@@ -239,7 +239,8 @@ static sl_status open_device(sl_lab *l, sl_err *err) {
                                  .kv_pages = attention ? o->pages : 0,
                                  .tick = o->tick,
                                  .ctx = o->ctx,
-                                 .tick_us = TICK_US};
+                                 .tick_us = TICK_US,
+                                 .loud = o->tick != NULL};
     sl_status st = sl_device_open(&some, &l->d, err);
     sl_free(hosted);
     return st;
