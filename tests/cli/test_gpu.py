@@ -95,6 +95,7 @@ def test_attention_by_one_profile_experts_by_another(tmp_path):
     gpu.write_text(json.dumps({**about, "stages": times, "links": []}))
     assert itl("--attention", 1, "--experts", 1, "--expert-profile", cpu) < apart - 0.03  # nothing is copied
     assert "workers that have experts alone" in sluice(*run, "--attention", 2, "--expert-profile", cpu).stderr
+    gpu.write_text(json.dumps({**about, "stages": times, "links": ways}))
     assert "no links between workers" in sluice(*run, "--attention", 2).stderr
 
 
