@@ -717,8 +717,8 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         begin_rest(w);
         if (!rests_since_ns) rests_since_ns = sl_now_ns();
         bool soon = sl_now_ns() - rests_since_ns < SOON_NS && w->doing.kind == SL_TRACE_WAIT;
-        const bool awaits = w->rails && sl_rails_await(w->rails),
-                   far = w->device && w->device->spreads;
+        const bool far = w->device && w->device->spreads;
+        const bool awaits = w->rails && (sl_rails_await(w->rails) || (far && w->device->gathers));
         if (awaits && !far) soon = false; /* rails wake it */
         soon = soon || sl_worker_is_surveyed(w);
         sl_net_set_poll(w->net, soon && !(awaits && far) ? SL_NET_POLL_US : 0);
