@@ -317,7 +317,7 @@ static void gather_some(barriers *x) {
         if (p->gathers || !is_spread(p) || !p->payload->spread.cut) continue;
         if (!sl_rounds_awaits_others(x->rounds, i)) continue;
         const sl_stage_spread m = spread_of(p);
-        sl_worker_begin(x->w, &(sl_trace_event){.kind = SL_TRACE_GATHER,
+        sl_worker_begin(x->w, &(sl_trace_event){.kind = SL_TRACE_EARLY,
                                                 .lane = sl_trace_u16(p->h.lane),
                                                 .layer = sl_trace_u16(x->m->moe_layer[p->h.layer]),
                                                 .chunk = sl_trace_u16(p->h.chunk),

@@ -330,10 +330,10 @@ static begun *place_for(const spreading *p, const sl_stage_spread *m) {
 static void begin_message(const spreading *p, const sl_stage_spread *m) {
     const layout l = layout_of(p);
     const size_t first = l.from[p->r->is.index], stride = stride_of(p, m);
-    begun *b = place_for(p, m);
     sl_buf *buf;
     sl_err err;
     const uint8_t *part = take_part(p, m, &buf);
+    begun *b = place_for(p, m);
     uint8_t *whole = bytes_of(p->r, &b->whole, m->rows * l.bytes);
     for (uint32_t i = 0; p->own.n && i < m->rows; i++)
         memcpy(whole + i * l.bytes + first, part + i * stride, stride);
@@ -470,12 +470,12 @@ static gang_job begin_job(making *m, const sl_stage_call *c, sl_mem rows, uint32
 bool gang_spread_begin(gang *g, const sl_stage_spread *m, sl_wire_format f) {
     gang_scratch *s = scratch_of(&g->own);
     const sl_stage_call c = {.op = SL_OP_UNPACK};
-    making making = {.g = g, .s = s, .spread = m, .n = 1, .wire = f};
+    making one = {.g = g, .s = s, .spread = m, .n = 1, .wire = f};
     bool room = false;
     for (uint32_t i = 0; i < MOST_BEGUN; i++)
         room = room || !s->begun[i].rows || s->begun[i].is.key == m->is.key;
     if (!room) return false;
-    const gang_job j = begin_job(&making, &c, (sl_mem){0}, 0);
+    const gang_job j = begin_job(&one, &c, (sl_mem){0}, 0);
     gang_must_do(g, &j);
     return true;
 }
