@@ -10,12 +10,12 @@
 
 #include <stdlib.h>
 
-#define WIDTH  24u
-#define NODES  3u /* others, whose messages come */
-#define ROWS   5u /* of each */
-#define PLAIN  2u
-#define MOST   (NODES * ROWS + PLAIN)
-#define LATE   20000u /* ms: nobody is that late */
+#define WIDTH 24u
+#define NODES 3u /* others, whose messages come */
+#define ROWS  5u /* of each */
+#define PLAIN 2u
+#define MOST  (NODES * ROWS + PLAIN)
+#define LATE  20000u /* ms: nobody is that late */
 
 static const sl_extent columns[] = {{0, 16}, {16, 8}};
 
@@ -160,8 +160,8 @@ static void begin(scene *s, sl_wire_format wire) {
     s->device.spec = &s->spec;
     assert_int_equal(sl_loop_hub_create(1, 0, &s->hub, &err), SL_OK);
     for (uint32_t i = 0; i < 2; i++) start_rank(s, i);
-    assert_int_equal(
-        sl_net_connect(s->rank[1].net, sl_net_address(s->rank[0].net), NULL, &c, &err), SL_OK);
+    assert_int_equal(sl_net_connect(s->rank[1].net, sl_net_address(s->rank[0].net), NULL, &c, &err),
+                     SL_OK);
     pump(s);
     for (uint32_t i = 0; i < NODES; i++) start_node(s, i);
 }
@@ -412,10 +412,8 @@ static void jobs_that_cannot_be(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whatever_is_begun),
-        cmocka_unit_test(nothing_is_gathered_twice),
-        cmocka_unit_test(one_is_given_up),
-        cmocka_unit_test(other_calls_come_between),
+        cmocka_unit_test(whatever_is_begun),   cmocka_unit_test(nothing_is_gathered_twice),
+        cmocka_unit_test(one_is_given_up),     cmocka_unit_test(other_calls_come_between),
         cmocka_unit_test(jobs_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

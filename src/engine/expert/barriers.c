@@ -294,8 +294,7 @@ static bool is_spread(const message *p) {
 }
 
 static sl_stage_spread spread_of(const message *p) {
-    return (sl_stage_spread){
-        .is = p->payload->spread, .rows = p->view.rows, .data = p->view.data};
+    return (sl_stage_spread){.is = p->payload->spread, .rows = p->view.rows, .data = p->view.data};
 }
 
 /* Those of the task's messages that came spread over ranks: how many. */

@@ -462,8 +462,7 @@ static bool begins(const checking *k, const gang_job *j) {
     for (uint32_t i = 0; m && i < n; i++)
         if (!m[i].is.cut || !m[i].is.key || m[i].back) return false;
     return m && !j->spread.rows.bytes && !j->spread.shared.bytes && !j->spread.n_plain &&
-           is_place(k, j->spread.plain) && is_place(k, j->spread.row) &&
-           is_place(k, j->spread.ref);
+           is_place(k, j->spread.plain) && is_place(k, j->spread.row) && is_place(k, j->spread.ref);
 }
 
 static bool refs_fit(const checking *k, const gang_job *j) {

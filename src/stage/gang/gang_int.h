@@ -67,11 +67,11 @@ typedef struct gang_job {
             bool patient;
         } host;
         struct {
-            sl_stage_op op; /* PACK, UNPACK or MERGE */
+            sl_stage_op op; /* PACK, UNPACK or MERGE. UNPACK of no rows, n 0: ranks begin to gather
+                             * its messages, of which another one asks for rows later */
             sl_wire_format wire;
             bool cut; /* as of sl_stage_pack */
-            uint32_t n, n_messages, n_plain; /* n 0: ranks begin to gather these messages, of which
-                                              * an UNPACK asks for rows later */
+            uint32_t n, n_messages, n_plain;
             sl_mem rows, shared; /* [..][d_model], as of sl_stage_pack and sl_stage_merge */
             const uint32_t *row; /* [n] of rows; NULL: i itself */
             const sl_stage_spread *message; /* data: rank 0's own */

@@ -29,11 +29,10 @@ typedef struct begun {
 struct gang_scratch {
     bytes part, whole, tops; /* of gatherings */
     begun begun[MOST_BEGUN];
-    float *sum;              /* [2][d_model] */
-    uint8_t **base;          /* of each message of a job, its first row; of one that is begun of
-                              * what is gathered */
-    sl_buf **buf;            /* in which that lies, at ranks beside the first */
-    begun **early;           /* NULL: it is not begun */
+    float *sum;     /* [2][d_model] */
+    uint8_t **base; /* of each message of a job, its first row; as it is gathered, if begun */
+    sl_buf **buf;   /* in which that lies, at ranks beside the first */
+    begun **early;  /* NULL: it is not begun */
     size_t n_base, n_buf, n_early;
     /* Of rank 0, to make jobs */
     gang_ref *ref;
@@ -151,8 +150,7 @@ static uint8_t *make_part(const spreading *p, const sl_stage_spread *m, sl_buf *
 static begun *begun_of(gang_scratch *s, const sl_stage_spread *m) {
     for (uint32_t i = 0; i < MOST_BEGUN; i++) {
         begun *b = &s->begun[i];
-        if (b->rows && b->rows == m->rows && b->is.key == m->is.key &&
-            b->is.number == m->is.number)
+        if (b->rows && b->rows == m->rows && b->is.key == m->is.key && b->is.number == m->is.number)
             return b;
     }
     return NULL;
@@ -173,8 +171,8 @@ static void find_messages(const spreading *p) {
         if (s->early[i])
             s->base[i] = s->early[i]->whole.at;
         else
-            s->base[i] = op == SL_OP_PACK ? make_part(p, m, &s->buf[i])
-                                          : take_part(p, m, &s->buf[i]);
+            s->base[i] =
+                op == SL_OP_PACK ? make_part(p, m, &s->buf[i]) : take_part(p, m, &s->buf[i]);
     }
 }
 
