@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define BEFORE 7u          /* number of the job that left a run's rows */
 #define HANDED 0xFFFFu     /* the place of a byte that says what rows come */
 #define SPREAD (8u + RUNS) /* the first of those with messages that are spread over ranks */
-#define JOBS   (SPREAD + 4u)
+#define JOBS   (SPREAD + 5u)
 #define WIRE   SL_WIRE_BF16
 
 static sl_model_spec spec;
@@ -99,9 +99,10 @@ static gang_job run_of(uint8_t which, const sl_stage_call *call) {
     return j;
 }
 
-/* PACK of whole rows and of columns, UNPACK, and MERGE. */
+/* PACK of whole rows and of columns, UNPACK, MERGE, and UNPACK of no rows yet. */
 static gang_job spread_of(uint8_t which) {
-    static const sl_stage_op op[] = {SL_OP_PACK, SL_OP_PACK, SL_OP_UNPACK, SL_OP_MERGE};
+    static const sl_stage_op op[] = {SL_OP_PACK, SL_OP_PACK, SL_OP_UNPACK, SL_OP_MERGE,
+                                     SL_OP_UNPACK};
     static const sl_stage_spread message[] = {{.is = {.number = 5, .key = 9, .cut = true},
                                                .rows = 2},
                                               {.is = {.number = 2}, .back = true, .rows = 3}},
@@ -114,6 +115,13 @@ static gang_job spread_of(uint8_t which) {
     static const uint32_t row[ROWS] = {3, 1, 0, 2};
     static const uint8_t plain[2 * 2 * 16];
     const bool merges = op[which] == SL_OP_MERGE, packs = op[which] == SL_OP_PACK;
+    if (which == 4)
+        return (gang_job){.kind = GANG_SPREAD,
+                          .spread = {.op = op[which],
+                                     .wire = WIRE,
+                                     .n_messages = 1,
+                                     .message = message,
+                                     .columns = {{0, 8}, {8, 8}}}};
     return (gang_job){.kind = GANG_SPREAD,
                       .spread = {.op = op[which],
                                  .wire = WIRE,
@@ -233,8 +241,11 @@ static void read_spread(const gang_job *j) {
     const size_t row = spec.d_model * sizeof(float);
     uint8_t *rows_at = sl_mem_ptr(j->spread.rows);
     uint32_t columns = 0;
-    for (uint32_t i = 0; i < j->spread.n_messages; i++)
-        SL_ASSERT(j->spread.message[i].rows <= ROWS * 2 && j->spread.message[i].is.number);
+    for (uint32_t i = 0; i < j->spread.n_messages; i++) {
+        const sl_stage_spread *m = &j->spread.message[i];
+        SL_ASSERT(m->rows <= ROWS * 2 && m->is.number);
+        SL_ASSERT(j->spread.n || (m->is.cut && m->is.key && !m->back));
+    }
     for (size_t i = 0; i < j->spread.n * (size_t)(merges ? spec.top_k : 1); i++)
         read_ref(j, &j->spread.ref[i]);
     for (uint32_t i = 0; i < j->spread.n; i++) {

@@ -263,9 +263,10 @@ static void vary_pipeline(sl_plan *p, uint32_t n_layers, uint64_t *state) {
         p->attention_tp = p->expert_tp = 2;
 }
 
-/* A third of the gangs of hybrid are of machines, a sixth of the others, each rank of which is a
- * program that has to start, but not of as many workers as `many` has; one deployment in four has
- * pipelines. */
+/* A third of the gangs of hybrid (three, as the deployment has that is colocated: messages of one
+ * are gathered before those of another) are of machines, a sixth of the others, each rank of which
+ * is a program that has to start, but not of as many workers as `many` has; one deployment in four
+ * has pipelines. */
 static void draw_gangs(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (p->schedule == SL_SCHED_HYBRID) {
         p->attention_tp = p->expert_tp = sl_rng_below(state, 4) ? 2 : 4;

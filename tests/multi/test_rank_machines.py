@@ -210,6 +210,19 @@ def test_ranks_exchange_rows_themselves(secret, ranks):
         assert server.stop() == 0, "".join(server.log)
 
 
+def test_nodes_are_taken_one_by_one(secret, ranks, tmp_path):
+    """Of three gangs, what came from one is gathered while another's rows are on their way: the same tokens twice."""
+    made, trace = ranks(3), tmp_path / "trace.json"
+    server = serve(secret, "--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1", "--trace", str(trace), "--rank-hosts", hosts(*[[r] for r in made]))
+    try:
+        went_on(server, start_streams(server, 6))
+        assert metric(server, "workers_lost_total") == 0
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+    spans = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("name") == "early"]
+    assert len(spans) > 10 and all(e["args"]["rows"] > 0 for e in spans)
+
+
 def test_a_rank_that_waits_sleeps(secret, ranks):
     """Before a worker calls, and while its gang has nothing to do."""
     def wakes(rank, seconds=2):

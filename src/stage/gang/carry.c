@@ -467,6 +467,17 @@ static bool messages_fit(const checking *k, const gang_job *j) {
     return m;
 }
 
+/* What is gathered before anybody asks for its rows: messages that came in parts, and nothing else.
+ */
+static bool begins(const checking *k, const gang_job *j) {
+    const uint32_t n = j->spread.n_messages;
+    const sl_stage_spread *m = n ? array(k, j->spread.message, n, sizeof *m) : NULL;
+    for (uint32_t i = 0; m && i < n; i++)
+        if (!m[i].is.cut || !m[i].is.key || m[i].back) return false;
+    return m && !j->spread.rows.bytes && !j->spread.shared.bytes && !j->spread.n_plain &&
+           is_place(k, j->spread.plain) && is_place(k, j->spread.row) && is_place(k, j->spread.ref);
+}
+
 static bool refs_fit(const checking *k, const gang_job *j) {
     const bool merges = j->spread.op == SL_OP_MERGE, packs = j->spread.op == SL_OP_PACK;
     const size_t n = (size_t)j->spread.n * (merges ? k->b->spec->top_k : 1);
@@ -506,8 +517,9 @@ static bool spread_fits(const checking *k, const gang_job *j) {
     if (op == SL_OP_MERGE && (!k->b->attention || j->spread.row)) return false;
     if (op == SL_OP_UNPACK && !k->b->experts) return false;
     if (op == SL_OP_PACK && j->spread.n_plain) return false;
-    if (j->spread.n == 0 || !columns_fit(k, j) || !messages_fit(k, j) || !refs_fit(k, j))
-        return false;
+    if (!columns_fit(k, j) || !messages_fit(k, j)) return false;
+    if (j->spread.n == 0) return op == SL_OP_UNPACK && begins(k, j);
+    if (!refs_fit(k, j)) return false;
     const size_t plain = sl_wire_row_bytes(j->spread.wire, s->d_model);
     if (!has_bytes(k, j->spread.plain, j->spread.n_plain, plain)) return false;
     const size_t have = rows.bytes / row_bytes(s);

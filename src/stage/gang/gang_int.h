@@ -71,7 +71,8 @@ typedef struct gang_job {
             bool patient;
         } host;
         struct {
-            sl_stage_op op; /* PACK, UNPACK or MERGE */
+            sl_stage_op op; /* PACK, UNPACK or MERGE. UNPACK of no rows, n 0: ranks begin to gather
+                             * its messages, of which another one asks for rows later */
             sl_wire_format wire;
             bool cut; /* as of sl_stage_pack */
             uint32_t n, n_messages, n_plain;
