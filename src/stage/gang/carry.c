@@ -518,7 +518,8 @@ static bool open_fits(const checking *k, const gang_job *j) {
                        gang_is_bool(&s->skew.on) && gang_is_bool(&s->skew.permuted) &&
                        gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
                        gang_is_bool(&o->inside) && gang_is_bool(&o->loud) &&
-                       gang_is_bool(&s->inner) && gang_is_bool(&o->spreads);
+                       gang_is_bool(&s->inner) && gang_is_bool(&o->spreads) &&
+                       gang_is_bool(&o->numa);
     if (!bools || (uint32_t)o->wire >= SL_WIRE_FORMAT_COUNT ||
         (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || (uint32_t)s->kv_type >= SL_KV_TYPES ||
         o->threads > MOST_THREADS)
