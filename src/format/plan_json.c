@@ -296,12 +296,13 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",    "epoch",      "schedule",  "lanes",       "chunks",         "chunk_by",
-        "order",      "policy",     "lookahead", "delta",       "wire",           "exact",
-        "workers",    "limits",     "threads",   "progress",    "device",         "route_skew",
-        "placement",  "deployment", "costs",     "pin",         "activations",    "kv_replicas",
-        "segments",   "tp",         "pp",        "gpu",         "random_weights", "speculate",
-        "rail_bytes", "kv_type",    "resolve",   "prefill_rows", "numa"};
+        "version",    "epoch",   "schedule",    "lanes",          "chunks",
+        "chunk_by",   "order",   "policy",      "lookahead",      "delta",
+        "wire",       "exact",   "workers",     "limits",         "threads",
+        "progress",   "device",  "route_skew",  "placement",      "deployment",
+        "costs",      "pin",     "activations", "kv_replicas",    "segments",
+        "tp",         "pp",      "gpu",         "random_weights", "speculate",
+        "rail_bytes", "kv_type", "resolve",     "prefill_rows",   "numa"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],

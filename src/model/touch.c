@@ -51,7 +51,8 @@ typedef struct reading {
 
 static void tell(reading *r, size_t bytes) {
     uint64_t there = bytes + atomic_fetch_add_explicit(&r->there, bytes, memory_order_relaxed);
-    if (r->told && !r->again && pthread_equal(pthread_self(), r->owner)) r->told(r->ctx, there, r->all);
+    if (r->told && !r->again && pthread_equal(pthread_self(), r->owner))
+        r->told(r->ctx, there, r->all);
 }
 
 /* For a piece that is in memory, too: it takes room of its own. */

@@ -63,9 +63,10 @@ void sl_cpu_near_say(sl_rank is, const sl_numa *n) {
     char why[96] = "";
     if (t.left)
         snprintf(why, sizeof why, " (%s)", t.why == ETIME ? "no more time" : strerror(t.why));
-    sl_log(t.left ? SL_LOG_WARN : SL_LOG_INFO, "stage",
-           "%sweights on memory node %d: %.1f MB of %.1f, %.1f of them moved; elsewhere %.1f MB that "
-           "others have mapped too, %.1f that do not move%s; %.1f MB not in memory yet",
-           of_rank(is).text, n->node, mb(t.there), mb(t.there + t.others + t.left + t.absent),
-           mb(t.moved), mb(t.others), mb(t.left), why, mb(t.absent));
+    sl_log(
+        t.left ? SL_LOG_WARN : SL_LOG_INFO, "stage",
+        "%sweights on memory node %d: %.1f MB of %.1f, %.1f of them moved; elsewhere %.1f MB that "
+        "others have mapped too, %.1f that do not move%s; %.1f MB not in memory yet",
+        of_rank(is).text, n->node, mb(t.there), mb(t.there + t.others + t.left + t.absent),
+        mb(t.moved), mb(t.others), mb(t.left), why, mb(t.absent));
 }
