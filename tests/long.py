@@ -175,7 +175,7 @@ PARTS = {
                  [("all", ["sh", "-c", "tests/wheel.sh && tests/packages.sh"])]),
     "model": ("the membership protocol in spin, without what takes an hour", 1, [("all", ["tests/model/run.sh"])]),
     "neon": ("all kernel tests under qemu", 1, [("all", ["tests/neon.sh"])]),
-    "numa": ("weights on the memory node of who computes with them, on a machine of two nodes (QEMU, Debian's kernel, a mirror)", 5,
+    "numa": ("weights on the memory node of who computes with them, on a machine of two nodes (QEMU, Debian's kernel, a mirror)", 7,
              [("all", with_packages("numa", "tests/numa.sh"))]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 5,
              [(f"{name}, 20 s", ["tests/fuzz/run.sh", "build-fuzz", "20", name]) for name in FUZZ]),

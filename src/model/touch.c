@@ -218,6 +218,7 @@ static uint64_t bytes_to_touch(const sl_model *m) {
 }
 
 static void touch_all(sl_model *m, sl_pool *pool, touch_ctx *c) {
+    if (c->reading->near) sl_numa_again(c->reading->near); /* one that was stopped counted, too */
     c->expert = NULL;
     touch_weights(&m->whole, !m->embed.open, pool, c);
     for (uint32_t l = 0; l < sl_model_blocks(m); l++) touch_weights(&m->block[l], true, pool, c);
@@ -234,7 +235,6 @@ static void move_the_rest(sl_model *m, sl_pool *pool, touch_ctx *c) {
         const sl_numa_told t = sl_numa_tell(near);
         if (t.moved == moved || t.others + t.left + t.absent == 0) break;
         moved = t.moved;
-        sl_numa_again(near);
         touch_all(m, pool, c);
     }
 }

@@ -25,9 +25,9 @@ static who of_rank(sl_rank is) {
 static bool begin(sl_rank is, const sl_topology *t, sl_numa *out) {
     const int node = sl_topology_node(t);
     if (t->n_memory < 2) {
-        if (is.index == 0)
-            sl_log(SL_LOG_INFO, "stage",
-                   "--numa: this machine has one memory node: weights stay where they lie");
+        sl_log(SL_LOG_INFO, "stage",
+               "%s--numa: this machine has one memory node: weights stay where they lie",
+               of_rank(is).text);
         return false;
     }
     if (node == SL_NO_NODE) {
@@ -46,7 +46,7 @@ bool sl_cpu_near_begin(sl_rank is, const sl_topology *t, sl_numa *out) {
     sl_err err = {0};
     bool begun = false;
     if (!t && (!here || sl_topology_read("/sys", NULL, here, &err) != SL_OK))
-        sl_log(SL_LOG_WARN, "stage", "--numa: %s: weights stay where they lie",
+        sl_log(SL_LOG_WARN, "stage", "%s--numa: %s: weights stay where they lie", of_rank(is).text,
                here ? err.msg : "no memory for the list of CPUs");
     else
         begun = begin(is, t ? t : here, out);
