@@ -52,7 +52,7 @@ done
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >"$out/initramfs"
 
 rm -f "$out/log"
-timeout 900 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1280M -nodefaults -nographic -no-reboot \
+timeout 1800 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1280M -nodefaults -nographic -no-reboot \
     -object memory-backend-ram,id=m0,size=640M -object memory-backend-ram,id=m1,size=640M \
     -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
     -kernel "$out"/kernel/boot/vmlinuz-* -initrd "$out/initramfs" -append "console=ttyS0 quiet panic=-1 tsc=reliable" \

@@ -28,7 +28,7 @@ try() {
     say "case $name: $*"
     sluice serve /model/pair.gguf --port 8000 --isa avx2 --ctx 256 --no-status "$@" >/tmp/log 2>&1 &
     server=$!
-    for i in $(seq 120); do
+    for i in $(seq 400); do
         kill -0 "$server" || break
         wget -q -O - http://127.0.0.1:8000/readyz >/dev/null 2>&1 && break
         sleep 0.5
