@@ -267,6 +267,7 @@ typedef struct sl_device_opts {
     void (*rail_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     sl_net_when encrypt; /* what is said to them, and by them; see sl_net_opts */
     bool apart;          /* each rank on its own of the CPUs that the caller's thread may use */
+    bool numa;           /* weights lie on the memory node of the CPUs of who computes with them */
     const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
                           * until the device is closed */
     sl_activations activations;

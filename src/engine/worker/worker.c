@@ -179,6 +179,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .rail_word = on_rail_word,
                               .encrypt = w->opts->encrypt,
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),
+                              .numa = w->opts->numa ? w->opts->numa > 0 : p->numa,
                               .activations = p->activations,
                               .exact = p->exact,
                               .max_rows = attention ? sl_plan_lane_rows(p) : 0,

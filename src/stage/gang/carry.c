@@ -538,12 +538,12 @@ static bool text_fits(const checking *k, const char *place, size_t bytes) {
 static bool open_fits(const checking *k, const gang_job *j) {
     const sl_device_opts *o = &j->open.o;
     const sl_stages *s = &o->hosts;
-    const bool bools = gang_is_bool(&s->attention) && gang_is_bool(&s->experts) &&
-                       gang_is_bool(&s->random) && gang_is_bool(&s->segmented) &&
-                       gang_is_bool(&s->skew.on) && gang_is_bool(&s->skew.permuted) &&
-                       gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
-                       gang_is_bool(&o->inside) && gang_is_bool(&o->loud) &&
-                       gang_is_bool(&s->inner) && gang_is_bool(&o->spreads);
+    const bool bools =
+        gang_is_bool(&s->attention) && gang_is_bool(&s->experts) && gang_is_bool(&s->random) &&
+        gang_is_bool(&s->segmented) && gang_is_bool(&s->skew.on) &&
+        gang_is_bool(&s->skew.permuted) && gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
+        gang_is_bool(&o->inside) && gang_is_bool(&o->loud) && gang_is_bool(&s->inner) &&
+        gang_is_bool(&o->spreads) && gang_is_bool(&o->numa);
     if (!bools || (uint32_t)o->wire >= SL_WIRE_FORMAT_COUNT ||
         (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || (uint32_t)s->kv_type >= SL_KV_TYPES ||
         o->threads > MOST_THREADS)

@@ -51,6 +51,7 @@ static void make_own(remote *m, gang_job *j) {
     sl_device_opts *o = &j->open.o;
     o->folder = m->o->folder;
     o->isa = m->o->isa;
+    o->numa = m->o->numa;
     o->tick = NULL;
     o->wait = NULL;
     o->progress = NULL;
