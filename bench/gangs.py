@@ -6,13 +6,15 @@
   bench/gangs.py MODEL --rates 1gbit 4gbit [--ranks 2]     ranks on "machines": namespaces of bench/lab/net.sh, linked by so much; needs root
   bench/gangs.py MODEL --nodes 2 --rates 200mbit 1gbit     as many gangs of such ranks: schedule hybrid beside ep, with the bytes that each rank's link carries;
                                                           with --auto also what --schedule auto chooses
+                                                          --inside 200mbit: with a second network inside each gang, of that rate
   bench/gangs.py MODEL --emulated L40S [--link 10:160]    1, 2, 4 ranks of an emulated device, beside what sluice simulate says;
                                                           with --by pp ranks of a pipeline, and as many micro-batches
 
 The first takes turns: one device, threads, processes, machines (all on this one), and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
 that decode; medians, and medians of the quotients with the one device of the same turn. The second does so for ranks behind each of the links, and for
 another program with --beside, against which the quotients then are. The third runs `ep` and `hybrid` over the same gangs in turns, all ranks in namespaces of their own: the time
-to the first token of a prompt of --rows, the time of a step of --batch requests at each node, and what left by each rank's link from the first request to the last. The fourth needs a config.json alone; stages
+to the first token of a prompt of --rows, the time to the last first token of one such prompt for each gang at once, the time of a step of --batch requests at each node, and what left by each
+rank's links from the first request to the last; with --beside it runs `hybrid` of both programs instead. The fourth needs a config.json alone; stages
 are stretched (--scale), so that they take milliseconds; what is compared are times of a step in terms of one rank's."""
 import argparse
 import contextlib
@@ -112,30 +114,30 @@ def linked(model, ranks, pairs, rate, programs):
 # ---- gangs of machines beside each other ----
 
 def sent(nodes):
-    """Bytes that have left by each node's link."""
-    count = ["cat", "/sys/class/net/eth0/statistics/tx_bytes"]
-    return [int(in_node(i, *count, stdout=subprocess.PIPE, text=True).communicate()[0]) for i in range(nodes)]
+    """Bytes that have left by each node's links."""
+    count = ["sh", "-c", "cat /sys/class/net/eth*/statistics/tx_bytes"]
+    return [sum(map(int, in_node(i, *count, stdout=subprocess.PIPE, text=True).communicate()[0].split())) for i in range(nodes)]
 
 
 @contextlib.contextmanager
-def gangs(schedule, o, secret, hosts):
+def gangs(program, schedule, o, secret, hosts):
     """A server at node 0, a worker at each gang's first node; `hosts` are where its other ranks wait."""
     at = [f"10.77.0.{i * o.ranks + 1}" for i in range(o.nodes)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     serve = ["serve", o.model, "--remote", "--attention", o.nodes, "--tp", o.ranks, "--rank-hosts", hosts, "--schedule", schedule, "--transport", "tcp", "--wire", o.wire,
              "--fabric-host", at[0], "--fabric-port", 7000, "--secret-file", secret, "--host", "127.0.0.1", "--port", 8000, "--no-status",
              "--max-num-batched-tokens", max(o.rows, 256), *(["--rail-bytes", o.rail_bytes] if o.rail_bytes and schedule == "hybrid" else [])]
-    started = [in_node(0, SLUICE, *serve, **quiet)]
+    started = [in_node(0, program, *serve, **quiet)]
     for i, host in enumerate(at):
-        started.append(in_node(i * o.ranks, SLUICE, "worker", "--join", f"{at[0]}:7000", "--secret-file", secret, "--fabric-host", host, "--worker-id", i,
+        started.append(in_node(i * o.ranks, program, "worker", "--join", f"{at[0]}:7000", "--secret-file", secret, "--fabric-host", host, "--worker-id", i,
                                "--model", o.model, "--threads", 1, **quiet))
     with rails.running(started):
         yield
 
 
-def asked(o, rows, batch, tokens):
+def asked(o, rows, batch, tokens, at_once=0):
     """bench/rails.py's client: medians in ms, and bytes that left by each link meanwhile."""
-    client = [sys.executable, HERE / "rails.py", "--client", "--rows", rows, "--batch", batch, "--tokens", tokens, "--differ"]
+    client = [sys.executable, HERE / "rails.py", "--client", "--rows", rows, "--batch", batch, "--tokens", tokens, "--differ", "--together", at_once]
     before = sent(o.nodes * o.ranks)
     out, _ = in_node(0, *client, stdout=subprocess.PIPE, text=True).communicate(timeout=600)
     return json.loads(out), [b - a for a, b in zip(before, sent(o.nodes * o.ranks))]
@@ -143,31 +145,35 @@ def asked(o, rows, batch, tokens):
 
 def beside(o, rate):
     n = o.nodes * o.ranks
-    print(f"{o.model}, {o.nodes} gangs of {o.ranks} ranks of one thread each, {rate}, wire {o.wire}, {o.pairs} turns")
+    ways = {"beside": (o.beside, "hybrid"), "this": (SLUICE, "hybrid")} if o.beside else {s: (SLUICE, s) for s in ("ep", "hybrid", *(["auto"] if o.auto else []))}
+    first, inside = next(iter(ways)), ["--gang", o.ranks, "--inside", o.inside] if o.inside else []
+    print(f"{o.model}, {o.nodes} gangs of {o.ranks} ranks of one thread each, {rate}{f', {o.inside} inside' if o.inside else ''}, wire {o.wire}, {o.pairs} turns")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as there:
-        secret, got = f"{folder}/secret", {schedule: [] for schedule in ("ep", "hybrid", *(["auto"] if o.auto else []))}
+        secret, got, hosts = f"{folder}/secret", {way: [] for way in ways}, {}
         subprocess.run([SLUICE, "secret", "-o", secret], check=True, capture_output=True)
-        subprocess.run(["bash", NET, "up", TAG, str(n), "--rate", rate], check=True)
+        subprocess.run(["bash", NET, "up", TAG, *map(str, [n, "--rate", rate, *inside])], check=True)
         there.callback(subprocess.run, ["bash", NET, "down", TAG], check=True)
-        rank = ["rank", o.model, "--fabric-port", 7100, "--secret-file", secret, "--threads", 1, "--log", "warn"]
         others = [i for i in range(n) if i % o.ranks]
-        servers = [in_node(i, SLUICE, *rank, "--fabric-host", f"10.77.0.{i + 1}") for i in others]
-        there.callback(lambda: [(s.terminate(), s.wait()) for s in servers])
-        hosts = ";".join(",".join(f"10.77.0.{i + 1}:7100" for i in others if i // o.ranks == g) for g in range(o.nodes))
+        for port, program in enumerate(dict.fromkeys(program for program, _ in ways.values()), 7100):
+            rank = ["rank", o.model, "--fabric-port", port, "--secret-file", secret, "--threads", 1, "--log", "warn"]
+            servers = [in_node(i, program, *rank, "--fabric-host", f"10.77.0.{i + 1}") for i in others]
+            there.callback(lambda servers: [(s.terminate(), s.wait()) for s in servers], servers)
+            hosts[program] = ";".join(",".join(f"10.77.0.{i + 1}:{port}" for i in others if i // o.ranks == g) for g in range(o.nodes))
         for _ in range(o.pairs):
-            for schedule, turns in got.items():
-                with gangs(schedule, o, secret, hosts):
+            for way, (program, schedule) in ways.items():
+                with gangs(program, schedule, o, secret, hosts[program]):
                     prompt, bytes_prompt = asked(o, o.rows, 1, 2)
+                    several, bytes_several = asked(o, o.rows, 1, 2, o.nodes)
                     decode, bytes_decode = asked(o, 1, o.batch * o.nodes, o.tokens)
-                turns.append((prompt["prompt"], decode["decode"], bytes_prompt, bytes_decode, prompt["schedule"]))
-        if o.auto:
-            print("auto chose " + ", ".join(sorted({t[4] for t in got["auto"]})), flush=True)
-        for i, what in enumerate((f"prompt {o.rows}", f"decode {o.batch * o.nodes}")):
-            for schedule, turns in got.items():
+                got[way].append((prompt["prompt"], several["together"], decode["decode"], bytes_prompt, bytes_several, bytes_decode, prompt["schedule"]))
+        if "auto" in got:
+            print("auto chose " + ", ".join(sorted({t[6] for t in got["auto"]})), flush=True)
+        for i, what in enumerate((f"prompt {o.rows}", f"{o.nodes} prompts", f"decode {o.batch * o.nodes}")):
+            for way, turns in got.items():
                 ms = statistics.median(t[i] for t in turns)
-                quotients = [e[i] / t[i] for e, t in zip(got["ep"], turns)]
-                links = " ".join(f"{statistics.median(t[2 + i][k] for t in turns) / 1e6:.2f}" for k in range(n))
-                print(f"{what:12} {schedule:8} {ms:9.1f} ms  {statistics.median(quotients):.2f} ({min(quotients):.2f}, {max(quotients):.2f})  MB by link: {links}", flush=True)
+                quotients = [e[i] / t[i] for e, t in zip(got[first], turns)]
+                links = " ".join(f"{statistics.median(t[3 + i][k] for t in turns) / 1e6:.2f}" for k in range(n))
+                print(f"{what:12} {way:8} {ms:9.1f} ms  {statistics.median(quotients):.2f} ({min(quotients):.2f}, {max(quotients):.2f})  MB by link: {links}", flush=True)
 
 
 def report(test, got):
@@ -231,6 +237,7 @@ def main():
     parser.add_argument("--rates", nargs="+", metavar="RATE")
     parser.add_argument("--nodes", type=int, help="gangs, each of --ranks ranks")
     parser.add_argument("--auto", action="store_true", help="with --nodes a third way that says no schedule")
+    parser.add_argument("--inside", metavar="RATE", help="of a network of their own that a gang's ranks have")
     parser.add_argument("--wire", default="bf16")
     for name, default in (("rows", 256), ("batch", 16), ("tokens", 16), ("rail-bytes", 0)):
         parser.add_argument("--" + name, type=int, default=default)

@@ -115,8 +115,19 @@ def ask(rows, tokens, marks, first=3):
     marks.append(mine)
 
 
-def client(rows, batch, tokens, differ):
-    """differ: requests say different things, and so have different experts."""
+def together(rows, n):
+    """From n prompts at once to the last one's first token."""
+    marks, began = [], time.monotonic()
+    threads = [threading.Thread(target=ask, args=(rows, 1, marks, 3 + 7 * i)) for i in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return max(m[0] for m in marks) - began
+
+
+def client(rows, batch, tokens, differ, at_once):
+    """differ: requests say different things, and so have different experts; at_once: prompts that come together, too."""
     until = time.monotonic() + 60
     while True:
         try:
@@ -131,6 +142,7 @@ def client(rows, batch, tokens, differ):
         began, marks = time.monotonic(), []
         ask(rows, 1, marks)
         prompts.append(marks[0][0] - began)
+    several = [together(rows, at_once) for _ in range(3)] if at_once else [0]
     marks = []
     threads = [threading.Thread(target=ask, args=(1, tokens, marks, 3 + differ * 7 * i)) for i in range(batch)]
     for t in threads:
@@ -141,7 +153,8 @@ def client(rows, batch, tokens, differ):
     steps = [y - x for m in marks for x, y in zip(m, m[1:], strict=False) if first <= x and y <= last]
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
         schedule = re.search(r'schedule="(\w+)"', answer.read().decode())[1]
-    print(json.dumps({"prompt": 1e3 * statistics.median(prompts), "decode": 1e3 * statistics.median(steps), "schedule": schedule}))
+    print(json.dumps({"prompt": 1e3 * statistics.median(prompts), "together": 1e3 * statistics.median(several), "decode": 1e3 * statistics.median(steps),
+                      "schedule": schedule}))
 
 
 def measure(schedule, nodes, ranks, a, folder):
@@ -209,6 +222,7 @@ def main():
     p.add_argument("--wire", default="f32")
     p.add_argument("--model", help="folder with a config.json; left out: eight blocks of Qwen3-30B-A3B's sizes")
     p.add_argument("--client", action="store_true")
+    p.add_argument("--together", type=int, default=0)
     p.add_argument("--differ", action="store_true")
     p.add_argument("--predict", action="store_true")
     p.add_argument("--auto", action="store_true")
@@ -219,7 +233,7 @@ def main():
     p.add_argument("--json")
     a = p.parse_args()
     if a.client:
-        client(a.rows, a.batch, a.tokens, a.differ)
+        client(a.rows, a.batch, a.tokens, a.differ, a.together)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

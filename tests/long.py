@@ -32,9 +32,14 @@ SIM, SHARED = f"{GOLDEN}/qwen3moe-tiny", f"{GOLDEN}/qwen2moe-tiny"
 SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
 
+def with_packages(group, command):
+    """The command, where the packages of that group are installed."""
+    return ["sh", "-c", f"tools/install-deps.sh {group} && exec {command}"]
+
+
 def with_launchers(command):
     """The command, where Slurm and Open MPI are installed."""
-    return ["sh", "-c", f"tools/install-deps.sh cluster && exec {command}"]
+    return with_packages("cluster", command)
 
 
 FUZZ = sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
@@ -170,6 +175,8 @@ PARTS = {
                  [("all", ["sh", "-c", "tests/wheel.sh && tests/packages.sh"])]),
     "model": ("the membership protocol in spin, without what takes an hour", 1, [("all", ["tests/model/run.sh"])]),
     "neon": ("all kernel tests under qemu", 1, [("all", ["tests/neon.sh"])]),
+    "numa": ("weights on the memory node of who computes with them, on a machine of two nodes (QEMU, Debian's kernel, a mirror)", 7,
+             [("all", with_packages("numa", "tests/numa.sh"))]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 5,
              [(f"{name}, 20 s", ["tests/fuzz/run.sh", "build-fuzz", "20", name]) for name in FUZZ]),
 }
@@ -182,7 +189,7 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "clients": ("release", "build", "sluice"),
           "races": ("release", "build", "all"), "many": ("release", "build", "all"), "whole": ("release", "build", "all"),
           "whole-asan": ("dev", "build-dev", "all"), "whole-tsan": ("tsan", "build-tsan", "all"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
-          "launchers": ("release", "build", "sluice"), "https": ("release", "build", "sluice")}
+          "launchers": ("release", "build", "sluice"), "https": ("release", "build", "sluice"), "numa": ("release", "build", "sluice")}
 
 
 def prepare(part):

@@ -31,6 +31,7 @@ REACHES = {
     "https": (["engine", "serve"], ["tests/api", "tests/*.py", "tests/golden"]),
     "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
     "races": (["stage"], ["tests/cuda"]), "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),
+    "numa": (["engine", "serve"], ["tests/numa.sh", "tests/numa_init.sh", "tests/numa_check.py", "tools/py/make_random_model.py"]),
     "docs": (None, ALL), "packages": (None, ALL), "fuzz": (None, ["src", "include", "tests/fuzz"]),
 }
 

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs the Debian packages that are missing, of each group named: what building and the demo need (build), what
-# the tests need beside that (test), what compiles for AArch64 and runs it (neon), what shows the web page to its tests (page), what starts jobs (cluster: Slurm, Open MPI).
-#   tools/install-deps.sh [build|test|neon|page|cluster ...]     none named: build
+# the tests need beside that (test), what compiles for AArch64 and runs it (neon), what boots a machine of two memory nodes (numa), what shows the web page to its tests (page), what starts jobs (cluster: Slurm, Open MPI).
+#   tools/install-deps.sh [build|test|neon|numa|page|cluster ...]     none named: build
 set -eu
 build="gcc cmake ninja-build pkg-config libucx-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 libsodium-dev libgnutls28-dev libcurl4-openssl-dev libutf8proc-dev libyaml-dev libcmocka-dev python3 python3-venv curl jq ca-certificates"
 test="spin clang libclang-rt-14-dev valgrind iproute2 procps zsh fish"
 neon="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcmocka-dev:arm64"
+numa="qemu-system-x86 busybox-static e2fsprogs"
 page="chromium"
 cluster="slurmctld slurmd slurm-client munge openmpi-bin"
 
@@ -18,9 +19,10 @@ for group; do
     build) packages="$packages $build" ;;
     test) packages="$packages $test" ;;
     neon) packages="$packages $neon" foreign=arm64 ;;
+    numa) packages="$packages $numa" ;;
     page) packages="$packages $page" ;;
     cluster) packages="$packages $cluster" ;;
-    *) echo "no group $group of packages; there are build, test, neon, page and cluster" >&2; exit 2 ;;
+    *) echo "no group $group of packages; there are build, test, neon, numa, page and cluster" >&2; exit 2 ;;
     esac
 done
 

@@ -3,7 +3,7 @@
 # rates by tbf in both directions. The hub is a bridge, or lab_cable when there is a delay. Needs root.
 #
 #   net.sh up TAG NODES [--rate 1gbit] [--burst 1mbit] [--delay-us D] [--jitter-us J] [--seed S] [--cable PROGRAM]
-#                   [--congestion reno]
+#                   [--congestion reno] [--gang M --inside RATE]
 #   net.sh exec TAG NODE COMMAND...     in the node's namespace, UCX on its one interface over TCP
 #   net.sh address TAG NODE
 #   net.sh link TAG NODE up|down        the hub's end of its cable: down is silence, not an error
@@ -12,6 +12,8 @@
 #   net.sh down TAG                     ends what still runs there, removes the namespaces
 #
 # Node i has the address 10.77.0.(i+1) on its interface eth0. TAG tells laboratories of one machine apart.
+# With --gang each M nodes in a row have a second network among themselves, interface eth1, by which they reach each other
+# at the same addresses; eth0 leads to all others.
 set -eu
 
 fail() { echo "net.sh: $*" >&2; exit 1; }
@@ -39,13 +41,30 @@ add_node() { # tag node rate burst
     shape "$1-hub" "p$2" "$3" "$4"
 }
 
+# A node's end of its gang's network, and the way to the others of the gang.
+add_inside() { # tag node gang rate burst
+    local ns="$1-$2" first=$(($2 / $3 * $3)) i
+    hub "$1" link show "in$first" >/dev/null 2>&1 || hub "$1" link add "in$first" type bridge
+    hub "$1" link set "in$first" up
+    ip -n "$1-hub" link add "q$2" type veth peer name eth1 netns "$ns"
+    ip -n "$ns" link set eth1 up
+    hub "$1" link set "q$2" master "in$first" up
+    for ((i = first; i < first + $3; i++)); do
+        [ $i = "$2" ] || ip -n "$ns" route add "10.77.0.$((i + 1))/32" dev eth1 src "10.77.0.$(($2 + 1))"
+    done
+    [ "$4" = none ] && return
+    shape "$ns" eth1 "$4" "$5"
+    shape "$1-hub" "q$2" "$4" "$5"
+}
+
 up() { # tag nodes options...
-    local tag=$1 nodes=$2 rate=none burst=1mbit delay=0 jitter=0 seed=1 cable="" congestion=reno ports=() i
+    local tag=$1 nodes=$2 rate=none burst=1mbit delay=0 jitter=0 seed=1 cable="" congestion=reno gang=0 inside=none ports=() i
     shift 2
     while [ $# -gt 1 ]; do
         case $1 in
         --rate) rate=$2 ;; --burst) burst=$2 ;; --delay-us) delay=$2 ;; --jitter-us) jitter=$2 ;;
-        --seed) seed=$2 ;; --cable) cable=$2 ;; --congestion) congestion=$2 ;; *) fail "unknown option $1" ;;
+        --seed) seed=$2 ;; --cable) cable=$2 ;; --congestion) congestion=$2 ;; --gang) gang=$2 ;; --inside) inside=$2 ;;
+        *) fail "unknown option $1" ;;
         esac
         shift 2
     done
@@ -54,6 +73,7 @@ up() { # tag nodes options...
     ip netns exec "$tag-hub" sysctl -qw net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
     for ((i = 0; i < nodes; i++)); do
         add_node "$tag" $i "$rate" "$burst"
+        [ "$gang" -lt 2 ] || add_inside "$tag" $i "$gang" "$inside" "$burst"
         ports+=("p$i")
     done
     if [ "$delay" = 0 ] && [ "$jitter" = 0 ]; then

@@ -65,22 +65,36 @@ static int by_place(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Node of every CPU, numbered without gaps; 0 for those of no node. */
-static uint32_t read_nodes(const char *root, uint16_t node[SL_MAX_CPUS]) {
+/* Marks of the nodes that a list in the nodes' folder has; false: there is no such list. */
+static bool read_node_list(const char *root, const char *name, uint8_t mark[SL_MAX_CPUS]) {
+    char text[4096], tail[64];
+    snprintf(tail, sizeof tail, "devices/system/node/%s", name);
+    return read_line(root, tail, text, sizeof text) && parse_list(text, mark, SL_MAX_CPUS);
+}
+
+static uint32_t count_memory(const char *root) {
+    uint8_t mark[SL_MAX_CPUS];
+    uint32_t n = 0;
+    if (!read_node_list(root, "has_memory", mark)) return 1;
+    for (uint32_t i = 0; i < SL_MAX_CPUS; i++) n += mark[i];
+    return SL_MAX(n, 1u);
+}
+
+/* Node of every CPU, numbered without gaps; 0 for those of no node. id: of those nodes. */
+static uint32_t read_nodes(const char *root, uint16_t node[SL_MAX_CPUS], uint16_t id[SL_MAX_CPUS]) {
     char text[4096], tail[64];
     uint8_t online[SL_MAX_CPUS], mark[SL_MAX_CPUS];
     uint32_t n = 0;
     memset(node, 0, SL_MAX_CPUS * sizeof *node);
-    if (!read_line(root, "devices/system/node/online", text, sizeof text) ||
-        !parse_list(text, online, SL_MAX_CPUS))
-        return 1;
+    id[0] = 0;
+    if (!read_node_list(root, "online", online)) return 1;
     for (uint32_t i = 0; i < SL_MAX_CPUS; i++) {
         snprintf(tail, sizeof tail, "devices/system/node/node%u/cpulist", i);
         if (!online[i] || !read_line(root, tail, text, sizeof text)) continue;
         if (!parse_list(text, mark, SL_MAX_CPUS) || !memchr(mark, 1, sizeof mark)) continue;
         for (uint32_t c = 0; c < SL_MAX_CPUS; c++)
             if (mark[c]) node[c] = (uint16_t)n;
-        n++;
+        id[n++] = (uint16_t)i;
     }
     return n ? n : 1;
 }
@@ -91,7 +105,8 @@ sl_status sl_topology_read(const char *root, const uint8_t *allowed, sl_topology
     uint8_t mine[SL_MAX_CPUS];
     if (!allowed) fill_allowed(mine);
     const uint8_t *use = allowed ? allowed : mine;
-    *out = (sl_topology){.n_nodes = read_nodes(root, node)};
+    *out = (sl_topology){.n_memory = count_memory(root)};
+    out->n_nodes = read_nodes(root, node, out->node_id);
     for (uint32_t i = 0; i < SL_MAX_CPUS; i++)
         if (use[i])
             out->cpu[out->n++] =
@@ -99,6 +114,12 @@ sl_status sl_topology_read(const char *root, const uint8_t *allowed, sl_topology
     if (out->n == 0) return sl_fail(err, SL_ERR_NOTFOUND, "no CPU that this process may use");
     qsort(out->cpu, out->n, sizeof out->cpu[0], by_place);
     return SL_OK;
+}
+
+int sl_topology_node(const sl_topology *t) {
+    for (uint32_t i = 1; i < t->n; i++)
+        if (t->cpu[i].node != t->cpu[0].node) return SL_NO_NODE;
+    return t->n ? t->node_id[t->cpu[0].node] : SL_NO_NODE;
 }
 
 /* A CPU of the node (any node: UINT32_MAX) with the lowest rank that is free; n when none is. */

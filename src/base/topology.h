@@ -18,13 +18,21 @@ typedef struct sl_cpu {
 typedef struct sl_topology {
     sl_cpu cpu[SL_MAX_CPUS]; /* usable ones: by node, then first threads of cores before others */
     uint32_t n, n_nodes;
+    uint16_t node_id[SL_MAX_CPUS]; /* of these nodes, as the kernel counts */
+    uint32_t n_memory;             /* nodes that have memory, with CPUs or without */
 } sl_topology;
+
+#define SL_NO_NODE (-1)
 
 /* Reads `root`/devices/system/{cpu,node}, normally "/sys"; without such files all CPUs are cores of
  * one node. allowed[i] nonzero: CPU i may be used; NULL: those of the caller's affinity mask.
  * SL_ERR_NOTFOUND when no CPU is left. */
 sl_status sl_topology_read(const char *root, const uint8_t *allowed, sl_topology *out,
                            sl_err *err) SL_MUST_CHECK;
+
+/* The memory node, as the kernel counts, that all CPUs of t lie in; SL_NO_NODE: they lie in
+ * several. */
+int sl_topology_node(const sl_topology *t);
 
 /* Bytes of the largest cache, 0: unknown. Where many processors share it, all of it may be this
  * program's. */

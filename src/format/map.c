@@ -184,6 +184,16 @@ void sl_map_drop(sl_span part) {
     if (end > begin) (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* only a hint */
 }
 
+sl_span sl_map_around(const void *at) {
+    for (size_t i = 0; i < SL_MAP_MAX; i++) {
+        uintptr_t begin = atomic_load_explicit(&slots[i].begin, memory_order_acquire);
+        size_t len = atomic_load_explicit(&slots[i].len, memory_order_relaxed);
+        if (begin > SLOT_TAKEN && (uintptr_t)at >= begin && (uintptr_t)at - begin < len)
+            return (sl_span){(const uint8_t *)begin, len};
+    }
+    return (sl_span){0};
+}
+
 uint64_t sl_map_huge_bytes(void) {
     unsigned long long kib = 0;
     char line[256];

@@ -31,6 +31,9 @@ void sl_map_close(sl_map *m); /* a zeroed sl_map is fine */
  * process, and are read again should anyone look. */
 void sl_map_drop(sl_span part);
 
+/* The whole of the mapping that `at` lies in; empty: in none. Borrowed until it is closed. */
+sl_span sl_map_around(const void *at);
+
 /* Bytes of mapped files that this process reaches through pages of 2 MB; 0 where the system does
  * not say. */
 uint64_t sl_map_huge_bytes(void);

@@ -31,7 +31,7 @@ void sl_plan_set_emulated(const sl_device_spec *d, sl_plan *p);
 sl_status sl_plan_set_devices(const char *option, sl_devices_of whose, const char *text, sl_plan *p,
                               sl_err *err) SL_MUST_CHECK;
 
-/* "fast" or "cpu". SL_ERR_UNSUPPORTED: "exact", which is not built yet. */
+/* "fast", "exact" or "cpu". */
 sl_status sl_numerics_parse(const char *name, sl_numerics *out, sl_err *err) SL_MUST_CHECK;
 const char *sl_numerics_name(sl_numerics n);
 

@@ -296,12 +296,13 @@ static sl_status read_deployment(sl_json v, sl_plan *p, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",    "epoch",      "schedule",  "lanes",       "chunks",         "chunk_by",
-        "order",      "policy",     "lookahead", "delta",       "wire",           "exact",
-        "workers",    "limits",     "threads",   "progress",    "device",         "route_skew",
-        "placement",  "deployment", "costs",     "pin",         "activations",    "kv_replicas",
-        "segments",   "tp",         "pp",        "gpu",         "random_weights", "speculate",
-        "rail_bytes", "kv_type",    "resolve",   "prefill_rows"};
+        "version",    "epoch",   "schedule",    "lanes",          "chunks",
+        "chunk_by",   "order",   "policy",      "lookahead",      "delta",
+        "wire",       "exact",   "workers",     "limits",         "threads",
+        "progress",   "device",  "route_skew",  "placement",      "deployment",
+        "costs",      "pin",     "activations", "kv_replicas",    "segments",
+        "tp",         "pp",      "gpu",         "random_weights", "speculate",
+        "rail_bytes", "kv_type", "resolve",     "prefill_rows",   "numa"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT],
@@ -325,6 +326,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_u32(v, "threads", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_THREADS, &p->threads, err);
     if (st == SL_OK) st = read_pin(v, p, err);
+    if (st == SL_OK) st = sl_json_bool(v, "numa", SL_JSON_OPTIONAL, &p->numa, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
     if (st == SL_OK)
         st = sl_json_says(v, "progress", sl_progress_parse(progress, &p->pump, err), err);
@@ -487,6 +489,7 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
         json_object_set_new(doc, "rail_bytes", json_integer(p->rail_bytes));
     sl_pipeline_print(p, doc);
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
+    if (p->numa) json_object_set_new(doc, "numa", json_true());
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.kind == SL_DEVICE_EMULATED)
         json_object_set_new(doc, "device", sl_device_json(&p->device));
@@ -610,6 +613,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (st == SL_OK) st = check_speculate(p, m, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st == SL_OK) st = check_kv_type(p, err);
+    if (st == SL_OK) st = sl_plan_check_numa(p, err);
     if (st == SL_OK) st = sl_sides_check(p, err);
     if (st != SL_OK) return st;
     if (m->weightless && !p->random_weights && !sl_device_is_modelled(&p->device))

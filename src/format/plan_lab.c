@@ -211,3 +211,25 @@ sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) {
     for (uint32_t i = n; i < p->n_workers; i++) p->worker[i].cpu = p->worker[i - n].cpu;
     return SL_OK;
 }
+
+sl_status sl_numa_parse(const char *text, bool *on, sl_err *err) {
+    *on = strcmp(text, "on") == 0;
+    if (*on || strcmp(text, "off") == 0) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG, "--numa '%.20s': off or on expected", text);
+}
+
+sl_status sl_plan_check_numa(const sl_plan *p, sl_err *err) {
+    bool pinned = p->pin_auto;
+    if (!p->numa) return SL_OK;
+    for (uint32_t i = 0; i < p->n_workers; i++) pinned |= p->worker[i].cpu >= 0;
+    const char *why = NULL;
+    if (sl_device_is_modelled(&p->device))
+        why = "an emulated device has no weights";
+    else if (p->random_weights)
+        why = "random weights (--random-weights) are the same for all workers";
+    else if (sl_plan_n_gpu(p) == p->n_workers)
+        why = "all workers have their weights on GPUs";
+    else if (!pinned)
+        why = "no worker has CPUs of its own, near which weights could lie (pin, --pin auto)";
+    return why ? sl_fail(err, SL_ERR_UNSUPPORTED, "plan: numa (--numa on): %s", why) : SL_OK;
+}

@@ -35,5 +35,9 @@ json_t *sl_device_json(const sl_device_spec *d);
 
 /* "0,1": worker i runs on the (i mod n)-th of these CPUs; "auto": on cores that it chooses. */
 sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) SL_MUST_CHECK;
+/* "on" or "off", of --numa. */
+sl_status sl_numa_parse(const char *text, bool *on, sl_err *err) SL_MUST_CHECK;
+/* Weights can be moved: there are some in this machine's memory, and CPUs to be near to. */
+sl_status sl_plan_check_numa(const sl_plan *p, sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -251,6 +251,36 @@ json_t *sl_profile_json(const sl_profile *p) {
 
 /* ---- use ---- */
 
+static const sl_profile_link *link_named(const sl_profile *p, const char *transport) {
+    for (uint32_t i = 0; i < p->n_links; i++)
+        if (strcmp(p->link[i].transport, transport) == 0) return &p->link[i];
+    return NULL;
+}
+
+bool sl_profile_is_of_gpu(const sl_profile *p) {
+    return link_named(p, SL_PROFILE_GPU_OUT) != NULL;
+}
+
+void sl_profile_add_copies(const sl_profile *p, sl_link_cost *link) {
+    const sl_profile_link *out = link_named(p, SL_PROFILE_GPU_OUT);
+    const sl_profile_link *in = link_named(p, SL_PROFILE_GPU_IN);
+    if (!out || !in) return;
+    link->alpha_us += (out->cost.alpha_us + in->cost.alpha_us) / 2;
+    link->byte_us += (out->cost.byte_us + in->cost.byte_us) / 2;
+}
+
+static bool is_copy(const sl_profile_link *l) {
+    return strcmp(l->transport, SL_PROFILE_GPU_OUT) == 0 ||
+           strcmp(l->transport, SL_PROFILE_GPU_IN) == 0;
+}
+
+/* The transport that came first; NULL: there is none. */
+static const char *first_transport(const sl_profile *p) {
+    for (uint32_t i = 0; i < p->n_links; i++)
+        if (!is_copy(&p->link[i])) return p->link[i].transport;
+    return NULL;
+}
+
 sl_status sl_profile_costs(const sl_profile *p, const char *transport, uint32_t peers,
                            sl_costs *out, sl_err *err) {
     sl_costs c = {0};
@@ -260,11 +290,12 @@ sl_status sl_profile_costs(const sl_profile *p, const char *transport, uint32_t 
         c.stage[i] = p->stage[i].cost;
         c.beside[i] = p->stage[i].beside;
     }
-    if (!transport && p->n_links) transport = p->link[0].transport;
-    for (uint32_t i = 0; i < p->n_links; i++) {
+    if (!transport) transport = first_transport(p);
+    for (uint32_t i = 0; transport && i < p->n_links; i++) {
         const sl_profile_link *l = &p->link[i];
         size_t at = strlen(names);
-        snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", l->transport);
+        if (is_copy(l)) continue;
+        snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", l->transport);
         if (strcmp(l->transport, transport) != 0) continue;
         uint32_t far = l->peers > peers ? l->peers - peers : peers - l->peers;
         uint32_t best_far = !best                 ? UINT32_MAX

@@ -37,6 +37,12 @@ void sl_profile_free(sl_profile *p); /* a zeroed one is fine */
 /* New reference; NULL: out of memory. */
 json_t *sl_profile_json(const sl_profile *p);
 
+/* It is of a GPU, not of processors. */
+bool sl_profile_is_of_gpu(const sl_profile *p);
+/* Rows of a GPU come to the host before they leave, and go back there: of each two messages one
+ * does either. Nothing where no copies were measured. */
+void sl_profile_add_copies(const sl_profile *p, sl_link_cost *link);
+
 /* Stage costs, and the link of `transport` (NULL: the first) to `peers` receivers at once: the
  * entry with the nearest number of them. SL_ERR_NOTFOUND lists the transports that are there. With
  * no links at all the link is zero. */

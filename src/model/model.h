@@ -9,6 +9,7 @@
 #define SL_MODEL_MODEL_H
 
 #include "base/mem.h"
+#include "base/numa.h"
 #include "base/progress.h"
 #include "kernel/kernel.h"
 #include "spec/gang.h"
@@ -125,13 +126,17 @@ typedef enum sl_hosting {
 sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hosting *left,
                         sl_err *err) SL_MUST_CHECK;
 
-/* Who may end a touching early, and who hears how far it is. */
+/* Who may end a touching early, who hears how far it is, and where pages go. */
 typedef struct sl_touching {
     const atomic_bool *stop; /* NULL: nobody */
     /* Bytes that this process has in its memory, of all that are bound; NULL: nobody hears. On the
      * thread that touches, after every piece of its own. What does not fit is never done. */
     sl_progress_fn progress;
     void *ctx;
+    /* What is touched moves to this memory node, as far as that can be; NULL: it stays. What others
+     * have of the same file, as other ranks do, is taken out of this process's memory where the
+     * kernel put it there unasked: they could not move it otherwise. */
+    sl_numa *near;
 } sl_touching;
 
 /* Puts the bound weights into this process's page tables, all threads of the pool at once: else the

@@ -60,6 +60,7 @@ typedef enum sl_msg_kind {
     SL_MSG_RANK_JOB,      /* rank 0 -> another: what to do, in pieces */
     SL_MSG_RANK_DONE,     /* the answer, in pieces */
     SL_MSG_RANK_RAIL,     /* between rank 0 and another, about its rail (net/rails.h) */
+    SL_MSG_RANK_ROWS,     /* rank of a pipeline -> the next one: what its job left, in pieces */
     SL_MSG_KV_GET = 47,   /* attention worker to another: some blocks of a page, please */
     SL_MSG_KV_PAGES = 48, /* the answer */
     /* control, about plan `epoch` (sched/change.h), as PLAN and READY are */
@@ -118,8 +119,9 @@ typedef struct sl_wire_header {
         uint64_t attempt; /* with AGAIN: of the sender of rows, from 1 in each epoch; repeated */
         uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
         uint64_t pass;    /* FUSED, COLLECTIVE: which one, from 1 */
-        uint64_t number;  /* RANK_JOB, RANK_DONE: of the job; CLOCK: of the question; TRACE_GET,
-                             TRACE: of the first event; BUSY; RAIL_IS, STRIPE; ECHO: which one */
+        uint64_t number;  /* RANK_JOB, RANK_DONE, RANK_ROWS: of the job; CLOCK: of the question;
+                             TRACE_GET, TRACE: of the first event; BUSY; RAIL_IS, STRIPE; ECHO:
+                             which one */
     };
     uint64_t seq; /* per connection and direction, from 1, no gaps */
     uint32_t lane, layer, chunk;

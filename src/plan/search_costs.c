@@ -27,13 +27,14 @@ static sl_worker_costs estimate(const sl_search_problem *p, const sl_node_group 
     return w;
 }
 
-static sl_worker_costs derive(const sl_search_problem *p, const sl_node_group *g, uint32_t tp) {
+static sl_worker_costs derive(const sl_search_problem *p, const sl_node_group *g,
+                              const sl_costs *measured, uint32_t tp) {
     const sl_link_cost data_sheet = sl_roofline_link(&g->intra);
     const sl_link_cost *link = p->measured_intra ? p->measured_intra : &data_sheet;
     sl_worker_costs w;
-    w.decode = w.prefill = sl_shard_costs(p->measured, p->shape, tp, link, p->value_bytes, true);
-    w.apart = sl_shard_costs(p->measured, p->shape, tp, link, p->value_bytes, false)
-                  .stage[SL_COST_EXPERT];
+    w.decode = w.prefill = sl_shard_costs(measured, p->shape, tp, link, p->value_bytes, true);
+    w.apart =
+        sl_shard_costs(measured, p->shape, tp, link, p->value_bytes, false).stage[SL_COST_EXPERT];
     return w;
 }
 
@@ -47,10 +48,11 @@ static void fill_costs(sl_search_state *s) {
     const sl_search_problem *p = s->p;
     for (uint32_t g = 0; g < p->cluster->n_groups; g++) {
         const sl_node_group *group = &p->cluster->group[g];
+        const sl_costs *measured = sl_search_measured(p, g);
         for (uint32_t i = 0; i < SL_SEARCH_TPS; i++) {
             sl_worker_costs *w = &s->costs[g][i];
-            if (p->measured)
-                *w = derive(p, group, 1u << i);
+            if (measured)
+                *w = derive(p, group, measured, 1u << i);
             else
                 *w = estimate(p, group, 1u << i);
         }
@@ -98,7 +100,7 @@ static sl_status check(const sl_search_problem *p, sl_err *err) {
             return sl_fail(err, SL_ERR_ARG,
                            "cluster %s: device %s has no price, which tok/s/$ needs",
                            p->cluster->name, t->name);
-        if (!p->measured && sl_roofline_flops(t, p->compute) <= 0)
+        if (!sl_search_measured(p, g) && sl_roofline_flops(t, p->compute) <= 0)
             return sl_fail(err, SL_ERR_ARG, "cluster %s: device %s has no rate for this format",
                            p->cluster->name, t->name);
     }

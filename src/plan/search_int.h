@@ -43,6 +43,17 @@ sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate 
  * tried. */
 void sl_search_evaluate(sl_search_state *s, sl_candidate *c);
 
+/* What is known of the group's devices; NULL: their data sheet, or what all were measured as. */
+static inline const sl_type_costs *sl_search_type(const sl_search_problem *p, uint32_t group) {
+    return p->of_type ? &p->of_type[p->cluster->group[group].type] : NULL;
+}
+
+/* Costs that were measured of the group's devices; NULL: they are estimated. */
+static inline const sl_costs *sl_search_measured(const sl_search_problem *p, uint32_t group) {
+    const sl_type_costs *t = sl_search_type(p, group);
+    return t ? t->costs : p->measured;
+}
+
 /* Devices of a worker of tp that send its rows, a share each; of a gang of CPUs its first rank. */
 uint32_t sl_search_senders(const sl_search_problem *p, uint32_t group, uint32_t tp);
 

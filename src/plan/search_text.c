@@ -3,8 +3,10 @@
 
 #include <math.h>
 
-/* A profile is of CPUs. */
+/* A profile of all devices is of CPUs. */
 static bool is_cpu(const sl_search_problem *p, uint32_t group) {
+    const sl_type_costs *t = sl_search_type(p, group);
+    if (t && t->costs) return t->cpu;
     return p->measured || p->cluster->type[p->cluster->group[group].type].cpu;
 }
 

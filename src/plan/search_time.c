@@ -75,7 +75,10 @@ static sl_link_cost link_of(const batch *b, uint32_t group) {
     const sl_node_group *g = &p->cluster->group[group];
     bool near = in_one_node(b);
     const sl_link_cost *measured = near ? p->measured_intra : p->measured_inter;
-    return measured ? *measured : sl_roofline_link(near ? &g->intra : &g->inter);
+    const sl_type_costs *t = sl_search_type(p, group);
+    sl_link_cost l = measured ? *measured : sl_roofline_link(near ? &g->intra : &g->inter);
+    if (t) l.alpha_us += t->copies.alpha_us, l.byte_us += t->copies.byte_us;
+    return l;
 }
 
 /* Of `bytes` in `messages`, by the port that takes longer. */
@@ -293,7 +296,8 @@ void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
     c->seqs = (uint64_t)(slots * l->n_a) * c->copies;
     c->tokens_per_s = (double)c->seqs / c->tpot_us * 1e6;
     c->estimated = costs_of(&b, b.attn)->estimated;
-    c->derived = s->p->measured && (l->tp_a > 1 || l->tp_e > 1);
+    c->derived = (sl_search_measured(s->p, l->attn_group) && l->tp_a > 1) ||
+                 (sl_search_measured(s->p, l->expert_group) && l->tp_e > 1);
     c->bound = l->kind == SL_LAYOUT_AEP ? c->tried_us <= 0 : link_of(&b, l->attn_group).half_duplex;
     const sl_stage_cost *cost = &costs_of(&b, b.expert)->stage[SL_COST_EXPERT];
     c->expert_knee = sl_stage_cost_knee(cost);

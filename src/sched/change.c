@@ -31,6 +31,7 @@
     X(n_pages)                                                                                     \
     X(threads)                                                                                     \
     X(pin_auto)                                                                                    \
+    X(numa)                                                                                        \
     X(pump)                                                                                        \
     X(has_costs)                                                                                   \
     X(device.kind)                                                                                 \

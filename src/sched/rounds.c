@@ -162,6 +162,16 @@ bool sl_rounds_waits(const sl_rounds *r, uint32_t member) {
     return false;
 }
 
+bool sl_rounds_awaits_others(const sl_rounds *r, uint32_t id) {
+    const lane_state *l = &r->lane[id / (r->n_members * r->shape.chunks)];
+    uint64_t round;
+    uint32_t layer;
+    const sl_idset *missing;
+    return r->place[id].state == WAITS &&
+           sl_barrier_waiting(l->barrier, &round, &layer, &missing) &&
+           !sl_idset_has(missing, r->shape.self);
+}
+
 static void tell_dead(sl_rounds *r, uint32_t to, uint32_t member) {
     if (to != member) r->shape.ops.tell_dead(r->shape.ctx, to, member);
 }

@@ -96,6 +96,9 @@ bool sl_rounds_may_announce(const sl_rounds *r, uint32_t src);
 bool sl_rounds_heeds(const sl_rounds *r, uint32_t src);
 /* Whether the member has a message here that waits for other members of its round. */
 bool sl_rounds_waits(const sl_rounds *r, uint32_t member);
+/* Whether what lies there waits for other workers' messages of its round alone: this one's own, if
+ * it is in the round, is here. */
+bool sl_rounds_awaits_others(const sl_rounds *r, uint32_t place);
 /* Rows of chunks that are ready and have not begun. */
 uint64_t sl_rounds_rows(const sl_rounds *r);
 /* What the worker waits for when nothing is ready: the first lane that waits for some members of a

@@ -1,8 +1,8 @@
 /* A worker that is a pipeline (docs/pipeline.md): rank 0 is its thread, the others are servers of
- * their own, first in, first out, with a hop of the link between ranks before and after each. A
- * lane's blocks of rank 0 are one task; when it is over the lane's rows go from rank to rank, and
- * its last block with experts ends when they are back. All experts are here: rows leave for nobody,
- * the words of the round go. */
+ * their own, first in, first out, with a hop of the link between ranks before each and, where rows
+ * come back to rank 0, behind it. A lane's blocks of rank 0 are one task; when it is over the
+ * lane's rows go from rank to rank, and its last block with experts ends when they are back. All
+ * experts are here: rows leave for nobody, the words of the round go. */
 #include "sim/deployment_int.h"
 
 #include "spec/pipeline.h"
@@ -75,7 +75,7 @@ static void hand_over(sim *s, sim_worker *w, sim_lane *l) {
     for (uint32_t r = 1; r < s->pipe; r++) {
         t = SL_MAX(t + hop, w->attn->pipe_free[r]) + l->rank_us[r] * s->scale;
         w->attn->pipe_free[r] = t;
-        t += hop;
+        if (!sl_pipeline_hands_on((sl_rank){r, s->pipe})) t += hop;
     }
     l->back_at = t;
 }

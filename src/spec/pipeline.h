@@ -11,4 +11,10 @@
  * model cuts it alike. */
 sl_extent sl_pipeline_blocks(const sl_model_spec *m, sl_rank r);
 
+/* Whether the rows that whole blocks of rank r leave go straight to the next one, one hop, where
+ * whole blocks follow. Rank 0's go with the calls that it gives, the last one's come back to it. */
+static inline bool sl_pipeline_hands_on(sl_rank r) {
+    return r.index > 0 && r.index + 1 < r.of;
+}
+
 #endif

@@ -147,6 +147,7 @@ typedef struct sl_plan {
     bool segments; /* with exact: sums that ranks share are taken in segments, so that bits do not
                     * depend on how many ranks there are */
     bool pin_auto; /* workers without a CPU choose cores of one node (base/topology.h) */
+    bool numa;     /* and their weights are moved to the memory node of the CPUs that they have */
     bool pump;     /* a thread of each worker drives its fabric, too */
     /* What stages and the link were measured to cost; with them findep cuts each step's rows into
      * as many of its chunks as is fastest. */

@@ -47,6 +47,10 @@ typedef struct sl_profile_link {
     sl_profile_points points;
 } sl_profile_link;
 
+/* Rows of a GPU to the host's memory, and from there: a link of a profile, too. */
+#define SL_PROFILE_GPU_OUT "gpu-out"
+#define SL_PROFILE_GPU_IN  "gpu-in"
+
 typedef struct sl_profile {
     char model[SL_PROFILE_TEXT];   /* the model's name */
     char machine[SL_PROFILE_TEXT]; /* the CPU's */

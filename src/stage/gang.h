@@ -22,6 +22,7 @@ typedef struct sl_rank_server {
     const char *folder; /* of the model */
     const char *isa;    /* as of sl_kernels_select; NULL or "": its base */
     uint32_t threads;   /* kernel threads of the rank */
+    bool numa;          /* as of sl_device_opts */
     const char *host;   /* to listen at */
     uint16_t port;      /* 0: any free one */
     sl_span secret;     /* of the fabric: whoever calls proves to have it */

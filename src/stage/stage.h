@@ -213,6 +213,9 @@ typedef struct sl_device_ops {
     void (*tend)(sl_device *d);
     /* Of a device that `spreads`: a word to a rank about its rail, at any time. */
     void (*rail)(sl_device *d, uint32_t rank, const sl_rails_word *w);
+    /* Of such a device: this message came, of which an UNPACK will ask for the rows or nobody. Its
+     * ranks may gather them meanwhile. */
+    void (*gather)(sl_device *d, const sl_stage_spread *m, sl_wire_format f);
     /* No call names a message any more that came or left before. */
     void (*settle)(sl_device *d);
 } sl_device_ops;
@@ -232,6 +235,7 @@ struct sl_device {
     bool mtp;          /* it takes SL_OP_MTP */
     uint32_t spreads;  /* its ranks exchange rows with those of others themselves: so many columns
                         * rank 0 has of a row that is cut. 0: they do not */
+    bool gathers;      /* ...and gather rows: it is to be tended often */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
     char note[256];   /* what whoever opened it should say; "": nothing */
@@ -263,6 +267,7 @@ typedef struct sl_device_opts {
     void (*rail_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     sl_net_when encrypt; /* what is said to them, and by them; see sl_net_opts */
     bool apart;          /* each rank on its own of the CPUs that the caller's thread may use */
+    bool numa;           /* weights lie on the memory node of the CPUs of who computes with them */
     const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
                           * until the device is closed */
     sl_activations activations;

@@ -3,6 +3,8 @@ jsonschema, texts by re, types by OpenAI's own parse helper."""
 import concurrent.futures
 import enum
 import json
+import os
+import pathlib
 import re
 import time
 
@@ -281,8 +283,16 @@ HOSTILE = [
 ]
 
 
+def processor_s(pid):
+    """Of all its threads so far: on a busy machine time on the wall says nothing."""
+    spent = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
+
+
 def test_hostile_shapes_are_bounded(server):
-    """Each ends soon, refused or answered, and who asks for something else meanwhile hardly notices."""
+    """All together take little, refused or answered, and who asks for something else meanwhile hardly notices."""
+    before = processor_s(server.process.pid)
+
     def ask(i):
         began = time.monotonic()
         answer = post(server, TEXT, prompt="x", max_tokens=24, temperature=1, seed=i, **HOSTILE[i])
@@ -298,10 +308,11 @@ def test_hostile_shapes_are_bounded(server):
         for i, a in enumerate(asked):
             answer, took = a.result()
             assert answer.status_code in (200, 400), (HOSTILE[i], answer.text)
-            assert took < 60, (HOSTILE[i], took)
+            assert took < 600, (HOSTILE[i], took)
             if answer.status_code == 400:
                 assert answer.json()["error"]["message"]
-    assert max(waits) < 20
+    spent = processor_s(server.process.pid) - before
+    assert spent < 60 and max(waits) < 20 + 10 * spent, (spent, waits)
     assert server.wait_idle()
     assert texts(post(server, TEXT, prompt="x", max_tokens=9, guided_choice=["yes"]))[0] == ("yes", "stop")
 

@@ -469,7 +469,7 @@ def test_handshakes_that_never_end(secure):
             with contextlib.suppress(ConnectionError):
                 while s.recv(4096):
                     pass
-        assert 8 < time.monotonic() - began < 20
+        assert 8 < time.monotonic() - began < 60  # of a busy machine
     https.await_log("its handshake takes too long", 40)
     assert https.metric("http_connections") <= 2
 

@@ -4,6 +4,7 @@ Nothing here needs a GPU: SLUICE_CUDA_DRIVER names a library that is not there, 
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -48,6 +49,98 @@ def test_devices_list_gpus():
         assert gpu["usable"] and gpu["why"] == "" and 0 < gpu["free"] <= gpu["memory"] and gpu["compute_capability"] == "9.0"
     text = sluice("devices", "--kernel-cache", "off", driver=FAKE).stdout
     assert "cuda:0   Emulated GPU 0, compute capability 9.0" in text and "cuda:1 " in text and "not used" not in text
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("extra", [["--attention", 1, "--experts", 1, "--attention-device", "cuda:0"], ["--attention", 2, "--device", "cuda:0,cuda:1"]])
+def test_auto_measures_where_workers_compute(extra):
+    quick = ["--max-num-seqs", 2, "--max-num-batched-tokens", 8, "--ctx", 64]  # the emulator is slow
+    done = sluice(*RUN, *extra, *quick, "--log", "info", driver=FAKE)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"auto: measured in .*attention (\d+) / \d+, .*experts (\d+) / \d+", done.stderr)
+    assert said, done.stderr
+    if "--experts" in extra:  # an emulated GPU takes long, a processor does not
+        assert int(said[1]) > 10 * int(said[2])
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_a_profile_of_a_gpu(tmp_path):
+    done = sluice("profile", FIXTURE, "--device", "cuda:1", "--json", driver=FAKE)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["machine"] == "Emulated GPU 1" and said["isa"] == "cuda" and not said["random_weights"]
+    assert set(said["stages"]) == {"attention", "router", "dense", "expert", "head"}
+    copies = {link["transport"]: link for link in said["links"] if link["transport"].startswith("gpu-")}
+    assert set(copies) == {"gpu-out", "gpu-in"} and all(len(link["points"]) > 4 for link in copies.values())
+
+
+def test_attention_by_one_profile_experts_by_another(tmp_path):
+    """Known costs: a GPU with attention beside processors with experts, and what rows take on their way."""
+    gpu, cpu, load = (tmp_path / name for name in ("gpu.json", "cpu.json", "load.yaml"))
+    times = {"attention": {"fixed": 100}, "router": {"fixed": 10}, "expert": {"fixed": 50}, "head": {"fixed": 100}}
+    links = [{"transport": "shm", "peers": 1, "alpha": 10, "byte": 0}]
+    ways = [{"transport": f"gpu-{way}", "peers": 1, "alpha": alpha, "byte": 0} for way, alpha in (("out", 30), ("in", 50))]
+    about = {"version": 1, "model": "m", "machine": "n", "isa": "i", "cores": 1, "threads": 1}
+    gpu.write_text(json.dumps({**about, "stages": times, "links": ways}))
+    cpu.write_text(json.dumps({**about, "stages": {"expert": {"fixed": 400}}, "links": links}))
+    load.write_text("input: 1\noutput: 50\narrival: {closed: 1}\nrequests: 4\n")
+    run = ["simulate", FIXTURE, "--workload", load, "--json", "--control-us", 0, "--message-us", 0, "--profile", gpu]
+
+    def itl(*more):
+        done = sluice(*run, *more)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["itl_ms"]["p50"]
+    both, apart = itl("--attention", 1, "--experts", 1, "--link", "10:100"), itl("--attention", 1, "--experts", 1, "--expert-profile", cpu)
+    assert apart > both + 0.3  # slow experts in each block
+    gpu.write_text(json.dumps({**about, "stages": times, "links": []}))
+    assert itl("--attention", 1, "--experts", 1, "--expert-profile", cpu) < apart - 0.03  # nothing is copied
+    assert "workers that have experts alone" in sluice(*run, "--attention", 2, "--expert-profile", cpu).stderr
+    gpu.write_text(json.dumps({**about, "stages": times, "links": ways}))
+    assert "no links between workers" in sluice(*run, "--attention", 2).stderr
+
+
+CLUSTER = """name: one-gpu
+nodes:
+  - {device: H200, devices_per_node: 1, count: 1, intra: {bandwidth: 900GB/s, latency: 1us}, inter: {bandwidth: 50GB/s, latency: 10us}}
+  - {device: EPYC, devices_per_node: 1, count: 2, intra: {bandwidth: 50GB/s, latency: 1us}, inter: {bandwidth: 50GB/s, latency: 10us}}
+"""
+
+
+def profiles_of_both(folder, copy_us):
+    """Attention takes long on processors."""
+    about = {"version": 1, "model": FIXTURE.name, "isa": "i", "cores": 1, "threads": 1}
+    for name, attention in (("gpu", 10), ("cpu", 300)):
+        times = {"attention": attention, "router": 5, "dense": 10, "expert": 5, "head": 10}
+        links = [{"transport": way, "peers": 1, "alpha": copy_us, "byte": 0} for way in ("gpu-out", "gpu-in") if name == "gpu"]
+        (folder / f"{name}.json").write_text(json.dumps({**about, "machine": f"the {name}", "links": links, "stages": {
+            k: {"fixed": v, "floor": 0, "row": 0 if k == "router" else 1} for k, v in times.items()}}))
+    return f"H200={folder}/gpu.json,EPYC={folder}/cpu.json"
+
+
+def test_plans_have_attention_on_a_gpu_and_experts_on_processors(tmp_path):
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    plan, words = tmp_path / "plan.json", ["plan", FIXTURE, "--cluster", tmp_path / "cluster.yaml", "--slo-tpot", "none"]
+    done = sluice(*words, "--profile", profiles_of_both(tmp_path, 20), "--on-gpus", "-o", plan)
+    assert done.returncode == 0 and "Estimates" not in done.stdout, done
+    said = json.loads(plan.read_text())
+    assert said["workers"] == [{"roles": ["attention"], "device": "cuda:0"}, {"roles": ["expert"]}, {"roles": ["expert"]}]
+    assert said["deployment"]["costs"] == {"attention": "the gpu", "expert": "the cpu"}
+    fast = said["deployment"]["predicted"]["tokens_per_s"]
+    done = sluice(*words, "--profile", profiles_of_both(tmp_path, 20000), "-o", plan)  # copies count, and nothing is said of GPUs unasked
+    assert done.returncode == 0 and json.loads(plan.read_text())["deployment"]["predicted"]["tokens_per_s"] < fast and "cuda" not in plan.read_text()
+    assert "cluster one-gpu has no type of device 'H100'" in refusal(*words, "--profile", "H200=x,H100=y".replace("x", str(tmp_path / "gpu.json")))
+    assert "'EPYC' is not TYPE=FILE" in refusal(*words, "--profile", f"H200={tmp_path}/gpu.json,EPYC")
+    assert "type H200 is named twice" in refusal(*words, "--profile", f"H200={tmp_path}/gpu.json,H200={tmp_path}/gpu.json")
+    if FAKE.exists():
+        done = sluice(*words, "--profile", profiles_of_both(tmp_path, 20), "--on-gpus", "-o", plan)
+        told = [sluice(*RUN, *more, "--numerics", "cpu", "--kv-type", "f32", driver=FAKE) for more in (["--plan", plan], ["--device", "cuda:0"])]
+        assert told[0].returncode == told[1].returncode == 0 and told[0].stdout == told[1].stdout, told
+
+
+def test_profiles_are_of_processors_or_of_one_gpu():
+    assert "neither cpu nor a GPU" in refusal("profile", FIXTURE, "--device", "emulated:H100")
+    assert "no CUDA driver" in refusal("profile", FIXTURE, "--device", "cuda:0")
+    assert "MODEL" in refusal("profile", "--device", "cuda:0")
 
 
 @pytest.mark.parametrize("extra, why", [

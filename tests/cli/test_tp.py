@@ -28,6 +28,21 @@ def refusal(*extra):
     return done.stderr
 
 
+def test_numa_is_refused_where_it_means_nothing(tmp_path):
+    plan = tmp_path / "plan.json"
+    for extra, word in ((["--numa", "on"], "no worker has CPUs of its own"), (["--numa", "auto", "--pin", "auto"], "off or on expected"),
+                        (["--numa", "on", "--pin", "auto", "--device", "emulated:H100"], "an emulated device has no weights")):
+        assert word in refusal(*extra), extra
+    plan.write_text('{"version": 1, "numa": "on", "workers": [{"roles": ["attention", "expert"]}]}')
+    assert "numa" in refusal("--plan", plan)
+
+
+def test_numa_changes_no_bit(tmp_path):
+    one = logits(tmp_path / "logits.npy")
+    for extra in (["--numa", "on", "--pin", 0], ["--numa", "on", "--pin", "auto", "--tp", 2], ["--numa", "off"]):
+        assert (logits(tmp_path / "logits.npy", *extra) == one).all(), extra
+
+
 @pytest.mark.parametrize("model", ["qwen3moe-tiny", "deepseekv2-tiny", "gptoss-tiny", "olmoe-tiny", "mixed.gguf"])
 def test_every_number_of_ranks_gives_the_same_bits(model, tmp_path):
     path, model = tmp_path / "logits.npy", GOLDEN / model

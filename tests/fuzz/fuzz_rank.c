@@ -1,7 +1,9 @@
 /* What a rank on a machine of its own gets from whoever it takes for its worker: a job that is
  * right, with bytes of it changed. What passes the check is read as the rank would read it: lists,
  * pages, rows, and places of results. Input: a byte that says which job, then records {u16 place,
- * u8 value} of what is another byte; a record past the end cuts the job there. */
+ * u8 value} of what is another byte; a record past the end cuts the job there. To jobs whose rows
+ * come from the rank before this one they come: a byte at place 65535 says how many bytes, in rows
+ * and one more or less, and of which job. */
 #include "stage/gang/parcel.h"
 
 #include "base/mem.h"
@@ -16,10 +18,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define ROWS   4u
 #define PAIRS  6u
 #define PAGES  8u
-#define RUNS   5u
-#define ALONE  2u          /* of these: of pipelines */
+#define RUNS   6u
+#define ALONE  3u          /* of these: of pipelines */
+#define BEFORE 7u          /* number of the job that left a run's rows */
+#define HANDED 0xFFFFu     /* the place of a byte that says what rows come */
 #define SPREAD (8u + RUNS) /* the first of those with messages that are spread over ranks */
-#define JOBS   (SPREAD + 4u)
+#define JOBS   (SPREAD + 5u)
 #define WIRE   SL_WIRE_BF16
 
 static sl_model_spec spec;
@@ -59,7 +63,7 @@ static sl_mem rows(uint32_t block, uint32_t first, size_t n) {
 }
 
 /* A run, of a rank of a pipeline or of all of a gang: whose last block is inside, which ends with a
- * router, or which chooses nothing. */
+ * router, which gets its rows from a rank and hands them on, or which chooses nothing. */
 static gang_job run_of(uint8_t which, const sl_stage_call *call) {
     static const gang_step inside[] = {{SL_OP_ATTEND, 0, false},
                                        {SL_OP_DENSE, 0, false},
@@ -77,7 +81,7 @@ static gang_job run_of(uint8_t which, const sl_stage_call *call) {
     static const struct {
         const gang_step *step;
         uint32_t n;
-    } of[RUNS] = {{inside, 4}, {routed, 3}, {shared, 4}, {told, 2}, {dense, 2}};
+    } of[RUNS] = {{inside, 4}, {routed, 3}, {inside, 4}, {shared, 4}, {told, 2}, {dense, 2}};
     static uint32_t chosen[ROWS * 2], last[ROWS * 2];
     static float gates[ROWS * 2];
     const bool together = which >= ALONE;
@@ -86,16 +90,19 @@ static gang_job run_of(uint8_t which, const sl_stage_call *call) {
                           .step = of[which].step,
                           .n_steps = of[which].n,
                           .together = together,
-                          .chosen = together ? NULL : chosen}};
+                          .chosen = together ? NULL : chosen,
+                          .before = which == 2 ? BEFORE : 0,
+                          .hands_on = which == 2}};
     if (!gang_run_chooses(&j)) return j;
     j.run.call.rows.expert = last;
     j.run.call.rows.gate = gates;
     return j;
 }
 
-/* PACK of whole rows and of columns, UNPACK, and MERGE. */
+/* PACK of whole rows and of columns, UNPACK, MERGE, and UNPACK of no rows yet. */
 static gang_job spread_of(uint8_t which) {
-    static const sl_stage_op op[] = {SL_OP_PACK, SL_OP_PACK, SL_OP_UNPACK, SL_OP_MERGE};
+    static const sl_stage_op op[] = {SL_OP_PACK, SL_OP_PACK, SL_OP_UNPACK, SL_OP_MERGE,
+                                     SL_OP_UNPACK};
     static const sl_stage_spread message[] = {{.is = {.number = 5, .key = 9, .cut = true},
                                                .rows = 2},
                                               {.is = {.number = 2}, .back = true, .rows = 3}},
@@ -108,6 +115,13 @@ static gang_job spread_of(uint8_t which) {
     static const uint32_t row[ROWS] = {3, 1, 0, 2};
     static const uint8_t plain[2 * 2 * 16];
     const bool merges = op[which] == SL_OP_MERGE, packs = op[which] == SL_OP_PACK;
+    if (which == 4)
+        return (gang_job){.kind = GANG_SPREAD,
+                          .spread = {.op = op[which],
+                                     .wire = WIRE,
+                                     .n_messages = 1,
+                                     .message = message,
+                                     .columns = {{0, 8}, {8, 8}}}};
     return (gang_job){.kind = GANG_SPREAD,
                       .spread = {.op = op[which],
                                  .wire = WIRE,
@@ -227,8 +241,11 @@ static void read_spread(const gang_job *j) {
     const size_t row = spec.d_model * sizeof(float);
     uint8_t *rows_at = sl_mem_ptr(j->spread.rows);
     uint32_t columns = 0;
-    for (uint32_t i = 0; i < j->spread.n_messages; i++)
-        SL_ASSERT(j->spread.message[i].rows <= ROWS * 2 && j->spread.message[i].is.number);
+    for (uint32_t i = 0; i < j->spread.n_messages; i++) {
+        const sl_stage_spread *m = &j->spread.message[i];
+        SL_ASSERT(m->rows <= ROWS * 2 && m->is.number);
+        SL_ASSERT(j->spread.n || (m->is.cut && m->is.key && !m->back));
+    }
     for (size_t i = 0; i < j->spread.n * (size_t)(merges ? spec.top_k : 1); i++)
         read_ref(j, &j->spread.ref[i]);
     for (uint32_t i = 0; i < j->spread.n; i++) {
@@ -265,7 +282,20 @@ static void read_lists(const gang_job *j) {
             SL_ASSERT(r->pages[i][p] < PAGES);
 }
 
-static void take(const uint8_t *data, size_t len, bool together) {
+/* Rows that come from the rank before this one. */
+static void hand(const gang_job *j, uint8_t how) {
+    const size_t bytes = (how & 7u) * spec.d_model * sizeof(float) + (how >> 3 & 3u) - 1u;
+    const size_t len = bytes == SIZE_MAX ? 0 : bytes;
+    gang_inbound rows = {.data = calloc(1, SL_MAX(len, (size_t)1)), .len = len};
+    sl_err err;
+    if (!rows.data) abort();
+    rows.number = how >> 5 ? BEFORE : how;
+    if (gang_rows_take(j, &spec, &rows, &err) == SL_OK)
+        SL_ASSERT(rows.number == j->run.before && len == j->run.call.rows.n * 64u);
+    free(rows.data);
+}
+
+static void take(const uint8_t *data, size_t len, bool together, uint8_t handed) {
     static gang_marks marks;
     const gang_bounds b = {.spec = &spec,
                            .max_rows = ROWS,
@@ -277,7 +307,7 @@ static void take(const uint8_t *data, size_t len, bool together) {
                            .together = together,
                            .spreads = together,
                            .wire = WIRE,
-                           .is = {1, 2},
+                           .is = {together ? 1 : 2, together ? 2 : 4},
                            .out = {8, 8},
                            .blocks = {0, 2}};
     const gang_share who = {{1, 2}, {8, 8}, {1, 1}, {0, 2}};
@@ -289,6 +319,7 @@ static void take(const uint8_t *data, size_t len, bool together) {
     if (kind == GANG_MAP || kind == GANG_UNMAP || kind == GANG_SETTLE || kind == GANG_LEAVE) return;
     if (gang_job_unpack(&there, to->area, &to->job, &pointers, &j, &err) != SL_OK) return;
     read_lists(&j);
+    if (j.kind == GANG_RUN && j.run.before) hand(&j, handed);
     sl_status st = gang_each_input(&j, &spec, &marks, see_input, NULL, &err);
     if (st == SL_OK) st = gang_each_result(&j, &spec, &who, &marks, see_result, NULL, &err);
     SL_ASSERT(st == SL_OK);
@@ -307,9 +338,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     gang_job_pack(&here, AREA, &j, &spec, &from->job);
     if (gang_parcel_fill(&p, &here, from, &j, &spec, &marks, NULL, &err) != SL_OK) abort();
     size_t len = p.len;
+    uint8_t handed = ROWS | 1u << 3 | 1u << 5; /* right ones */
     for (size_t i = 1; i + 3 <= size; i += 3) {
         const size_t at = (size_t)(data[i] | data[i + 1] << 8);
-        if (at < p.len)
+        if (at == HANDED)
+            handed = data[i + 2];
+        else if (at < p.len)
             p.data[at] = data[i + 2];
         else
             len = SL_MIN(len, at % (p.len + 1));
@@ -317,7 +351,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *exact = malloc(SL_MAX(len, (size_t)1)); /* what is read behind it is seen */
     if (!exact) abort();
     memcpy(exact, p.data, len);
-    take(exact, len, which >= 8 + ALONE);
+    take(exact, len, which >= 8 + ALONE, handed);
     if (size == 1) SL_ASSERT(to->job.kind == j.kind); /* unchanged, it is taken */
     free(exact);
     gang_parcel_free(&p);

@@ -253,17 +253,20 @@ static uint32_t draw_ranks(uint32_t n_workers, uint64_t *state) {
     return n_workers > 2 ? SL_MIN(n, 2u) : n;
 }
 
-/* Two or three ranks by blocks, a third of them machines; a third of the others gangs. */
+/* Two to four ranks by blocks, a third of them machines; a third of the others gangs. */
 static void vary_pipeline(sl_plan *p, uint32_t n_layers, uint64_t *state) {
-    p->pp = 2 + (n_layers > 2 && p->n_workers < 3 && sl_rng_below(state, 2) == 0);
+    p->pp = 2;
+    if (p->n_workers < 3 && n_layers > 2)
+        p->pp += (uint32_t)sl_rng_below(state, SL_MIN(n_layers, 4u) - 1);
     p->rank_kind = sl_rng_below(state, 3) ? SL_RANKS_THREADS : SL_RANKS_MACHINES;
     if (p->rank_kind == SL_RANKS_THREADS && sl_rng_below(state, 3) == 0)
         p->attention_tp = p->expert_tp = 2;
 }
 
-/* A third of the gangs of hybrid are of machines, a sixth of the others, each rank of which is a
- * program that has to start, but not of as many workers as `many` has; one deployment in four has
- * pipelines. */
+/* A third of the gangs of hybrid (three, as the deployment has that is colocated: messages of one
+ * are gathered before those of another) are of machines, a sixth of the others, each rank of which
+ * is a program that has to start, but not of as many workers as `many` has; one deployment in four
+ * has pipelines. */
 static void draw_gangs(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (p->schedule == SL_SCHED_HYBRID) {
         p->attention_tp = p->expert_tp = sl_rng_below(state, 4) ? 2 : 4;

@@ -4,6 +4,7 @@ a lost worker as any other, and whoever waits there next is its rank again.
 The program under test is SLUICE_BIN (default build/sluice); the addresses are of this machine."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -69,7 +70,7 @@ def serve(secret, *options):
     return Server("--exact", "--secret-file", str(secret), *options)
 
 
-KILLED = [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),
+KILLED = [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),  # of each worker so many ranks; the last is killed
           (("--attention", "2", "--tp", "2", "--transport", "tcp"), (1, 1)),
           (("--attention", "1", "--experts", "1", "--attention-tp", "4", "--expert-tp", "1"), (3, 0)),
           (("--attention", "1", "--pp", "3"), (2,)),
@@ -79,8 +80,7 @@ KILLED = [(("--attention", "1", "--experts", "2", "--tp", "2"), (1, 1, 1)),
           (("--attention", "2", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1", "--wire", "fp8"), (1, 1))]
 
 
-@pytest.mark.parametrize("options, sizes", sample.of(KILLED, 1, 2, 5, 6))
-def test_a_rank_is_killed(secret, ranks, options, sizes):
+def a_rank_is_killed(secret, ranks, options, sizes, which):
     """Streams go on with the same tokens, and the worker comes back with a rank that waited anew."""
     made = ranks(sum(sizes))
     rest = iter(made)
@@ -88,12 +88,70 @@ def test_a_rank_is_killed(secret, ranks, options, sizes):
     try:
         n = len(server.workers())
         streams = start_streams(server, 5)
-        os.kill(made[-1].computing(), signal.SIGKILL)
+        os.kill(made[which].computing(), signal.SIGKILL)
         went_on(server, streams)
         assert metric(server, "workers_lost_total") == 1
         assert re.search(r"error gang: rank \d of \d( at \S+)?: ?.*its worker ends with it|has ended: its worker ends", "".join(server.log)), server.log
         assert_books_balance(server, n)
         wait_until(lambda: len(server.workers()) == n and server.request("GET", "/readyz").status == 200, "the worker is not back")
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+
+
+@pytest.mark.parametrize("options, sizes", sample.of(KILLED, 1, 2, 5, 6))
+def test_a_rank_is_killed(secret, ranks, options, sizes):
+    a_rank_is_killed(secret, ranks, options, sizes, -1)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_rank_that_hands_rows_on_is_killed(secret, ranks, which):
+    """The one that waits for its rows, too, and the one that it gets its own from, are there for the next worker."""
+    a_rank_is_killed(secret, ranks, ("--attention", "1", "--pp", "4"), (3,), which)
+
+
+class Counted:
+    """A port that stands for another one of this machine: the bytes of each connection, to the port and back."""
+
+    def __init__(self, port):
+        self.to, self.links = port, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                far, bytes_of = socket.create_connection(("127.0.0.1", self.to)), [0, 0]
+                self.links.append(bytes_of)
+                for i, ends in enumerate(((near, far), (far, near))):
+                    threading.Thread(target=self.carry, args=(*ends, bytes_of, i), daemon=True).start()
+
+    @staticmethod
+    def carry(source, sink, bytes_of, i):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                bytes_of[i] += len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def test_rows_go_from_rank_to_rank(secret, ranks):
+    """Of three ranks rank 0's links carry a prompt's rows to the second and from the third; the one between these two carries them once, one way."""
+    made = ranks(2)
+    config = json.loads((FIXTURE / "config.json").read_text())
+    prompt = [3 + i % 50 for i in range(200)]
+    rows, slack = len(prompt) * config["hidden_size"] * 4, 0.5
+    second, third = (Counted(r.port) for r in made)
+    server = serve(secret, "--attention", "1", "--pp", "3", "--max-num-batched-tokens", "256", "--rank-hosts", hosts([second, third]))
+    try:
+        assert len(second.links) == 2 and len(third.links) == 1  # rank 0's first, then the third's
+        links = [*second.links, *third.links]
+        before = [list(link) for link in links]
+        assert server.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0}).status == 200
+        there, back = ([link[i] - was[i] for link, was in zip(links, before)] for i in (0, 1))
+        assert [n / rows > 1 for n in there] == [True, False, False] and [n / rows > 1 for n in back] == [False, True, True], (there, back, rows)
+        assert max(there[1:] + back[:1]) < slack * rows and max(there[:1] + back[1:]) < (1 + slack) * rows, (there, back, rows)
     finally:
         assert server.stop() == 0, "".join(server.log)
 
@@ -150,6 +208,19 @@ def test_ranks_exchange_rows_themselves(secret, ranks):
         wait_until(lambda: min(server.metrics("worker_striped_messages_total")) > 100 and min(server.metrics("worker_rail_bytes_total")) > 100 * 64, "nothing was spread")
     finally:
         assert server.stop() == 0, "".join(server.log)
+
+
+def test_nodes_are_taken_one_by_one(secret, ranks, tmp_path):
+    """Of three gangs, what came from one is gathered while another's rows are on their way: the same tokens twice."""
+    made, trace = ranks(3), tmp_path / "trace.json"
+    server = serve(secret, "--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1", "--trace", str(trace), "--rank-hosts", hosts(*[[r] for r in made]))
+    try:
+        went_on(server, start_streams(server, 6))
+        assert metric(server, "workers_lost_total") == 0
+    finally:
+        assert server.stop() == 0, "".join(server.log)
+    spans = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("name") == "early"]
+    assert len(spans) > 10 and all(e["args"]["rows"] > 0 for e in spans)
 
 
 def test_a_rank_that_waits_sleeps(secret, ranks):

@@ -6,6 +6,7 @@
 #include "format/plan_json.h"
 #include "format/plan_lab.h"
 #include "model/model.h"
+#include "spec/pipeline.h"
 #include "stage/emulated/emulated.h"
 #include "stage/stage.h"
 
@@ -82,6 +83,65 @@ static void round_trip_in_a_plan(void **state) {
     sl_free(text);
     sl_plan_free(&p);
     sl_plan_free(&q);
+}
+
+static void sleep_until(void *ctx, uint64_t deadline_ns) {
+    (void)ctx;
+    const uint64_t now_ns = sl_now_ns();
+    const struct timespec t = {.tv_nsec = (long)SL_MIN(deadline_ns - now_ns, 1000000u)};
+    if (deadline_ns > now_ns) (void)nanosleep(&t, NULL);
+}
+
+/* All blocks of a step; in turns: those of a rank when the rows of the one before it are back. */
+static double step_hops(sl_device *device, const sl_rowset *rows, uint32_t ranks, bool in_turns,
+                        double hop_ns) {
+    const uint64_t began_ns = sl_now_ns();
+    for (uint32_t r = 0; r < ranks; r++) {
+        const sl_extent has = sl_pipeline_blocks(device->spec, (sl_rank){r, ranks});
+        for (uint32_t l = has.first; l < has.first + has.n; l++) {
+            const sl_stage_call c[] = {{.op = SL_OP_ATTEND, .layer = l, .rows = *rows},
+                                       {.op = SL_OP_INSIDE, .layer = l, .rows = *rows}};
+            sl_device_submit(device, &c[0]);
+            sl_device_submit(device, &c[1]);
+        }
+        if (in_turns) sl_device_drain(device);
+    }
+    sl_device_drain(device);
+    return (double)(sl_now_ns() - began_ns) / hop_ns;
+}
+
+/* A hop to each rank and one back, where ranks have their calls at once; else to and fro. */
+static void pipelines_take_their_hops(void **state) {
+    (void)state;
+    const sl_device_spec d = {
+        .kind = SL_DEVICE_EMULATED, .time_scale = 2, .rank_link = {.alpha_us = 40000}};
+    const uint32_t id = 3, pos = 0;
+    float x[64] = {0}, h[64] = {0};
+    const sl_rowset rows = {.n = 1,
+                            .id = &id,
+                            .pos = &pos,
+                            .x = sl_mem_host(x, sizeof x),
+                            .h = sl_mem_host(h, sizeof h)};
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+        const sl_device_opts o = {.folder = model,
+                                  .hosts = {.attention = true, .experts = true},
+                                  .device = &d,
+                                  .pipeline = ranks,
+                                  .max_rows = 1,
+                                  .wait = sleep_until};
+        sl_device *device = NULL;
+        sl_err err;
+        if (sl_device_open(&o, &device, &err) != SL_OK) fail_msg("%s", err.msg);
+        for (uint32_t in_turns = 0; in_turns < 2; in_turns++) {
+            const uint32_t law = in_turns ? 2 * (ranks - 1) : ranks;
+            double hops = step_hops(device, &rows, ranks, in_turns, 80e6);
+            for (uint32_t k = 0; k < 9 && hops >= law + 1.5; k++) /* where others compute, too */
+                hops = step_hops(device, &rows, ranks, in_turns, 80e6);
+            printf("%u ranks%s: %.2f hops\n", ranks, in_turns ? ", in turns" : "", hops);
+            assert_true(hops >= law && hops < law + 1.5);
+        }
+        sl_device_close(device);
+    }
 }
 
 static void count_waits(void *ctx, uint64_t deadline_ns) {
@@ -221,6 +281,7 @@ int main(void) {
         cmocka_unit_test(costs_are_those_of_the_paper),
         cmocka_unit_test(round_trip_in_a_plan),
         cmocka_unit_test(shared_experts_take_their_time),
+        cmocka_unit_test(pipelines_take_their_hops),
         cmocka_unit_test(late_stages_shorten_the_next),
         cmocka_unit_test(a_config_is_enough),
     };

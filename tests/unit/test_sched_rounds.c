@@ -545,6 +545,29 @@ static void whose_rows_wait(void **state) {
     stop(d);
 }
 
+/* What has come can be made ready while others' is on its way, but not while this worker's own is
+ * not there. */
+static void what_waits_for_others_alone(void **state) {
+    (void)state;
+    uint32_t of_0, of_2;
+    desk *d = start(SEQUENCER, 1, 1, 1);
+    for (uint32_t m = 0; m < 3; m++) OK(sl_rounds_on_join(d->rounds, m, 0, &err));
+    d->said[0] = '\0';
+    OK(send(d, (row){0, 0, 0, 0, 1, SET(0), .stay = true}, &of_0));
+    assert_false(sl_rounds_awaits_others(d->rounds, of_0)); /* ready */
+    runs(d, 0, 1, 0, 0, SET(0), "set 0.2 {0,1,2} to {5,6}\nopen 0.2 {0,1,2} to {1,2}\n{0,1,2}");
+    OK(send(d, (row){0, 0, 0, 0, 2, SET(0, 1, 2)}, &of_0));
+    assert_false(sl_rounds_awaits_others(d->rounds, of_0)); /* for its own, too */
+    OK(send(d, (row){2, 0, 0, 0, 2, SET(0, 1, 2)}, &of_2));
+    assert_true(sl_rounds_awaits_others(d->rounds, of_0) &&
+                sl_rounds_awaits_others(d->rounds, of_2));
+    assert_false(sl_rounds_awaits_others(d->rounds, sl_rounds_place(d->rounds, 0, 1, 0)));
+    OK(send(d, (row){1, 0, 0, 0, 2, SET(0, 1, 2)}, NULL));
+    assert_false(sl_rounds_awaits_others(d->rounds, of_0));
+    d->said[0] = '\0';
+    sl_rounds_free(d->rounds);
+}
+
 static void memory_runs_out(void **state) {
     (void)state;
     static desk d;
@@ -585,6 +608,7 @@ int main(void) {
         cmocka_unit_test(without_the_sequencer_nobody_is_waited_for),
         cmocka_unit_test(words_of_the_lost_do_not_count),
         cmocka_unit_test(whose_rows_wait),
+        cmocka_unit_test(what_waits_for_others_alone),
         cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

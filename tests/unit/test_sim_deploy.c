@@ -195,7 +195,9 @@ static void pipelines_take_their_law(void **state) {
         x.s.measure_us = 4e6;
         sl_sim_result r = run(&x);
         const double all_us = 8 * 48.0 / lanes * 200; /* of a lane's rows in all blocks */
-        const double through_us = all_us + 2 * (ranks - 1) * rows[i].alpha_us;
+        const uint32_t hops =
+            ranks > 1 ? ranks : 0; /* from each to the next, the last one's back */
+        const double through_us = all_us + hops * rows[i].alpha_us;
         const double law_us = fmax(through_us, lanes * all_us / ranks);
         const double step_us = 48 * 1e6 / r.tokens_per_s;
         printf("%u ranks, %u lanes, hops of %g us: a step takes %.1f us, law %.1f\n", ranks, lanes,

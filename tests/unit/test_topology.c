@@ -32,9 +32,11 @@ static int make_sys(void **state) {
     (void)state;
     strcpy(root, "/tmp/sl_topology_XXXXXX");
     assert_non_null(mkdtemp(root));
-    put("devices/system/node/online", "0,2\n");
+    put("devices/system/node/online", "0,2-3\n");
+    put("devices/system/node/has_memory", "0,2-3\n");
     put("devices/system/node/node0/cpulist", "0-3,8-11\n");
     put("devices/system/node/node2/cpulist", "4-7,12-15\n");
+    put("devices/system/node/node3/cpulist", "\n"); /* memory alone */
     for (int i = 0; i < 16; i++) {
         char path[96], text[32];
         snprintf(path, sizeof path, "devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
@@ -70,6 +72,28 @@ static void nodes_and_siblings_are_read(void **state) {
         assert_int_equal(t.cpu[i].node, i / 8);
         assert_int_equal(t.cpu[i].rank, i / 4 % 2);
     }
+}
+
+/* As the kernel counts, of all CPUs that may be used. */
+static void the_node_of_cpus_is_known(void **state) {
+    (void)state;
+    sl_topology t;
+    sl_err err = {0};
+    const struct {
+        uint32_t first, n;
+        int node;
+    } cases[] = {{0, 1, 0},  {0, 4, 0},          {4, 4, 2},
+                 {12, 4, 2}, {3, 2, SL_NO_NODE}, {0, 16, SL_NO_NODE}};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        uint8_t allowed[SL_MAX_CPUS] = {0};
+        memset(allowed + cases[i].first, 1, cases[i].n);
+        assert_int_equal(sl_topology_read(root, allowed, &t, &err), SL_OK);
+        assert_int_equal(sl_topology_node(&t), cases[i].node);
+        assert_int_equal(t.n_memory, 3);
+    }
+    read_it(&t, "/nonexistent", 4);
+    assert_int_equal(sl_topology_node(&t), 0);
+    assert_int_equal(t.n_memory, 1);
 }
 
 static void workers_stay_in_a_node(void **state) {
@@ -130,6 +154,7 @@ static void this_machine_is_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_and_siblings_are_read),
+        cmocka_unit_test(the_node_of_cpus_is_known),
         cmocka_unit_test(workers_stay_in_a_node),
         cmocka_unit_test(a_machine_without_sys_is_one_node),
         cmocka_unit_test(damaged_lists_are_no_lists),

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Write a random-weight model folder for benchmarks and tests of shape.
 
-    make_random_model.py tiny|small|mid|latent OUT_DIR [--seed N]
+    make_random_model.py tiny|pair|small|mid|latent OUT_DIR [--seed N]
 
 OUT_DIR becomes a Hugging Face folder (bf16, sharded safetensors with index, tokenizer) that
 answers nonsense at the speed of its shape:
 
     name    hidden layers heads kv head_dim experts top-k expert_ffn vocab   size
     tiny       256      2     4  2       64       8     2        256  2048   10 MB
+    pair      1024      2    16  4       64      16     4        512  2048   0.12 GB
     small     1024     16    16  4       64      32     4        512 32000   1.8 GB
     mid       2048     16    16  4      128      64     8       1024 50304  13.6 GB
     latent    2048      4    16  -      192       8     2        512  4096   0.33 GB
@@ -33,6 +34,8 @@ from hf_write import ShardWriter, bf16_from_f32, json_bytes, write_file
 
 SHAPES = {
     "tiny": dict(hidden=256, layers=2, heads=4, kv=2, head_dim=64, experts=8, top_k=2, ffn=256,
+                 vocab=2048),
+    "pair": dict(hidden=1024, layers=2, heads=16, kv=4, head_dim=64, experts=16, top_k=4, ffn=512,
                  vocab=2048),
     "small": dict(hidden=1024, layers=16, heads=16, kv=4, head_dim=64, experts=32, top_k=4, ffn=512,
                   vocab=32000),

@@ -115,34 +115,82 @@ static sl_status read_only(const char *text, uint32_t *out, sl_err *err) {
     return SL_OK;
 }
 
+/* Profiles, by the cluster's types. */
 typedef struct measured {
-    sl_costs costs;
+    sl_costs costs[SL_CLUSTER_MAX_TYPES];
+    sl_type_costs of_type[SL_CLUSTER_MAX_TYPES];
     sl_link_cost intra, inter;
-    char machine[SL_PROFILE_TEXT];
+    char name[SL_CLUSTER_MAX_TYPES][SL_PROFILE_TEXT];
+    const char *machine[SL_CLUSTER_MAX_TYPES];
 } measured;
 
-/* Measured costs of one device instead of estimates; the engine's own widths go with them. A link
- * that was not measured is what the cluster says. */
-static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_problem *p,
-                              measured *m, sl_err *err) {
+/* Measured costs of a type of device, `all` or one, instead of estimates. A link that was not
+ * measured is what the cluster says. */
+static sl_status read_profile(const char *path, uint32_t type, bool all, sl_shape *shape,
+                              sl_search_problem *p, measured *m, sl_err *err) {
     sl_profile profile = {0};
-    if (!o->profile[0]) return SL_OK;
-    sl_status st = sl_profile_load(o->profile, &profile, err);
-    if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, &m->costs, err);
+    sl_costs costs;
+    sl_status st = sl_profile_load(path, &profile, err);
+    if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, &costs, err);
     if (st == SL_OK && !profile.stage[SL_COST_EXPERT].present)
-        st =
-            sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", o->profile);
+        st = sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", path);
     if (st == SL_OK && strcmp(profile.model, shape->name) != 0)
-        fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", o->profile, profile.model,
+        fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", path, profile.model,
                 shape->name);
-    if (st == SL_OK) {
-        p->measured = &m->costs;
-        p->measured_intra = sl_link_of_profile(&profile, false, &m->intra);
-        p->measured_inter = sl_link_of_profile(&profile, true, &m->inter);
-        p->value_bytes = shape->kv_value_bytes = sizeof(float);
-        snprintf(m->machine, sizeof m->machine, "%s", profile.machine);
+    for (uint32_t t = all ? 0 : type; st == SL_OK && t < (all ? p->cluster->n_types : type + 1);
+         t++) {
+        m->costs[t] = costs;
+        m->of_type[t] =
+            (sl_type_costs){.costs = &m->costs[t], .cpu = !sl_profile_is_of_gpu(&profile)};
+        sl_profile_add_copies(&profile, &m->of_type[t].copies);
+        snprintf(m->name[t], sizeof m->name[t], "%s", profile.machine);
+        m->machine[t] = m->name[t];
     }
+    if (st == SL_OK && !p->measured_intra)
+        p->measured_intra = sl_link_of_profile(&profile, false, &m->intra);
+    if (st == SL_OK && !p->measured_inter)
+        p->measured_inter = sl_link_of_profile(&profile, true, &m->inter);
     sl_profile_free(&profile);
+    return st;
+}
+
+/* TYPE=FILE */
+static sl_status read_one(const char *text, size_t n, sl_shape *shape, sl_search_problem *p,
+                          measured *m, sl_err *err) {
+    const char *is = memchr(text, '=', n);
+    char path[4096];
+    if (!is || n - (size_t)(is + 1 - text) >= sizeof path)
+        return sl_fail(err, SL_ERR_ARG, "--profile: '%.*s' is not TYPE=FILE", (int)SL_MIN(n, 60u),
+                       text);
+    const size_t named = (size_t)(is - text);
+    snprintf(path, sizeof path, "%.*s", (int)(n - named - 1), is + 1);
+    for (uint32_t t = 0; t < p->cluster->n_types; t++) {
+        const char *name = p->cluster->type[t].name;
+        if (strlen(name) != named || strncmp(name, text, named) != 0) continue;
+        if (m->machine[t])
+            return sl_fail(err, SL_ERR_ARG, "--profile: type %s is named twice", name);
+        return read_profile(path, t, false, shape, p, m, err);
+    }
+    return sl_fail(err, SL_ERR_ARG, "--profile: cluster %s has no type of device '%.*s'",
+                   p->cluster->name, (int)SL_MIN(named, 60u), text);
+}
+
+/* One file for all devices, or TYPE=FILE,... The engine's own widths go with what was measured. */
+static sl_status read_profiles(const sl_options *o, sl_shape *shape, sl_search_problem *p,
+                               measured *m, sl_err *err) {
+    sl_status st = SL_OK;
+    if (!o->profile[0]) return SL_OK;
+    if (!strchr(o->profile, '=')) {
+        st = read_profile(o->profile, 0, true, shape, p, m, err);
+    } else {
+        for (const char *at = o->profile; st == SL_OK && *at;) {
+            const size_t n = strcspn(at, ",");
+            st = read_one(at, n, shape, p, m, err);
+            at += n + (at[n] == ',');
+        }
+    }
+    p->of_type = m->of_type;
+    p->value_bytes = shape->kv_value_bytes = sizeof(float);
     return st;
 }
 
@@ -199,7 +247,7 @@ int cmd_plan(const sl_options *o) {
     sl_err err = {0};
     sl_plan_file to = {.path = o->out};
     sl_shape shape;
-    measured m;
+    static measured m; /* large */
     sl_workload workload = {0};
     sl_search_problem p = {.shape = &shape,
                            .workload = &workload,
@@ -219,7 +267,7 @@ int cmd_plan(const sl_options *o) {
     p.cluster = cluster;
     if (st == SL_OK && o->strategies && o->profile[0])
         st = sl_fail(&err, SL_ERR_ARG, "--strategies counts with data sheets; leave --profile out");
-    if (st == SL_OK) st = read_profile(o, &shape, &p, &m, &err);
+    if (st == SL_OK) st = read_profiles(o, &shape, &p, &m, &err);
     if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
     if (st == SL_OK) st = read_context(o, &shape, &to.context, &err);
@@ -228,7 +276,8 @@ int cmd_plan(const sl_options *o) {
         st = sl_fail(&err, SL_ERR_ARG, "--plans: only with --json; -o writes the winner's");
     if (st == SL_OK) {
         p.compute = shape.expert_weight_bytes < 2 ? SL_COMPUTE_FP8 : SL_COMPUTE_BF16;
-        to.machine = p.measured ? m.machine : NULL;
+        to.machine = m.machine;
+        to.on_gpus = o->on_gpus;
         st = search_by_default(o, &p, &workload, &to, r, &err);
     }
     sl_workload_free(&workload);

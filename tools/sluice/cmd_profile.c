@@ -56,6 +56,10 @@ static void warn_when_busy(const sl_profile *p) {
                p->cores);
 }
 
+static bool is_of_device(const sl_options *o) {
+    return o->device[0] && strcmp(o->device, "cpu") != 0;
+}
+
 static sl_status measure_machine(const sl_options *o, sl_profile_progress *progress, sl_profile *p,
                                  sl_err *err) {
     sl_model *m = NULL;
@@ -68,6 +72,7 @@ static sl_status measure_machine(const sl_options *o, sl_profile_progress *progr
     if (!ex.k) return sl_fail(err, SL_ERR_NOMEM, "table of kernels");
     p->threads = o->threads ? o->threads : p->cores;
     snprintf(p->isa, sizeof p->isa, "%s", sl_kernels_name(ex.k));
+    if (is_of_device(o)) return sl_profile_device(o, kernels, progress, p, err);
     progress->total += SL_PROFILE_KERNEL_POINTS;
     for (size_t i = 0; sl_transport_at(i); i++)
         progress->total += sl_transport_at(i)->needs ? 0 : SL_PROFILE_LINK_POINTS;
@@ -176,6 +181,10 @@ int cmd_profile(const sl_options *o) {
     for (size_t i = 0; sl_transport_at(i); i++) { /* MODEL: all are measured */
         const char *name = sl_transport_at(i)->name;
         if (o->n_args || strcmp(o->transport, name) == 0) sl_net_setup_process(name);
+    }
+    if (is_of_device(o) && !o->n_args) {
+        sl_fail(&err, SL_ERR_ARG, "--device is of the stages of a MODEL, which is missing");
+        return sl_cmd_fail("profile", &err);
     }
     if (o->listen[0]) {
         st = sl_profile_listen(o, &err);

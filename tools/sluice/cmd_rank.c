@@ -3,6 +3,7 @@
 #include "cmd.h"
 
 #include "base/log.h"
+#include "format/plan_lab.h"
 #include "net/net.h"
 #include "stage/gang.h"
 
@@ -58,6 +59,7 @@ static int serve_on(const sl_rank_server *o) {
 int cmd_rank(const sl_options *o) {
     sl_err err = {0};
     sl_net_when encrypt = SL_NET_WHEN_AUTO;
+    bool numa = false;
     char secret[SL_SECRET_MAX + 1], kernels[SL_KERNELS_SPEC_MAX];
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (st == SL_OK && !secret[0])
@@ -65,6 +67,7 @@ int cmd_rank(const sl_options *o) {
     if (st == SL_OK && !o->fabric_port)
         st = sl_fail(&err, SL_ERR_ARG, "--fabric-port is missing: workers are told where it is");
     if (st == SL_OK) st = sl_net_when_parse("--encrypt", o->encrypt, &encrypt, &err);
+    if (st == SL_OK && o->numa[0]) st = sl_numa_parse(o->numa, &numa, &err);
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
     if (st != SL_OK) return sl_cmd_fail("rank", &err);
     sl_log_set_who("rank");
@@ -73,6 +76,7 @@ int cmd_rank(const sl_options *o) {
                               .isa = kernels,
                               .threads =
                                   o->threads ? o->threads : (uint32_t)SL_MIN(SL_MAX(cores, 1), 256),
+                              .numa = numa,
                               .host = o->fabric_host,
                               .port = (uint16_t)o->fabric_port,
                               .secret = {(const uint8_t *)secret, strlen(secret)},

@@ -63,6 +63,9 @@ int cmd_worker(const sl_options *o) {
         if ((st = sl_plan_pin(o->pin, &one, &err)) != SL_OK) return sl_cmd_fail("worker", &err);
         cpu = one.pin_auto ? -1 : here.cpu + 1;
     }
+    bool numa = false;
+    if (o->numa[0] && (st = sl_numa_parse(o->numa, &numa, &err)) != SL_OK)
+        return sl_cmd_fail("worker", &err);
     const char *transport = o->transport;
     if (strcmp(transport, "auto") == 0)
         transport = strncmp(o->join, "shm:", 4) == 0 ? "shm" : "tcp";
@@ -98,7 +101,8 @@ int cmd_worker(const sl_options *o) {
                               .supervised = true,
                               .progress = show_reading,
                               .progress_ctx = &weights,
-                              .cpu = cpu};
+                              .cpu = cpu,
+                              .numa = o->numa[0] ? (numa ? 1 : -1) : 0};
     sl_notify_ready("a worker, for the coordinator that --join names");
     st = sl_worker_run(&w, &err);
     if (o->json) {

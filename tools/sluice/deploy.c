@@ -191,7 +191,8 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
             return sl_fail(err, SL_ERR_ARG, "--time-scale is for an emulated device (--device)");
         p->device.time_scale = o->time_scale;
     }
-    return st == SL_OK && o->pin[0] ? sl_plan_pin(o->pin, p, err) : st;
+    if (st == SL_OK && o->pin[0]) st = sl_plan_pin(o->pin, p, err);
+    return st == SL_OK && o->numa[0] ? sl_numa_parse(o->numa, &p->numa, err) : st;
 }
 
 /* --tp, --attention-tp, --expert-tp, --pp, --tp-ranks, --rank-hosts. */

@@ -10,15 +10,28 @@
 
 #include <string.h>
 
-static void write_workers(const sl_plan_draft *d, FILE *out) {
+/* The i-th worker on a node group's devices, which fill one node after the other. */
+static void write_device(const sl_search_problem *p, const sl_plan_file *to, uint32_t group,
+                         uint32_t i, FILE *out) {
+    const sl_node_group *g = &p->cluster->group[group];
+    if (to->on_gpus && !p->cluster->type[g->type].cpu)
+        fprintf(out, ", \"device\": \"cuda:%u\"", i % g->devices_per_node);
+}
+
+static void write_workers(const sl_search_problem *p, const sl_plan_draft *d,
+                          const sl_plan_file *to, FILE *out) {
+    const uint32_t n = d->n_a + (d->apart ? d->n_e : 0);
     fprintf(out, "  \"workers\": [\n");
-    for (uint32_t i = 0; i < d->n_a; i++) {
-        bool last = !d->apart && i + 1 == d->n_a;
-        fprintf(out, "    {\"roles\": [\"attention\"%s]}%s\n", d->apart ? "" : ", \"expert\"",
-                last ? "" : ",");
+    for (uint32_t i = 0; i < n; i++) {
+        const bool attends = i < d->n_a;
+        fprintf(out, "    {\"roles\": [%s]",
+                !attends   ? "\"expert\""
+                : d->apart ? "\"attention\""
+                           : "\"attention\", \"expert\"");
+        write_device(p, to, attends ? d->attn_group : d->expert_group, attends ? i : i - d->n_a,
+                     out);
+        fprintf(out, "}%s\n", i + 1 < n ? "," : "");
     }
-    for (uint32_t i = 0; d->apart && i < d->n_e; i++)
-        fprintf(out, "    {\"roles\": [\"expert\"]}%s\n", i + 1 < d->n_e ? "," : "");
     fprintf(out, "  ],\n");
 }
 
@@ -77,24 +90,30 @@ static void write_limits(const sl_search_problem *p, const sl_plan_draft *d, uin
             (unsigned long long)pages);
 }
 
-static void write_origin(const sl_search_problem *p, const sl_plan_draft *d, const char *machine,
+/* Whose costs those of a node group are. */
+static const char *costs_of(const sl_search_problem *p, const sl_plan_file *to, uint32_t group) {
+    const char *machine = to->machine ? to->machine[p->cluster->group[group].type] : NULL;
+    return machine ? machine : sl_plan_type_of(p, group);
+}
+
+static void write_origin(const sl_search_problem *p, const sl_plan_draft *d, const sl_plan_file *to,
                          FILE *out) {
-    const char *names[] = {p->cluster->name, machine ? machine : sl_plan_type_of(p, d->attn_group),
-                           machine ? machine : sl_plan_type_of(p, d->expert_group)};
+    const char *names[] = {p->cluster->name, costs_of(p, to, d->attn_group),
+                           costs_of(p, to, d->expert_group)};
     static const char *const heads[] = {
         "\"cluster\": ", ", \"costs\": {\"attention\": ", ", \"expert\": "};
     for (size_t i = 0; i < SL_LEN(names); i++) sl_plan_put_text(heads[i], names[i], out);
     fprintf(out, "},\n    ");
 }
 
-static void write_plan(const sl_search_problem *p, const sl_plan_draft *d, const char *machine,
+static void write_plan(const sl_search_problem *p, const sl_plan_draft *d, const sl_plan_file *to,
                        uint32_t context, FILE *out) {
     static const char *const orders[] = {[SL_ORDER_ASAS] = "asas", [SL_ORDER_AASS] = "aass"};
     fprintf(out, "{\n  \"version\": %u, \"schedule\": \"%s\", \"lanes\": %u, \"chunks\": %u,\n",
             SL_PLAN_VERSION, d->schedule, d->lanes, d->chunks);
     fprintf(out, "  \"chunk_by\": \"%s\", \"order\": \"%s\",\n",
             d->by_experts ? "experts" : "tokens", orders[d->order]);
-    write_workers(d, out);
+    write_workers(p, d, to, out);
     write_placement(d, p->shape->n_experts, out);
     if (d->tp_a > 1 || d->tp_e > 1)
         fprintf(out, "  \"tp\": {\"attention\": %u, \"expert\": %u},\n", d->tp_a, d->tp_e);
@@ -103,7 +122,7 @@ static void write_plan(const sl_search_problem *p, const sl_plan_draft *d, const
         fprintf(out, "  \"speculate\": \"%s\",\n", sl_speculate_names[SL_SPECULATE_LOOKUP]);
     write_limits(p, d, context, out);
     fprintf(out, "  \"deployment\": {");
-    write_origin(p, d, machine, out);
+    write_origin(p, d, to, out);
     fprintf(out,
             "\"tensor_parallel\": {\"attention\": %u, \"expert\": %u}, \"pipeline_stages\": %u, "
             "\"predicted\":\n    ",
@@ -119,7 +138,7 @@ sl_status sl_plan_draft_save(const sl_search_problem *p, const sl_plan_draft *d,
     sl_status st = check_context(p, d, context, err);
     if (st == SL_OK) st = sl_output_open(to->path, &file, err);
     if (st != SL_OK) return st;
-    write_plan(p, d, to->machine, context, file.f);
+    write_plan(p, d, to, context, file.f);
     fprintf(file.f, "\n");
     return sl_output_close(&file, err);
 }
@@ -129,7 +148,7 @@ void sl_plan_draft_put(const sl_search_problem *p, const sl_plan_draft *d, const
     uint32_t context = context_of(p, to);
     sl_err err;
     if (d && check_context(p, d, context, &err) == SL_OK)
-        write_plan(p, d, to->machine, context, out);
+        write_plan(p, d, to, context, out);
     else
         fprintf(out, "null");
 }

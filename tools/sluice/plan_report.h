@@ -8,8 +8,11 @@
 
 typedef struct sl_plan_file {
     const char *path;
-    uint32_t context;    /* positions of a request; 0: the workload's longest */
-    const char *machine; /* that was profiled; NULL: costs are of data sheets */
+    uint32_t context;           /* positions of a request; 0: the workload's longest */
+    const char *const *machine; /* [the cluster's types] that was profiled; NULL, or of a type NULL:
+                                 * costs are of its data sheet */
+    bool on_gpus; /* workers on devices that are no processors say which GPU of their node is
+                   * theirs */
 } sl_plan_file;
 
 static inline const char *sl_plan_type_of(const sl_search_problem *p, uint32_t group) {

@@ -27,12 +27,21 @@ size_t sl_profile_weight_bytes(void);
 sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random, char *name,
                                 size_t name_cap, sl_err *err) SL_MUST_CHECK;
 
+/* What a profile calls the model at that path. */
+void sl_profile_name(const char *model, char *out, size_t cap);
+
 /* Times the stages of the model on ex and fits them into p->stage. Until deadline_ns; then what is
  * left is measured at fewer points. */
 sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t deadline_ns,
                              sl_profile_progress *progress, sl_profile *p,
                              sl_err *err) SL_MUST_CHECK;
 #define SL_PROFILE_KERNEL_POINTS 140u
+
+/* The same of a device, and what rows take from its memory and back, appended to p->link. Weights
+ * are the checkpoint's. SL_ERR_UNSUPPORTED: it has none. */
+sl_status sl_profile_device(const sl_options *o, const char *kernels, sl_profile_progress *progress,
+                            sl_profile *p, sl_err *err) SL_MUST_CHECK;
+#define SL_PROFILE_DEVICE_POINTS 90u
 
 /* Messages to 1, 2 and 4 peers over this transport, half of the way there and back; appends to
  * p->link. Forks: call before threads exist. */

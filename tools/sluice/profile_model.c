@@ -100,6 +100,14 @@ static sl_status open_random(const sl_shape *s, sl_model **out, sl_err *err) {
     return sl_model_open_random(&m, bytes, 1, out, err);
 }
 
+void sl_profile_name(const char *model, char *out, size_t cap) {
+    size_t end = strlen(model);
+    while (end > 1 && model[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && model[begin - 1] != '/') begin--;
+    snprintf(out, cap, "%.*s", (int)SL_MIN(end - begin, cap - 1), model + begin);
+}
+
 sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random, char *name,
                                 size_t name_cap, sl_err *err) {
     static sl_model_spec spec;
@@ -120,10 +128,6 @@ sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random,
         return st;
     }
     if (st == SL_OK) st = sl_model_open(model, &all, out, err);
-    size_t end = strlen(model);
-    while (end > 1 && model[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin > 0 && model[begin - 1] != '/') begin--;
-    snprintf(name, name_cap, "%.*s", (int)SL_MIN(end - begin, name_cap - 1), model + begin);
+    sl_profile_name(model, name, name_cap);
     return st;
 }

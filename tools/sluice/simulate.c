@@ -59,28 +59,72 @@ static sl_status read_model(const char *name, sl_model_spec *m, sl_shape *shape,
 
 /* ---- costs ---- */
 
+/* Of workers with experts alone: from a profile of their own, or that of the others. */
+static sl_status expert_costs(const sl_options *o, const sl_profile *others, const char *transport,
+                              uint32_t peers, sl_costs *out, sl_link_cost copies[2], sl_err *err) {
+    sl_profile p = {0};
+    if (!o->expert_profile[0]) {
+        sl_profile_add_copies(others, &copies[1]);
+        return sl_profile_costs(others, transport, peers, out, err);
+    }
+    sl_status st = sl_profile_load(o->expert_profile, &p, err);
+    if (st == SL_OK && !p.stage[SL_COST_EXPERT].present)
+        st = sl_fail(err, SL_ERR_ARG, "%s has no times of experts: measure with a MODEL",
+                     o->expert_profile);
+    if (st == SL_OK) st = sl_profile_costs(&p, transport, peers, out, err);
+    sl_profile_add_copies(&p, &copies[1]);
+    sl_profile_free(&p);
+    return st;
+}
+
+/* First workers of either role, and of both. */
+static void count_workers(const sl_plan *p, uint32_t *attention, uint32_t *expert, uint32_t *both) {
+    *attention = *expert = *both = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        const uint32_t roles = sl_plan_first_roles(p, i);
+        *attention += (roles & SL_ROLE_ATTENTION) != 0;
+        *expert += (roles & SL_ROLE_EXPERT) != 0;
+        *both += roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    }
+}
+
+/* A GPU's profile has no links between processes: those of the other one, or of --link. */
+static sl_status find_links(const sl_options *o, const sl_profile *p, sl_simulation *x,
+                            sl_err *err) {
+    if (!sl_profile_is_of_gpu(p)) return SL_OK;
+    x->attention.link = x->expert.link;
+    if (x->expert.link.alpha_us > 0 || o->link[0] || x->plan.n_workers == 1) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG,
+                   "%s is of a GPU and has no links between workers: --link, or --expert-profile "
+                   "of processors",
+                   o->profile);
+}
+
 static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err *err) {
     sl_profile p = {0};
-    uint32_t attention = 0, expert = 0, both = 0;
+    uint32_t attention, expert, both;
     const char *transport = strcmp(o->transport, "auto") == 0 ? NULL : o->transport;
     if (strcmp(o->link, "network") == 0) {
         const sl_transport_kind *far = sl_deploy_transport_far(o, err);
         if (!far) return sl_err_prefix(err, "--link network");
         transport = far->machines;
     }
-    for (uint32_t i = 0; i < x->plan.n_workers; i++) {
-        uint32_t roles = sl_plan_first_roles(&x->plan, i);
-        attention += (roles & SL_ROLE_ATTENTION) != 0;
-        expert += (roles & SL_ROLE_EXPERT) != 0;
-        both += roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
-    }
+    count_workers(&x->plan, &attention, &expert, &both);
     sl_status st = sl_profile_load(o->profile, &p, err);
     if (st == SL_OK && !p.stage[SL_COST_EXPERT].present)
         st =
             sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", o->profile);
+    if (st == SL_OK && o->expert_profile[0] && both)
+        st = sl_fail(err, SL_ERR_ARG,
+                     "--expert-profile is of workers that have experts alone: in this plan %u have "
+                     "both roles",
+                     both);
     if (st == SL_OK) st = sl_profile_costs(&p, transport, expert - (both > 0), &x->attention, err);
-    if (st == SL_OK) st = sl_profile_costs(&p, transport, attention - (both > 0), &x->expert, err);
-    snprintf(x->source, sizeof x->source, "a profile");
+    if (st == SL_OK)
+        st = expert_costs(o, &p, transport, attention - (both > 0), &x->expert, x->copies, err);
+    if (st == SL_OK) st = find_links(o, &p, x, err);
+    sl_profile_add_copies(&p, &x->copies[0]);
+    snprintf(x->source, sizeof x->source, o->expert_profile[0] ? "two profiles" : "a profile");
     snprintf(x->costs_of, sizeof x->costs_of, "%s", p.machine);
     sl_profile_free(&p);
     return st;
@@ -116,6 +160,8 @@ static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) 
         said.half_duplex = links[i]->half_duplex;
         if (o->link[0] && !network) *links[i] = said;
         if (o->duplex[0]) links[i]->half_duplex = o->duplex[0] == 'h';
+        links[i]->alpha_us += x->copies[i].alpha_us;
+        links[i]->byte_us += x->copies[i].byte_us;
     }
     return SL_OK;
 }
@@ -197,6 +243,8 @@ static sl_status apply_ranks(const sl_options *o, const sl_shape *shape, bool ha
 static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has_shape,
                             sl_simulation *x, sl_err *err) {
     sl_status st = SL_OK;
+    if (o->expert_profile[0] && !o->profile[0])
+        return sl_fail(err, SL_ERR_ARG, "--expert-profile is beside --profile, of the others");
     if (o->profile[0]) {
         st = costs_of_profile(o, x, err);
     } else if (sl_device_is_modelled(&x->plan.device)) {

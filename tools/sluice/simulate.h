@@ -13,6 +13,7 @@ typedef struct sl_simulation {
     sl_plan plan;
     sl_costs attention, expert;
     sl_workload load;
+    sl_link_cost copies[2]; /* of a message at workers of either side, to a GPU and from there */
     sl_link_cost rail_link[SL_MAX_RANKS]; /* of ranks 1 and up */
     double *popularity;
     sl_sim_death death[SL_SIMULATE_MAX_DEATHS];

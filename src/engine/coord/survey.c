@@ -257,7 +257,7 @@ static uint32_t most_at_one(const sl_engine *e) {
 
 static void begin(sl_engine *e) {
     sl_survey *s = &e->survey;
-    if (!e->o.choose || !sl_plan_auto_asks(&e->plan, &s->report)) {
+    if (!e->o.choose || !sl_plan_auto_asks(&e->plan, false, &s->report)) {
         s->phase = SL_SURVEY_DONE;
         return;
     }

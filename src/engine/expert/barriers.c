@@ -19,6 +19,7 @@ typedef struct message {
     sl_wire_dispatch view;
     uint64_t came_ns, came_us;
     uint32_t data_before; /* rows with data in earlier chunks of the layer */
+    bool gathers;         /* the device has begun to gather its rows */
 } message;
 
 typedef struct barriers {
@@ -288,16 +289,42 @@ static void find_rows(const barriers *x, const message *p, uint32_t chunk, uint8
     }
 }
 
+static bool is_spread(const message *p) {
+    return p->payload && p->payload->spread.number;
+}
+
+static sl_stage_spread spread_of(const message *p) {
+    return (sl_stage_spread){.is = p->payload->spread, .rows = p->view.rows, .data = p->view.data};
+}
+
 /* Those of the task's messages that came spread over ranks: how many. */
 static uint32_t list_spread(barriers *x, const sl_round_task *t) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->n; i++) {
         const message *p = &x->message[t->place[i]];
-        if (p->payload && p->payload->spread.number)
-            x->spread[n++] = (sl_stage_spread){
-                .is = p->payload->spread, .rows = p->view.rows, .data = p->view.data};
+        if (is_spread(p)) x->spread[n++] = spread_of(p);
     }
     return n;
+}
+
+/* Nodes one by one (MixServe III-D): what came from one is gathered while others' rows are on their
+ * way. Not before this worker's own rows have left, which others wait for. */
+static void gather_some(barriers *x) {
+    sl_device *d = x->w->device;
+    for (uint32_t i = 0; d->spreads && i < sl_rounds_places(x->rounds); i++) {
+        message *p = &x->message[i];
+        if (p->gathers || !is_spread(p) || !p->payload->spread.cut) continue;
+        if (!sl_rounds_awaits_others(x->rounds, i)) continue;
+        const sl_stage_spread m = spread_of(p);
+        sl_worker_begin(x->w, &(sl_trace_event){.kind = SL_TRACE_EARLY,
+                                                .lane = sl_trace_u16(p->h.lane),
+                                                .layer = sl_trace_u16(x->m->moe_layer[p->h.layer]),
+                                                .chunk = sl_trace_u16(p->h.chunk),
+                                                .round = (uint32_t)p->h.round,
+                                                .rows = m.rows});
+        d->ops->gather(d, &m, wire_of(x));
+        p->gathers = true;
+    }
 }
 
 /* The members' rows as floats: where they lie if that is one place, else in x. */
@@ -614,6 +641,7 @@ static bool run(void *side) {
     bool went = !x->begun;
     if (went && !take_call(x) && !sl_rounds_begin(x->rounds, &x->task)) {
         sl_expert_rests(x->w, waits, x);
+        gather_some(x);
         return false;
     }
     if (went && !begin_task(x)) {

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/measure/measure.h"
+#include "engine/measure/survey.h"
 #include "format/plan_json.h"
 #include "model/skew.h"
 #include "net/net.h"
@@ -80,6 +81,34 @@ static void modelled_stages(const sl_plan *p, const sl_model_spec *m, sl_costs *
     c->grouped = p->device.grouped;
 }
 
+/* The stages of those workers that compute on such a device, into c where they are dearer than what
+ * is there. Of several GPUs the first one's. */
+static sl_status measure_on(sl_device_kind kind, const sl_auto_opts *o, const sl_plan *p,
+                            const sl_choose_load *l, sl_costs *c, sl_err *err) {
+    sl_device_spec device = {0};
+    sl_costs of = {0};
+    uint32_t roles = 0;
+    for (uint32_t i = p->n_workers; i-- > 0;) {
+        const sl_device_spec d = sl_plan_device_of(p, i);
+        if (d.kind != kind) continue;
+        roles |= p->worker[i].roles;
+        device = d;
+    }
+    if (roles == 0) return SL_OK;
+    const sl_measure_opts mo = {.model_folder = o->model_folder,
+                                .m = o->m,
+                                .isa = o->isa,
+                                .threads = p->threads,
+                                .activations = p->activations,
+                                .roles = roles,
+                                .device = &device,
+                                .rows = l->prefill_rows,
+                                .keys = l->keys};
+    sl_status st = sl_measure_stages(&mo, &of, err);
+    if (st == SL_OK) sl_survey_dearest(&of, c);
+    return st;
+}
+
 static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
                                 sl_costs *c, sl_err *err) {
     *c = (sl_costs){0};
@@ -87,15 +116,8 @@ static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const s
         modelled_stages(p, o->m, c);
         return SL_OK;
     }
-    const sl_measure_opts mo = {.model_folder = o->model_folder,
-                                .m = o->m,
-                                .isa = o->isa,
-                                .threads = p->threads,
-                                .activations = p->activations,
-                                .roles = SL_ROLE_ATTENTION | SL_ROLE_EXPERT,
-                                .rows = l->prefill_rows,
-                                .keys = l->keys};
-    return sl_measure_stages(&mo, c, err);
+    sl_status st = measure_on(SL_DEVICE_CPU, o, p, l, c, err);
+    return st == SL_OK ? measure_on(SL_DEVICE_CUDA, o, p, l, c, err) : st;
 }
 
 static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
@@ -193,14 +215,14 @@ static void not_measured(sl_auto_report *r, const sl_plan *p, const char *why) {
     sl_log(SL_LOG_INFO, "auto", "%s", r->why);
 }
 
-bool sl_plan_auto_asks(const sl_plan *p, sl_auto_report *out) {
+bool sl_plan_auto_asks(const sl_plan *p, bool here, sl_auto_report *out) {
     *out = (sl_auto_report){0};
     if (p->n_workers == 1)
         not_measured(out, p, "one worker does all, nothing travels");
     else if (p->random_weights)
         not_measured(out, p, "weights are random");
-    else if (sl_plan_n_gpu(p))
-        not_measured(out, p, "stages on GPUs are not measured yet");
+    else if (!here && sl_plan_n_gpu(p))
+        not_measured(out, p, "GPUs of other machines are not measured yet");
     return !out->why[0];
 }
 
@@ -229,19 +251,27 @@ static sl_status choose_from(const sl_costs *measured, const sl_choose_load *l,
     return SL_OK;
 }
 
+/* Workers that share this machine's cores: those on GPUs do not. */
+static void count_on_cores(const sl_plan *p, sl_choose_load *l) {
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        if (sl_plan_on_gpu(p, i)) continue;
+        l->core_attention += (sl_plan_first_roles(p, i) & SL_ROLE_ATTENTION) != 0;
+        l->core_experts += (sl_plan_first_roles(p, i) & SL_ROLE_EXPERT) != 0;
+    }
+}
+
 sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, sl_err *err) {
     sl_choose_load l;
     sl_costs c;
     *out = (sl_auto_report){0};
     sl_status st = sl_plan_check_size(p, o->m, err);
     if (st == SL_OK) st = describe(p, o->m, o->requests, &l, err);
-    if (st != SL_OK || !sl_plan_auto_asks(p, out)) return st;
+    if (st != SL_OK || !sl_plan_auto_asks(p, true, out)) return st;
     SL_ASSERT(o->here);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (!sl_device_is_modelled(&p->device) && cores > 0) {
         l.cores = (double)cores;
-        l.core_attention = l.attention_workers;
-        l.core_experts = l.expert_workers;
+        count_on_cores(p, &l);
     }
     uint64_t began_ns = sl_now_ns();
     st = measure(o, p, &l, &c, err);

@@ -43,9 +43,9 @@ sl_predicted sl_auto_predicted(const sl_auto_report *r);
 sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out,
                        sl_err *err) SL_MUST_CHECK;
 
-/* Whether workers elsewhere have to be asked for what they cost before sl_plan_auto_from can
- * choose; else *out says why the plan keeps its schedule. */
-bool sl_plan_auto_asks(const sl_plan *p, sl_auto_report *out);
+/* Whether what workers cost, here or elsewhere, has to be known before a schedule can be chosen;
+ * else *out says why the plan keeps its schedule. */
+bool sl_plan_auto_asks(const sl_plan *p, bool here, sl_auto_report *out);
 
 /* What they said, the dearest of each kind: of one device with all of a worker's threads, and of
  * the link between the coordinator and a worker. */

@@ -16,15 +16,17 @@ typedef struct sl_measure_opts {
     const char *isa;  /* as of sl_kernels_select; NULL or "": its base */
     uint32_t threads; /* of one worker */
     sl_activations activations;
-    uint32_t roles;          /* whose stages; what others have stays 0 */
-    void (*tick)(void *ctx); /* called now and then meanwhile; NULL: never */
+    uint32_t roles;               /* whose stages; what others have stays 0 */
+    const sl_device_spec *device; /* what computes, not emulated; NULL: processors. Borrowed */
+    void (*tick)(void *ctx);      /* called now and then meanwhile; NULL: never */
     void *ctx;
     uint32_t rows, keys; /* most rows of a step; keys of a decoding row's context */
 } sl_measure_opts;
 
 /* Attention, router, shared and routed experts of one MoE block: of each the time of one row and
  * of as many as 0.1 s allow, the best of a few calls. floor_us is the first, row_us and key_us the
- * slopes; out->link is left alone. The model's weights are opened, and read where they are used. */
+ * slopes; out->link is left alone. The weights of a block are opened, and read where they are used,
+ * or copied to the GPU. What a worker waits for with each call is in it: copies, too. */
 sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err) SL_MUST_CHECK;
 
 /* A link is measured with two messages: one of SL_MEASURE_SHORT bytes, and a longer one, half of a

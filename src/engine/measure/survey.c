@@ -36,7 +36,9 @@ char *sl_survey_question_print(const sl_survey_question *q) {
 char *sl_survey_answer_print(const sl_survey_answer *a) {
     char why[sizeof a->why]; /* of plain letters: a path may be of any bytes, and cut anywhere */
     sl_wire_text((sl_span){(const uint8_t *)a->why, strlen(a->why)}, why, sizeof why);
-    if (why[0]) return text_of(json_pack("{s:s}", "why", why));
+    if (why[0])
+        return text_of(
+            json_pack("{s:s, s:I}", "why", why, "rails", (json_int_t)SL_MAX(a->rails, 1u)));
     return text_of(json_pack("{s:o, s:I, s:I, s:I, s:I}", "costs", sl_costs_json(&a->costs),
                              "threads", (json_int_t)a->threads, "rails", (json_int_t)a->rails,
                              "machine", (json_int_t)(a->machine & INT64_MAX), "cores",

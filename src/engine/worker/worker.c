@@ -34,6 +34,8 @@
 #define TICK_US  100u
 /* While ranks on machines get their parts of a message, to hear what they say. */
 #define RANKS_LOOK_US 50u
+/* ...and for rows that they gather meanwhile: what sockets hold is on its way until then. */
+#define GATHERS_LOOK_US 500u
 /* How long after its last task a worker without an open round still counts as waiting. */
 #define BETWEEN_ROUNDS_NS 100000000ull
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
@@ -177,6 +179,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .rail_word = on_rail_word,
                               .encrypt = w->opts->encrypt,
                               .apart = sl_worker_picks_cpus(w, w->opts->cpu),
+                              .numa = w->opts->numa ? w->opts->numa > 0 : p->numa,
                               .activations = p->activations,
                               .exact = p->exact,
                               .max_rows = attention ? sl_plan_lane_rows(p) : 0,
@@ -718,11 +721,12 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         if (!rests_since_ns) rests_since_ns = sl_now_ns();
         bool soon = sl_now_ns() - rests_since_ns < SOON_NS && w->doing.kind == SL_TRACE_WAIT;
         const bool awaits = w->rails && sl_rails_await(w->rails),
-                   far = w->device && w->device->spreads;
+                   far = w->device && w->device->spreads, gathers = far && w->device->gathers;
         if (awaits && !far) soon = false; /* rails wake it */
         soon = soon || sl_worker_is_surveyed(w);
-        sl_net_set_poll(w->net, soon && !(awaits && far) ? SL_NET_POLL_US : 0);
+        sl_net_set_poll(w->net, soon && !(awaits && far) && !gathers ? SL_NET_POLL_US : 0);
         uint64_t rest_us = w->attn && sl_attn_is_owed(w->attn) ? SL_HEDGE_LOOK_US : IDLE_US;
+        if (gathers) rest_us = SL_MIN(rest_us, GATHERS_LOOK_US);
         /* What ranks say comes by a net of theirs. */
         sl_net_wait(w->net, awaits && far ? SL_MIN(rest_us, RANKS_LOOK_US) : rest_us);
     }

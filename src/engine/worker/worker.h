@@ -43,6 +43,7 @@ typedef struct sl_worker_opts {
     sl_progress_fn progress;
     void *progress_ctx;
     int32_t cpu; /* run on CPU cpu - 1; 0: as the plan says; -1: as sl_topology_pick says */
+    int numa; /* its weights are moved to its memory node (1), are not (-1); 0: as the plan says */
 } sl_worker_opts;
 
 /* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN) and

@@ -6,6 +6,7 @@
 #include "base/memfd.h"
 #include "base/quiet.h"
 #include "stage/cpu/mtp_pages.h"
+#include "stage/cpu/near.h"
 
 #include <string.h>
 
@@ -252,7 +253,8 @@ typedef struct opening {
     cpu *d;
     const sl_device_opts *o;
     sl_status status;
-    bool touched; /* its weights, all of them */
+    sl_numa *near; /* of its weights; NULL: they stay where they lie */
+    bool touched;  /* its weights, all of them */
     sl_err *err;
 } opening;
 
@@ -270,7 +272,7 @@ static bool open_quietly(void *ctx, const atomic_bool *hurry) {
     open_model(l, hurry);
     if (l->status == SL_ERR_AGAIN) return false;
     if (l->status == SL_OK && hurry && sl_pool_create(1, &alone, &err) == SL_OK) {
-        const sl_touching how = {.stop = hurry}; /* nobody waits for it */
+        const sl_touching how = {.stop = hurry, .near = l->near}; /* nobody waits for it */
         sl_model_touch(l->d->model, alone, &how);
         l->touched = !atomic_load_explicit(hurry, memory_order_relaxed);
     }
@@ -278,8 +280,8 @@ static bool open_quietly(void *ctx, const atomic_bool *hurry) {
     return true;
 }
 
-static sl_status load(cpu *d, const sl_device_opts *o, bool *touched, sl_err *err) {
-    opening l = {.d = d, .o = o, .err = err};
+static sl_status load(cpu *d, const sl_device_opts *o, sl_numa *near, bool *touched, sl_err *err) {
+    opening l = {.d = d, .o = o, .near = near, .err = err};
     /* Ranks elsewhere hear nothing of one that reads for long without a tick. */
     const bool loud = !o->quiet_ms && o->loud && o->tick;
     const sl_quiet quiet = {.tick = o->tick,
@@ -317,7 +319,8 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     d->gang = o->gang;
     d->rank = o->hosts.rank;
     bool touched;
-    sl_status st = load(d, o, &touched, err);
+    sl_numa numa, *near = o->numa && sl_cpu_near_begin(d->rank, NULL, &numa) ? &numa : NULL;
+    sl_status st = load(d, o, near, &touched, err);
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
         warn_of_strips(d);
@@ -332,8 +335,9 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);
         /* Seconds where files have to be read first: heartbeats go on under it. What a quiet thread
          * has touched is not asked for again: that alone takes a core for 70 us a MB. */
-        const sl_touching how = {.progress = o->progress, .ctx = o->progress_ctx};
+        const sl_touching how = {.progress = o->progress, .ctx = o->progress_ctx, .near = near};
         if (!touched) sl_model_touch(d->model, d->pool, &how);
+        if (near) sl_cpu_near_say(d->rank, near);
         st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);

@@ -2,6 +2,7 @@
 #include "stage/gang/carry.h"
 
 #include "base/mem.h"
+#include "spec/pipeline.h"
 
 #include <string.h>
 
@@ -121,7 +122,8 @@ sl_status gang_each_input(const gang_job *j, const sl_model_spec *spec, gang_mar
                           gang_input_fn f, void *ctx, sl_err *err) {
     const inputs in = {spec, marks, f, ctx};
     if (j->kind == GANG_SPREAD) spread_reads(&in, j);
-    if (j->kind == GANG_RUN) rows_read(&in, j->run.call.rows.x, j->run.call.rows.n);
+    if (j->kind == GANG_RUN && !j->run.before)
+        rows_read(&in, j->run.call.rows.x, j->run.call.rows.n);
     return j->kind == GANG_CALL ? call_reads(&in, &j->call, err) : SL_OK;
 }
 
@@ -181,12 +183,12 @@ static void words(const results *r, uint32_t *at, size_t n) {
     if (n) r->f(r->ctx, (float *)(void *)at, n);
 }
 
-/* The stream, where ranks have not told each other; of a pipeline's rank what blocks inside chose;
- * what the last router did, and the rows of one that ends the run. */
+/* The stream, where ranks have not told each other or the next one has it; of a pipeline's rank
+ * what blocks inside chose; what the last router did, and the rows of one that ends the run. */
 static void run_wrote(const results *r, const gang_job *j) {
     const sl_rowset *rows = &j->run.call.rows;
     const size_t n = (size_t)rows->n * r->spec->top_k;
-    if (!j->run.together || !gang_run_shares(j)) rows_written(r, rows->x, rows->n);
+    if (j->run.together ? !gang_run_shares(j) : !j->run.hands_on) rows_written(r, rows->x, rows->n);
     if (j->run.together) return; /* rank 0 has chosen, too */
     words(r, j->run.chosen, n * gang_run_inside(j));
     if (gang_run_routes(j)) rows_written(r, rows->h, rows->n);
@@ -382,6 +384,17 @@ static bool has_choices(const checking *k, const gang_job *j, uint32_t inside, b
            chosen >= gate && chosen - gate >= pairs * word;
 }
 
+/* Rows come from the rank before this one and go to the one behind it, where there are such, as
+ * whole blocks leave them. */
+static bool hands_fit(const checking *k, const gang_job *j, bool routes) {
+    const sl_rank is = k->b->is;
+    if (!gang_is_bool(&j->run.hands_on)) return false;
+    if (!j->run.hands_on && !j->run.before) return true;
+    if (j->run.together || routes || is.index == 0) return false;
+    return (!j->run.hands_on || sl_pipeline_hands_on(is)) &&
+           (!j->run.before || sl_pipeline_hands_on((sl_rank){is.index - 1, is.of}));
+}
+
 static bool run_fits(const checking *k, const gang_job *j) {
     const sl_rowset *r = &j->run.call.rows;
     const uint32_t steps = j->run.n_steps;
@@ -402,7 +415,7 @@ static bool run_fits(const checking *k, const gang_job *j) {
            has_bytes(k, r->id, r->n, word) && below(k, r->pos, r->n, k->b->spec->max_position) &&
            (!r->state || has_bytes(k, r->state, r->n, word)) &&
            (!r->done || has_bytes(k, r->done, r->n, word)) && has_pages(k, r) &&
-           has_choices(k, j, inside, routes);
+           has_choices(k, j, inside, routes) && hands_fit(k, j, routes);
 }
 
 static bool call_fits(const checking *k, const sl_stage_call *c) {
@@ -454,6 +467,17 @@ static bool messages_fit(const checking *k, const gang_job *j) {
     return m;
 }
 
+/* What is gathered before anybody asks for its rows: messages that came in parts, and nothing else.
+ */
+static bool begins(const checking *k, const gang_job *j) {
+    const uint32_t n = j->spread.n_messages;
+    const sl_stage_spread *m = n ? array(k, j->spread.message, n, sizeof *m) : NULL;
+    for (uint32_t i = 0; m && i < n; i++)
+        if (!m[i].is.cut || !m[i].is.key || m[i].back) return false;
+    return m && !j->spread.rows.bytes && !j->spread.shared.bytes && !j->spread.n_plain &&
+           is_place(k, j->spread.plain) && is_place(k, j->spread.row) && is_place(k, j->spread.ref);
+}
+
 static bool refs_fit(const checking *k, const gang_job *j) {
     const bool merges = j->spread.op == SL_OP_MERGE, packs = j->spread.op == SL_OP_PACK;
     const size_t n = (size_t)j->spread.n * (merges ? k->b->spec->top_k : 1);
@@ -493,8 +517,9 @@ static bool spread_fits(const checking *k, const gang_job *j) {
     if (op == SL_OP_MERGE && (!k->b->attention || j->spread.row)) return false;
     if (op == SL_OP_UNPACK && !k->b->experts) return false;
     if (op == SL_OP_PACK && j->spread.n_plain) return false;
-    if (j->spread.n == 0 || !columns_fit(k, j) || !messages_fit(k, j) || !refs_fit(k, j))
-        return false;
+    if (!columns_fit(k, j) || !messages_fit(k, j)) return false;
+    if (j->spread.n == 0) return op == SL_OP_UNPACK && begins(k, j);
+    if (!refs_fit(k, j)) return false;
     const size_t plain = sl_wire_row_bytes(j->spread.wire, s->d_model);
     if (!has_bytes(k, j->spread.plain, j->spread.n_plain, plain)) return false;
     const size_t have = rows.bytes / row_bytes(s);
@@ -513,12 +538,12 @@ static bool text_fits(const checking *k, const char *place, size_t bytes) {
 static bool open_fits(const checking *k, const gang_job *j) {
     const sl_device_opts *o = &j->open.o;
     const sl_stages *s = &o->hosts;
-    const bool bools = gang_is_bool(&s->attention) && gang_is_bool(&s->experts) &&
-                       gang_is_bool(&s->random) && gang_is_bool(&s->segmented) &&
-                       gang_is_bool(&s->skew.on) && gang_is_bool(&s->skew.permuted) &&
-                       gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
-                       gang_is_bool(&o->inside) && gang_is_bool(&o->loud) &&
-                       gang_is_bool(&s->inner) && gang_is_bool(&o->spreads);
+    const bool bools =
+        gang_is_bool(&s->attention) && gang_is_bool(&s->experts) && gang_is_bool(&s->random) &&
+        gang_is_bool(&s->segmented) && gang_is_bool(&s->skew.on) &&
+        gang_is_bool(&s->skew.permuted) && gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
+        gang_is_bool(&o->inside) && gang_is_bool(&o->loud) && gang_is_bool(&s->inner) &&
+        gang_is_bool(&o->spreads) && gang_is_bool(&o->numa);
     if (!bools || (uint32_t)o->wire >= SL_WIRE_FORMAT_COUNT ||
         (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || (uint32_t)s->kv_type >= SL_KV_TYPES ||
         o->threads > MOST_THREADS)

@@ -73,6 +73,7 @@ static void gang_submit(sl_device *base, const sl_stage_call *c) {
         return;
     }
     gang_run_all(g);
+    if (c->op == SL_OP_UNPACK) base->gathers = false;
     if (g->spreads && gang_is_spread(c))
         gang_spread_call(g, c);
     else if (is_for_one(g, c->op))
@@ -152,8 +153,14 @@ static void gang_rail_word(sl_device *base, uint32_t rank, const sl_rails_word *
     g->ways->rail(g, rank, w);
 }
 
+static void gang_gather(sl_device *base, const sl_stage_spread *m, sl_wire_format f) {
+    gang_run_all((gang *)base);
+    if (gang_spread_begin((gang *)base, m, f)) base->gathers = true;
+}
+
 static void gang_settle(sl_device *base) {
     static const gang_job j = {.kind = GANG_SETTLE};
+    base->gathers = false;
     gang_run_all((gang *)base);
     gang_must_do((gang *)base, &j);
 }
@@ -213,6 +220,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                       .write_page = gang_write_page,
                                       .tend = gang_tend,
                                       .rail = gang_rail_word,
+                                      .gather = gang_gather,
                                       .settle = gang_settle};
     static const gang_ways *const ways[SL_RANK_KIND_COUNT] = {[SL_RANKS_THREADS] = &gang_threads,
                                                               [SL_RANKS_PROCESSES] =

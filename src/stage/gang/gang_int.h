@@ -59,6 +59,10 @@ typedef struct gang_job {
             uint32_t n_steps;
             bool together;    /* all ranks do it; else it is one rank's, of a pipeline */
             uint32_t *chosen; /* [INSIDE among them][rows][top_k]; NULL: nobody asks */
+            /* Of a pipeline's rank: */
+            uint64_t
+                before;    /* job of the rank before it, whose rows these are; 0: they come along */
+            bool hands_on; /* the rank behind it gets the rows; else the answer has them */
         } run;
         struct {
             const uint8_t *hosted;
@@ -67,7 +71,8 @@ typedef struct gang_job {
             bool patient;
         } host;
         struct {
-            sl_stage_op op; /* PACK, UNPACK or MERGE */
+            sl_stage_op op; /* PACK, UNPACK or MERGE. UNPACK of no rows, n 0: ranks begin to gather
+                             * its messages, of which another one asks for rows later */
             sl_wire_format wire;
             bool cut; /* as of sl_stage_pack */
             uint32_t n, n_messages, n_plain;

@@ -151,8 +151,9 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
     return sl_fail(err, SL_ERR_UNSUPPORTED, "it has another model, or another form of it");
 }
 
-/* A piece of what the rank sends. */
-static sl_status add_piece(gang_peer *p, const sl_wire_header *h, const sl_buf *b, sl_err *err) {
+/* A piece of what the rank sends, of `most` bytes. */
+static sl_status add_piece(gang_peer *p, const sl_wire_header *h, const sl_buf *b, size_t most,
+                           sl_err *err) {
     const size_t more = b ? b->len : 0;
     gang_inbound *in = gang_peer_at(p, p->n_whole);
     if (more > PIECE || p->n_whole == GANG_MOST_JOBS || h->chunk != p->came || h->layer == 0 ||
@@ -160,6 +161,8 @@ static sl_status add_piece(gang_peer *p, const sl_wire_header *h, const sl_buf *
         return sl_fail(err, SL_ERR_PROTOCOL, "piece %u of %u of job %" PRIu64 ", out of turn",
                        h->chunk, h->layer, h->number);
     if (p->came == 0) in->len = 0;
+    if (more > most || in->len > most - more)
+        return sl_fail(err, SL_ERR_PROTOCOL, "over %zu bytes, which it may not send", most);
     if (in->len + more > in->cap) {
         const size_t cap = SL_MAX(in->len + more, in->cap * 2);
         uint8_t *data = sl_grow(in->data, in->cap, cap, 1);
@@ -189,6 +192,15 @@ static sl_status hear_word(gang_link *l, uint32_t rank, const sl_buf *b, sl_err 
     return SL_OK;
 }
 
+/* Ranks wait for jobs of rank 0, which waits for answers; rows come from the rank before this one.
+ * 0: what the rank sends is none of these, else how many bytes that may be. */
+static size_t most_bytes(const gang_link *l, uint32_t rank, uint16_t kind) {
+    if (kind == SL_MSG_RANK_ROWS)
+        return l->serves && rank > 0 && rank + 1 == l->own.rank.index ? l->rows_bytes : 0;
+    if (l->serves) return kind == SL_MSG_RANK_JOB && rank == 0 ? SIZE_MAX : 0;
+    return kind == SL_MSG_RANK_DONE && rank > 0 ? SIZE_MAX : 0;
+}
+
 static void free_inbound(gang_peer *p) {
     for (uint32_t i = 0; i < SL_LEN(p->in); i++) sl_free(p->in[i].data);
 }
@@ -200,7 +212,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     const uint32_t rank = p ? rank_of(c) - 1 : 0;
     if (h->kind == SL_MSG_COLLECTIVE && p && l->coll)
         return sl_coll_on_message(l->coll, rank, h, payload, err);
-    const sl_msg_kind wanted = l->serves ? SL_MSG_RANK_JOB : SL_MSG_RANK_DONE;
+    const size_t most = p ? most_bytes(l, rank, h->kind) : 0;
     sl_status st;
     if (h->kind == SL_MSG_RANK_IS)
         st = greeted(l, c, h, payload, err);
@@ -208,8 +220,8 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         st = hear_word(l, rank, payload, err);
     else if (!p && l->rail)
         st = gang_rail_on_message(l->rail, c, h, &payload, err);
-    else if (p && h->kind == wanted && (l->serves ? rank == 0 : rank > 0))
-        st = add_piece(p, h, payload, err);
+    else if (most > 0)
+        st = add_piece(p, h, payload, most, err);
     else
         st = sl_fail(err, SL_ERR_PROTOCOL, "kind %u of message, which ranks do not send",
                      (unsigned)h->kind);
@@ -284,6 +296,7 @@ sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) 
     sl_net_set_poll(l->net, SL_NET_POLL_US);
     while (p->n_whole == 0) {
         if (p->gone) return missing(l, rank, false, err);
+        if (l->serves && l->peer[0].gone) return missing(l, 0, false, err);
         if (polls && sl_now_ns() >= rests_ns) { /* nothing is under way */
             sl_net_set_poll(l->net, 0);
             polls = false;

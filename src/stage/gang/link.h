@@ -19,7 +19,7 @@ typedef struct gang_greeting {
     char at[SL_MAX_RANKS][GANG_ADDRESS];
 } gang_greeting;
 
-/* A job, or the answer to one. */
+/* A job, the answer to one, or the rows that one has left for the next rank. */
 typedef struct gang_inbound {
     uint8_t *data;
     size_t len, cap;
@@ -55,7 +55,8 @@ typedef struct gang_link {
     } early[SL_MAX_RANKS]; /* ranks that came before rank 0 did */
     gang_peer peer[SL_MAX_RANKS];
     uint8_t model_hash[32];
-    gang_rail *rail; /* who serves: its own; NULL: it is in no gang yet */
+    gang_rail *rail;   /* who serves: its own; NULL: it is in no gang yet */
+    size_t rows_bytes; /* of rows that the rank before this one hands on, at most; 0: it may not */
     void (*on_word)(void *ctx, uint32_t rank, const sl_rails_word *w);
     void (*tick)(void *ctx);
     uint32_t tick_us;
@@ -92,12 +93,14 @@ sl_status gang_link_call(gang_link *l, uint32_t of, const char at[][GANG_ADDRESS
 /* The others: waits until a rank 0 has come, without an end, and then until all are connected. */
 sl_status gang_link_answer(gang_link *l, sl_err *err) SL_MUST_CHECK;
 
-/* SL_MSG_RANK_JOB or SL_MSG_RANK_DONE, in pieces. SL_ERR_PEER_DOWN, SL_ERR_NOMEM name the rank. */
+/* SL_MSG_RANK_JOB, SL_MSG_RANK_DONE or SL_MSG_RANK_ROWS, in pieces. SL_ERR_PEER_DOWN, SL_ERR_NOMEM
+ * name the rank. */
 sl_status gang_link_send(gang_link *l, uint32_t rank, sl_msg_kind kind, uint64_t number,
                          const uint8_t *data, size_t len, sl_err *err) SL_MUST_CHECK;
 /* A word about the rank's rail, or of rank 0's; who is gone does not hear it. */
 void gang_link_say(gang_link *l, uint32_t rank, const sl_rails_word *w);
-/* What the rank sends next, as gang_peer_at(.., 0), until gang_link_took. ms 0: without an end. */
+/* What the rank sends next, as gang_peer_at(.., 0), until gang_link_took. ms 0: without an end. Who
+ * serves waits for nobody any more once rank 0 is gone. */
 sl_status gang_link_wait(gang_link *l, uint32_t rank, uint32_t ms, sl_err *err) SL_MUST_CHECK;
 void gang_link_took(gang_link *l, uint32_t rank);
 

@@ -283,7 +283,7 @@ static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
         gang_spread_do(r, j);
         return SL_OK;
     case GANG_SETTLE:
-        if (r->rail) gang_rail_settle(r->rail);
+        gang_spread_settle(r);
         return SL_OK;
     case GANG_MAP:
     case GANG_UNMAP:

@@ -160,6 +160,20 @@ sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_b
     return take_inputs(m, h.area, h.n_inputs, data + at, len - at, err);
 }
 
+/* ---- rows from rank to rank ---- */
+
+sl_status gang_rows_take(const gang_job *own, const sl_model_spec *spec, const gang_inbound *rows,
+                         sl_err *err) {
+    const sl_rowset *r = &own->run.call.rows;
+    const size_t bytes = r->n * spec->d_model * sizeof(float);
+    if (rows->number != own->run.before || rows->len != bytes)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%zu bytes of job %llu's rows, %zu of %llu's are due",
+                       rows->len, (unsigned long long)rows->number, bytes,
+                       (unsigned long long)own->run.before);
+    memcpy(sl_mem_ptr(r->x), rows->data, bytes);
+    return SL_OK;
+}
+
 /* ---- answers ---- */
 
 static void add_result(void *ctx, float *at, size_t n) {

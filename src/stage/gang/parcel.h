@@ -29,6 +29,11 @@ bool gang_parcel_carries(const uint8_t *data, size_t len);
 sl_status gang_parcel_take(const gang_memory *m, gang_board *board, const gang_bounds *b,
                            const uint8_t *data, size_t len, sl_err *err) SL_MUST_CHECK;
 
+/* The rows of the run, which came from the rank before this one, to where it has them.
+ * SL_ERR_PROTOCOL: they are another job's, or not as many. */
+sl_status gang_rows_take(const gang_job *own, const sl_model_spec *spec, const gang_inbound *rows,
+                         sl_err *err) SL_MUST_CHECK;
+
 /* The rank's report of the job and its part of the results, as it did it. */
 sl_status gang_answer_fill(gang_parcel *p, const gang_board *board, const gang_share *who,
                            const gang_job *own, const sl_model_spec *spec, gang_marks *marks,

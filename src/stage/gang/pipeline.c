@@ -62,10 +62,6 @@ void pipeline_ids_free(pipeline_ids *ids) {
 
 /* ---- queues ---- */
 
-static sl_stage_call *call_at(const pipeline_queue *q, uint64_t i) {
-    return &q->call[i & (q->cap - 1)];
-}
-
 /* Room for one more; false: no memory. */
 static bool reserve(pipeline_queue *q) {
     const uint64_t held = q->submitted - q->done;
@@ -73,7 +69,7 @@ static bool reserve(pipeline_queue *q) {
     const uint32_t cap = q->cap ? q->cap * 2 : 64;
     sl_stage_call *bigger = sl_alloc(cap, sizeof *bigger);
     if (!bigger) return false;
-    for (uint64_t i = q->done; i < q->submitted; i++) bigger[i & (cap - 1)] = *call_at(q, i);
+    for (uint64_t i = q->done; i < q->submitted; i++) bigger[i & (cap - 1)] = *pipeline_call(q, i);
     sl_free(q->call);
     q->call = bigger;
     q->cap = cap;
@@ -106,7 +102,7 @@ static void leave_choice(const pipeline *p, const sl_stage_call *c, const uint32
 
 void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *expert, const float *gate) {
     pipeline_queue *q = &p->queue[queue];
-    const sl_stage_call *c = call_at(q, q->done);
+    const sl_stage_call *c = pipeline_call(q, q->done);
     SL_ASSERT(q->done < q->given && c->queue == queue);
     if (c->op == SL_OP_INSIDE) {
         if (p->routed) p->routed(p->ctx, c->layer, c->rows.n, expert);
@@ -119,7 +115,7 @@ void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *expert, const flo
 }
 
 static void run_own(pipeline *p, pipeline_queue *q) {
-    sl_stage_call c = *call_at(q, q->given);
+    sl_stage_call c = *pipeline_call(q, q->given);
     if (c.op == SL_OP_INSIDE) {
         if (!pipeline_ids_for(p, &p->ids, c.rows.n)) return;
         c.rows.expert = p->ids.expert;
@@ -133,27 +129,54 @@ static void run_own(pipeline *p, pipeline_queue *q) {
     pipeline_ran(p, c.queue, p->ids.expert, p->ids.gate);
 }
 
-/* How many calls from the next one on are of its rank, and lie one behind the other in the ring. */
-static uint32_t run_length(const pipeline *p, const pipeline_queue *q, uint32_t rank) {
-    const uint64_t end = SL_MIN(q->submitted, (q->given | (q->cap - 1)) + 1);
-    uint64_t i = q->given;
-    while (i < end && rank_of(p, call_at(q, i)) == rank) i++;
-    return (uint32_t)(i - q->given);
+/* The calls from there on that are one rank's. */
+static pipeline_leg leg_from(const pipeline *p, const pipeline_queue *q, uint64_t first) {
+    const uint32_t rank = rank_of(p, pipeline_call(q, first));
+    uint64_t i = first + 1;
+    while (i < q->submitted && rank_of(p, pipeline_call(q, i)) == rank) i++;
+    return (pipeline_leg){rank, (uint32_t)(i - first)};
+}
+
+/* Blocks as a whole, on the same rows: nothing between them is another rank's. */
+static bool are_blocks(const pipeline_queue *q, uint64_t first, uint64_t end) {
+    const sl_rowset *rows = &pipeline_call(q, first)->rows;
+    for (uint64_t i = first; i < end; i++) {
+        const sl_stage_call *c = pipeline_call(q, i);
+        const bool block = c->op == SL_OP_ATTEND || c->op == SL_OP_DENSE || c->op == SL_OP_INSIDE;
+        if (!block || c->rows.n != rows->n || c->rows.x.at != rows->x.at) return false;
+    }
+    return rows->n > 0;
+}
+
+/* The queue's next calls, up to those that need rows which have come back to rank 0. */
+static uint32_t legs_of(const pipeline *p, const pipeline_queue *q, pipeline_leg *leg) {
+    uint64_t at = q->given, next;
+    uint32_t n = 0;
+    leg[n++] = leg_from(p, q, at);
+    while (p->ways->straight && sl_pipeline_hands_on((sl_rank){leg[n - 1].rank, p->n}) &&
+           (next = at + leg[n - 1].n) < q->submitted) {
+        const pipeline_leg to = leg_from(p, q, next);
+        if (to.rank != leg[n - 1].rank + 1 || !are_blocks(q, at, next + to.n)) break;
+        leg[n++] = to;
+        at = next;
+    }
+    return n;
 }
 
 /* Gives calls to the other ranks as far as the order of the queue allows; notes that it is rank 0's
  * turn. */
 static void pump_one(pipeline *p, pipeline_queue *q) {
+    pipeline_leg leg[SL_MAX_RANKS];
     while (q->given < q->submitted && p->fails == SL_OK) {
-        const uint32_t rank = rank_of(p, call_at(q, q->given));
+        const uint32_t rank = rank_of(p, pipeline_call(q, q->given));
         if (q->given > q->done && (rank != q->rank || p->ways->apart)) return;
         if (rank == 0) {
             if (!q->ready) q->ready = ++p->turns;
             return;
         }
-        const uint32_t n = p->ways->give(p, rank, call_at(q, q->given), run_length(p, q, rank));
+        const uint32_t n_legs = legs_of(p, q, leg), n = p->ways->give(p, q, leg, n_legs);
         if (n == 0) return;
-        q->rank = rank;
+        q->rank = leg[n_legs - 1].rank;
         q->given += n;
         p->with_others += n;
     }
@@ -193,7 +216,7 @@ static void pipeline_submit(sl_device *base, const sl_stage_call *c) {
         pipeline_fails(p, SL_ERR_NOMEM, &err);
         return;
     }
-    *call_at(q, q->submitted++) = *c;
+    *pipeline_call(q, q->submitted++) = *c;
     p->quiet = 0;
 }
 

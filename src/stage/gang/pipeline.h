@@ -9,18 +9,26 @@
 #include "stage/gang/gang_int.h"
 
 typedef struct pipeline pipeline;
+typedef struct pipeline_queue pipeline_queue;
+
+/* A queue's next n calls, which are one rank's. */
+typedef struct pipeline_leg {
+    uint32_t rank, n;
+} pipeline_leg;
 
 typedef struct pipeline_ways {
     bool in_place; /* they see all memory of this process */
     bool apart;    /* they have memory of their own: calls of a queue read what those before them
                     * have left, which has to be back */
+    bool straight; /* or goes from rank to rank: legs are given several at once */
     /* All ranks open their devices; sets p->own. While rank 0 computes, its device calls
      * pipeline_tick. */
     sl_status (*open)(pipeline *p, const sl_device_opts *o, sl_err *err);
-    /* Gives a rank some of the n calls, of one queue and one after the other, and returns how many;
-     * 0: it has as many as it can hold. Of each it has been given it says in poll, in the order of
-     * giving, that it is through (pipeline_ran). */
-    uint32_t (*give)(pipeline *p, uint32_t rank, const sl_stage_call *c, uint32_t n);
+    /* Gives ranks the queue's next calls, leg by leg, and returns how many: all of each leg but the
+     * last, of that some; 0: a rank has as many as it can hold. The rows that a leg leaves go
+     * straight to the next one's rank. Of each call that was given it says in poll that it is
+     * through (pipeline_ran), in the order of the queue. */
+    uint32_t (*give)(pipeline *p, const pipeline_queue *q, const pipeline_leg *leg, uint32_t n);
     void (*poll)(pipeline *p);
     /* All ranks, rank 0 too, after what they were given before. */
     sl_status (*host)(pipeline *p, const uint8_t *hosted, uint32_t max_pairs, bool patient,
@@ -38,14 +46,18 @@ typedef struct pipeline_ways {
 extern const pipeline_ways pipeline_threads, pipeline_machines, pipeline_emulated;
 
 /* Calls of one queue, a ring that grows: those before `given` and not before `done` are with
- * `rank`, those behind wait. */
-typedef struct pipeline_queue {
+ * `rank`, or on their way there, those behind wait. */
+struct pipeline_queue {
     sl_stage_call *call;
     uint32_t cap; /* a power of two */
     uint64_t submitted, given, done;
-    uint32_t rank;
+    uint32_t rank;  /* of several legs the last one's */
     uint64_t ready; /* when its next call came to be rank 0's turn, among queues; 0: it is not */
-} pipeline_queue;
+};
+
+static inline sl_stage_call *pipeline_call(const pipeline_queue *q, uint64_t i) {
+    return &q->call[i & (q->cap - 1)];
+}
 
 /* What routers have chosen; grows. */
 typedef struct pipeline_ids {
@@ -85,6 +97,11 @@ void pipeline_rest(pipeline *p);
 /* Room for what n rows choose; false: no memory, and the device has failed. */
 bool pipeline_ids_for(pipeline *p, pipeline_ids *ids, size_t n);
 void pipeline_ids_free(pipeline_ids *ids);
+/* Whether that call of the queue is the oldest that it has given: answers of several ranks may come
+ * in another order than their calls. */
+static inline bool pipeline_is_next(const pipeline *p, uint32_t queue, uint64_t call) {
+    return p->queue[queue].done == call;
+}
 /* The oldest call that the queue has given is through. Of INSIDE: what it chose, which lies at
  * `expert` and, unless the call has them already, `gate`. */
 void pipeline_ran(pipeline *p, uint32_t queue, const uint32_t *expert, const float *gate);

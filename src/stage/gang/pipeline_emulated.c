@@ -1,7 +1,7 @@
 /* Ranks of a pipeline that are emulated: what calls do is done at once, and they are through when
  * their rank, which has one call at a time, would be through with them and the rows would be back.
- * A run of calls goes to its rank and comes back over the link between ranks. Rank 0 is an emulated
- * device as any other. */
+ * A run of calls goes to its rank and comes back over the link between ranks, or goes on to the
+ * next one. Rank 0 is an emulated device as any other. */
 #include "stage/gang/pipeline.h"
 
 #include "base/clock.h"
@@ -14,6 +14,7 @@
 typedef struct task {
     uint64_t end_ns;
     uint32_t queue;
+    uint64_t call;    /* which of the queue's */
     pipeline_ids ids; /* of INSIDE */
 } task;
 
@@ -42,26 +43,44 @@ static uint32_t rows_of(const sl_stage_call *c) {
     return c->op == SL_OP_EXPERTS ? c->experts.first[c->experts.n_groups] : c->rows.n;
 }
 
-static uint32_t give(pipeline *p, uint32_t rank, const sl_stage_call *c, uint32_t n) {
-    stage *s = ((crew *)p->others)->rank[rank];
-    const uint64_t hop = hop_ns(p, rows_of(c)), came = sl_now_ns() + hop;
-    uint64_t end = SL_MAX(came, s->free_ns);
-    n = SL_MIN(n, (uint32_t)(TASKS - (s->given - s->told)));
+/* n calls from `first` on, whose rows are at the rank's end of the link at *at; *at: when those
+ * that it leaves are at its end. False: no memory. */
+static bool give_leg(pipeline *p, const pipeline_queue *q, stage *s, uint64_t first, uint32_t n,
+                     uint64_t *at) {
+    const uint64_t hop = hop_ns(p, rows_of(pipeline_call(q, first)));
+    uint64_t end = SL_MAX(*at + hop, s->free_ns);
     for (uint32_t i = 0; i < n; i++) {
         task *t = &s->ring[(s->given + i) % TASKS];
-        sl_stage_call own = c[i];
+        sl_stage_call own = *pipeline_call(q, first + i);
         if (own.op == SL_OP_INSIDE) {
-            if (!pipeline_ids_for(p, &t->ids, own.rows.n)) return 0;
+            if (!pipeline_ids_for(p, &t->ids, own.rows.n)) return false;
             own.rows.expert = t->ids.expert;
             own.rows.gate = t->ids.gate;
         }
         t->queue = own.queue;
+        t->call = first + i;
         end += sl_emulated_count(p->own, &own);
     }
     for (uint32_t i = 0; i < n; i++) s->ring[(s->given + i) % TASKS].end_ns = end + hop;
     s->given += n;
-    s->free_ns = end;
-    return n;
+    s->free_ns = *at = end;
+    return true;
+}
+
+static uint32_t give(pipeline *p, const pipeline_queue *q, const pipeline_leg *leg, uint32_t n) {
+    const crew *c = p->others;
+    uint64_t at = sl_now_ns(), next = q->given;
+    uint32_t room[SL_MAX_RANKS];
+    for (uint32_t i = 0; i < n; i++) {
+        const stage *s = c->rank[leg[i].rank];
+        room[i] = SL_MIN(leg[i].n, (uint32_t)(TASKS - (s->given - s->told)));
+        if (room[i] < leg[i].n && i + 1 < n) return 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (room[i] && !give_leg(p, q, c->rank[leg[i].rank], next, room[i], &at)) break;
+        next += room[i];
+    }
+    return (uint32_t)(next - q->given);
 }
 
 static void poll(pipeline *p) {
@@ -70,8 +89,10 @@ static void poll(pipeline *p) {
     for (uint32_t i = 1; i < p->n; i++) {
         stage *s = c->rank[i];
         while (s->told < s->given && s->ring[s->told % TASKS].end_ns <= now_ns) {
-            const task *t = &s->ring[s->told++ % TASKS];
+            const task *t = &s->ring[s->told % TASKS];
+            if (!pipeline_is_next(p, t->queue, t->call)) break;
             pipeline_ran(p, t->queue, t->ids.expert, t->ids.gate);
+            s->told++;
         }
     }
 }
@@ -142,6 +163,7 @@ static void close_all(pipeline *p) {
 }
 
 const pipeline_ways pipeline_emulated = {.in_place = true,
+                                         .straight = true,
                                          .open = open,
                                          .give = give,
                                          .poll = poll,

@@ -117,22 +117,24 @@ static void give_task(runner *r) {
     pthread_mutex_unlock(&r->lock);
 }
 
-static uint32_t give(pipeline *p, uint32_t rank, const sl_stage_call *c, uint32_t n) {
-    runner *r = ((crew *)p->others)->rank[rank];
-    for (uint32_t i = 0; i < n; i++) {
+static uint32_t give(pipeline *p, const pipeline_queue *q, const pipeline_leg *leg, uint32_t n) {
+    runner *r = ((crew *)p->others)->rank[leg->rank];
+    SL_ASSERT(n == 1);
+    for (uint32_t i = 0; i < leg->n; i++) {
+        const sl_stage_call *c = pipeline_call(q, q->given + i);
         task *t = next_task(r);
         if (!t) return i;
         t->kind = TASK_CALL;
-        t->call = c[i];
-        t->queue = c[i].queue;
-        if (c[i].op == SL_OP_INSIDE) {
-            if (!pipeline_ids_for(p, &t->ids, c[i].rows.n)) return i;
+        t->call = *c;
+        t->queue = c->queue;
+        if (c->op == SL_OP_INSIDE) {
+            if (!pipeline_ids_for(p, &t->ids, c->rows.n)) return i;
             t->call.rows.expert = t->ids.expert;
             t->call.rows.gate = t->ids.gate;
         }
         give_task(r);
     }
-    return n;
+    return leg->n;
 }
 
 static void poll_one(pipeline *p, runner *r) {

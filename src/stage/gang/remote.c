@@ -1,5 +1,6 @@
 /* A rank on a machine of its own: it waits for its gang's worker (machines.c), has blocks of memory
- * by the numbers that jobs name, and answers each job with its part of the results. */
+ * by the numbers that jobs name, and answers each job with its part of the results. Of a pipeline
+ * it may hand the rows on to the next rank instead, whose job waits for them. */
 #include "stage/gang/parcel.h"
 
 #include "base/log.h"
@@ -50,6 +51,7 @@ static void make_own(remote *m, gang_job *j) {
     sl_device_opts *o = &j->open.o;
     o->folder = m->o->folder;
     o->isa = m->o->isa;
+    o->numa = m->o->numa;
     o->tick = NULL;
     o->wait = NULL;
     o->progress = NULL;
@@ -86,6 +88,28 @@ static sl_status check_open(const remote *m, const gang_job *j, sl_err *err) {
     return st;
 }
 
+static bool is_run(const gang_job *j) {
+    return j->kind == GANG_RUN;
+}
+
+/* What the rank before this one has left. Jobs are done in the order in which they were given, at
+ * every rank, so these are the next rows that come, or no job's. */
+static sl_status take_rows(remote *m, sl_err *err) {
+    const uint32_t from = m->rank.is.index - 1;
+    sl_status st = gang_link_wait(&m->link, from, GANG_DEADLINE_MS, err);
+    if (st == SL_OK)
+        st = gang_rows_take(&m->job, m->bounds.spec, gang_peer_at(&m->link.peer[from], 0), err);
+    if (st == SL_OK) gang_link_took(&m->link, from);
+    return st;
+}
+
+static sl_status hand_on(remote *m, sl_err *err) {
+    const sl_rowset *r = &m->job.run.call.rows;
+    return gang_link_send(&m->link, m->rank.is.index + 1, SL_MSG_RANK_ROWS,
+                          gang_peer_at(&m->link.peer[0], 0)->number, sl_mem_ptr(r->x),
+                          r->n * m->bounds.spec->d_model * sizeof(float), err);
+}
+
 static sl_status read_job(remote *m, sl_err *err) {
     const gang_inbound *p = gang_peer_at(&m->link.peer[0], 0);
     gang_board *board = m->rank.board;
@@ -99,7 +123,7 @@ static sl_status read_job(remote *m, sl_err *err) {
     st = gang_job_unpack(&m->memory, board->area, &board->job, &m->pointers, &m->job, err);
     if (st == SL_OK && kind == GANG_OPEN) st = check_open(m, &m->job, err);
     if (st == SL_OK && kind == GANG_OPEN) make_own(m, &m->job);
-    return st;
+    return st == SL_OK && is_run(&m->job) && m->job.run.before ? take_rows(m, err) : st;
 }
 
 static sl_status answer(remote *m, sl_err *err) {
@@ -111,6 +135,8 @@ static sl_status answer(remote *m, sl_err *err) {
         m->bounds.blocks = report->blocks;
         m->bounds.out = report->out;
         m->bounds.inside = r->device->inside;
+        if (!m->bounds.together && r->is.index > 1)
+            m->link.rows_bytes = m->bounds.max_rows * m->bounds.spec->d_model * sizeof(float);
     }
     /* More experts are more pairs of a call: the device has the room now. */
     if (m->job.kind == GANG_HOST && report->ok)
@@ -131,7 +157,8 @@ static sl_status serve(remote *m, sl_err *err) {
         if (st == SL_OK) st = read_job(m, err);
         if (st != SL_OK || m->job.kind == GANG_LEAVE) return st;
         gang_rank_do(&m->rank, &m->job);
-        st = gang_job_is_answered(&m->job) ? answer(m, err) : SL_OK;
+        if (is_run(&m->job) && m->job.run.hands_on) st = hand_on(m, err);
+        if (st == SL_OK && gang_job_is_answered(&m->job)) st = answer(m, err);
         if (st != SL_OK) return st;
         gang_link_took(&m->link, 0);
     }

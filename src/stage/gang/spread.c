@@ -8,17 +8,32 @@
 
 #define WORD sizeof(float) /* what collectives carry */
 
+/* Messages that are gathered before a call asks for their rows, at most: as many gatherings can be
+ * under way. */
+#define MOST_BEGUN 8u
+
 typedef struct bytes {
     uint8_t *at;
     size_t cap;
 } bytes;
 
+/* A message whose gathering has begun. All ranks have the same ones, since they do the same jobs;
+ * it is the one place for what they have of them: the part itself is gone. */
+typedef struct begun {
+    sl_spread_name is;
+    uint32_t rows; /* 0: none */
+    uint64_t ticket;
+    bytes whole; /* [rows] of what ranks have of a row, one behind the other (layout) */
+} begun;
+
 struct gang_scratch {
     bytes part, whole, tops; /* of gatherings */
-    float *sum;              /* [2][d_model] */
-    uint8_t **base;          /* of each message of a job, its first row */
-    sl_buf **buf;            /* in which that lies, at ranks beside the first */
-    size_t n_base, n_buf;
+    begun begun[MOST_BEGUN];
+    float *sum;     /* [2][d_model] */
+    uint8_t **base; /* of each message of a job, its first row; as it is gathered, if begun */
+    sl_buf **buf;   /* in which that lies, at ranks beside the first */
+    begun **early;  /* NULL: it is not begun */
+    size_t n_base, n_buf, n_early;
     /* Of rank 0, to make jobs */
     gang_ref *ref;
     sl_stage_spread *message;
@@ -30,6 +45,7 @@ struct gang_scratch {
 
 void gang_scratch_free(gang_scratch *s) {
     if (!s) return;
+    for (uint32_t i = 0; i < MOST_BEGUN; i++) sl_free(s->begun[i].whole.at);
     sl_free(s->part.at);
     sl_free(s->whole.at);
     sl_free(s->tops.at);
@@ -37,6 +53,7 @@ void gang_scratch_free(gang_scratch *s) {
     sl_free(s->sum);
     sl_free(s->base);
     sl_free(s->buf);
+    sl_free(s->early);
     sl_free(s->ref);
     sl_free(s->message);
     sl_free(s->row);
@@ -112,42 +129,78 @@ static const uint8_t *whole_at(const spreading *p, const gang_ref *ref) {
     return p->j->spread.plain + ref->row * sl_wire_row_bytes(p->wire, p->d);
 }
 
-/* Messages of the job, as they are here: rank 0 has its part in their payloads. */
+/* This rank's part of a message that came: rank 0 has it in the payload. *buf: in which it lies
+ * elsewhere, the caller's. */
+static uint8_t *take_part(const spreading *p, const sl_stage_spread *m, sl_buf **buf) {
+    gang_rail *rail = p->r->rail;
+    *buf = NULL;
+    if (rail && !gang_rail_take(rail, &m->is, m->back, m->rows, buf))
+        fails(p->r, SL_ERR_PROTOCOL, "a job of a gang: its part of a message is not here");
+    return *buf ? (*buf)->data : (uint8_t *)(uintptr_t)m->data;
+}
+
+/* ...and room for one that leaves. */
+static uint8_t *make_part(const spreading *p, const sl_stage_spread *m, sl_buf **buf) {
+    const size_t len = p->r->rail ? m->rows * stride_of(p, m) : 0;
+    *buf = len ? sl_net_buf_take(gang_rail_net(p->r->rail), len) : NULL;
+    if (len && !*buf) fails(p->r, SL_ERR_NOMEM, "a part of a message");
+    return *buf ? (*buf)->data : (uint8_t *)(uintptr_t)m->data;
+}
+
+static begun *begun_of(gang_scratch *s, const sl_stage_spread *m) {
+    for (uint32_t i = 0; i < MOST_BEGUN; i++) {
+        begun *b = &s->begun[i];
+        if (b->rows && b->rows == m->rows && b->is.key == m->is.key && b->is.number == m->is.number)
+            return b;
+    }
+    return NULL;
+}
+
+/* Messages of the job, as they are here. */
 static void find_messages(const spreading *p) {
     gang_scratch *s = p->s;
+    const sl_stage_op op = p->j->spread.op;
     const uint32_t n = p->j->spread.n_messages;
-    gang_rail *rail = p->r->rail;
     s->base = reserve(p->r, s->base, &s->n_base, n, sizeof *s->base);
     s->buf = reserve(p->r, s->buf, &s->n_buf, n, sizeof *s->buf);
+    s->early = reserve(p->r, s->early, &s->n_early, n, sizeof *s->early);
     for (uint32_t i = 0; i < n; i++) {
         const sl_stage_spread *m = &p->j->spread.message[i];
         s->buf[i] = NULL;
-        if (rail && p->j->spread.op == SL_OP_PACK) {
-            const size_t len = m->rows * stride_of(p, m);
-            s->buf[i] = len ? sl_net_buf_take(gang_rail_net(rail), len) : NULL;
-            if (len && !s->buf[i]) fails(p->r, SL_ERR_NOMEM, "a part of a message");
-        } else if (rail && !gang_rail_take(rail, &m->is, m->back, m->rows, &s->buf[i])) {
-            fails(p->r, SL_ERR_PROTOCOL, "a job of a gang: its part of a message is not here");
-        }
-        s->base[i] = s->buf[i] ? s->buf[i]->data : (uint8_t *)(uintptr_t)m->data;
+        s->early[i] = op == SL_OP_UNPACK ? begun_of(s, m) : NULL;
+        if (s->early[i])
+            s->base[i] = s->early[i]->whole.at;
+        else
+            s->base[i] =
+                op == SL_OP_PACK ? make_part(p, m, &s->buf[i]) : take_part(p, m, &s->buf[i]);
     }
 }
 
 static void give_messages(const spreading *p) {
-    for (uint32_t i = 0; p->r->rail && i < p->j->spread.n_messages; i++)
-        sl_net_buf_give(gang_rail_net(p->r->rail), p->s->buf[i]);
+    for (uint32_t i = 0; i < p->j->spread.n_messages; i++) {
+        if (p->s->early[i]) p->s->early[i]->rows = 0;
+        if (p->r->rail) sl_net_buf_give(gang_rail_net(p->r->rail), p->s->buf[i]);
+    }
+}
+
+static void finish(gang_rank *r, uint64_t ticket) {
+    sl_err err;
+    if (sl_coll_finish(r->coll, ticket, &err) != SL_OK) r->lost(r, &err);
 }
 
 /* What all ranks have of something, `bytes` of each in words, one behind the other; first: where
- * this rank's lie. */
+ * this rank's lie. What is begun is finished, too. */
 static uint8_t *gather(const spreading *p, const uint8_t *part, uint32_t rows, size_t first,
                        size_t own, size_t all) {
+    uint64_t ticket;
     sl_err err;
     uint8_t *whole = bytes_of(p->r, &p->s->whole, rows * all);
-    if (sl_coll_all_gather(p->r->coll, (const float *)(const void *)part, rows,
-                           (uint32_t)(first / WORD), (uint32_t)(own / WORD), (uint32_t)(all / WORD),
-                           (float *)(void *)whole, &err) != SL_OK)
+    if (sl_coll_begin_gather(p->r->coll, (const float *)(const void *)part, rows,
+                             (uint32_t)(first / WORD), (uint32_t)(own / WORD),
+                             (uint32_t)(all / WORD), (float *)(void *)whole, &ticket,
+                             &err) != SL_OK)
         p->r->lost(p->r, &err);
+    finish(p->r, ticket);
     return whole;
 }
 
@@ -194,42 +247,109 @@ static size_t words_of(const spreading *p, uint32_t n) {
     return n ? (sl_wire_row_bytes(p->wire, n) + WORD - 1) / WORD * WORD : 0;
 }
 
-/* Rows of which there is a part everywhere, in the order of the job; all[]: where a row has each
- * rank's, of `bytes`. NULL: there are none. */
-static const uint8_t *gather_cut(const spreading *p, size_t all[SL_MAX_RANKS], size_t *row_bytes) {
-    const size_t own = words_of(p, p->own.n), stride = sl_wire_row_bytes(p->wire, p->own.n);
-    uint32_t rows = 0;
-    size_t at = 0;
+/* A row that is gathered: where it has each rank's columns, and its bytes. */
+typedef struct layout {
+    size_t from[SL_MAX_RANKS], bytes;
+} layout;
+
+static layout layout_of(const spreading *p) {
+    layout l = {.bytes = 0};
     for (uint32_t k = 0; k < p->r->is.of; k++) {
-        all[k] = at;
-        at += words_of(p, p->j->spread.columns[k].n);
+        l.from[k] = l.bytes;
+        l.bytes += words_of(p, p->j->spread.columns[k].n);
     }
-    *row_bytes = at;
-    for (uint32_t i = 0; i < p->j->spread.n; i++) rows += is_cut(p, &p->j->spread.ref[i]);
+    return l;
+}
+
+/* Whether its gathering has begun. */
+static bool is_early(const spreading *p, const gang_ref *ref) {
+    return is_cut(p, ref) && p->s->early[ref->message];
+}
+
+/* Rows of which there is a part everywhere, in the order of the job, but for those that are begun.
+ * NULL: there are none. */
+static const uint8_t *gather_cut(const spreading *p, const layout *l) {
+    const size_t own = words_of(p, p->own.n), stride = sl_wire_row_bytes(p->wire, p->own.n);
+    const gang_ref *ref = p->j->spread.ref;
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < p->j->spread.n; i++)
+        rows += is_cut(p, &ref[i]) && !is_early(p, &ref[i]);
     if (rows == 0) return NULL;
     uint8_t *part = bytes_of(p->r, &p->s->part, rows * own);
     for (uint32_t i = 0, k = 0; own && i < p->j->spread.n; i++) {
-        if (!is_cut(p, &p->j->spread.ref[i])) continue;
-        memcpy(part + k++ * own, place_of(p, &p->j->spread.ref[i]), stride);
+        if (!is_cut(p, &ref[i]) || is_early(p, &ref[i])) continue;
+        memcpy(part + k++ * own, place_of(p, &ref[i]), stride);
     }
-    return gather(p, part, rows, all[p->r->is.index], own, at);
+    return gather(p, part, rows, l->from[p->r->is.index], own, l->bytes);
+}
+
+static void widen(const spreading *p, const layout *l, const uint8_t *gathered, float *row) {
+    for (uint32_t k = 0; k < p->r->is.of; k++) {
+        const sl_extent c = p->j->spread.columns[k];
+        if (c.n) sl_wire_unpack(p->wire, gathered + l->from[k], 1, c.n, row + c.first);
+    }
 }
 
 static void unpack(const spreading *p) {
-    size_t from[SL_MAX_RANKS], row_bytes;
-    const uint8_t *cut = gather_cut(p, from, &row_bytes);
+    const layout l = layout_of(p);
+    const uint8_t *cut = gather_cut(p, &l);
+    for (uint32_t i = 0; i < p->j->spread.n_messages; i++)
+        if (p->s->early[i]) finish(p->r, p->s->early[i]->ticket);
     for (uint32_t i = 0; i < p->j->spread.n; i++) {
         const gang_ref *ref = &p->j->spread.ref[i];
         float *row = job_row(p, i);
-        if (!is_cut(p, ref)) {
+        if (is_early(p, ref)) {
+            widen(p, &l, p->s->base[ref->message] + ref->row * l.bytes, row);
+        } else if (is_cut(p, ref)) {
+            widen(p, &l, cut, row);
+            cut += l.bytes;
+        } else {
             sl_wire_unpack(p->wire, whole_at(p, ref), 1, p->d, row);
-            continue;
         }
-        for (uint32_t k = 0; k < p->r->is.of; k++) {
-            const sl_extent c = p->j->spread.columns[k];
-            if (c.n) sl_wire_unpack(p->wire, cut + from[k], 1, c.n, row + c.first);
-        }
-        cut += row_bytes;
+    }
+}
+
+/* ---- UNPACK of no rows ---- */
+
+/* Where the message will be, in place of the one before it of its connection, which nobody asks for
+ * any more. */
+static begun *place_for(const spreading *p, const sl_stage_spread *m) {
+    begun *to = NULL;
+    for (uint32_t i = 0; i < MOST_BEGUN; i++) {
+        begun *b = &p->s->begun[i];
+        if (!to && !b->rows) to = b;
+        if (b->rows && b->is.key == m->is.key) to = b;
+    }
+    if (!to) fails(p->r, SL_ERR_PROTOCOL, "a job of a gang: too many messages to gather");
+    finish(p->r, to->ticket); /* what was begun here is written until then */
+    return to;
+}
+
+static void begin_message(const spreading *p, const sl_stage_spread *m) {
+    const layout l = layout_of(p);
+    const size_t first = l.from[p->r->is.index], stride = stride_of(p, m);
+    sl_buf *buf;
+    sl_err err;
+    const uint8_t *part = take_part(p, m, &buf);
+    begun *b = place_for(p, m);
+    uint8_t *whole = bytes_of(p->r, &b->whole, m->rows * l.bytes);
+    for (uint32_t i = 0; p->own.n && i < m->rows; i++)
+        memcpy(whole + i * l.bytes + first, part + i * stride, stride);
+    if (p->r->rail) sl_net_buf_give(gang_rail_net(p->r->rail), buf);
+    if (sl_coll_begin_share(p->r->coll, (float *)(void *)whole, m->rows, (uint32_t)(first / WORD),
+                            (uint32_t)(words_of(p, p->own.n) / WORD), (uint32_t)(l.bytes / WORD),
+                            &b->ticket, &err) != SL_OK)
+        p->r->lost(p->r, &err);
+    b->is = m->is;
+    b->rows = m->rows;
+}
+
+void gang_spread_settle(gang_rank *r) {
+    if (r->rail) gang_rail_settle(r->rail);
+    for (uint32_t i = 0; r->scratch && i < MOST_BEGUN; i++) {
+        begun *b = &r->scratch->begun[i];
+        if (b->rows) finish(r, b->ticket);
+        b->rows = 0;
     }
 }
 
@@ -277,6 +397,11 @@ void gang_spread_do(gang_rank *r, const gang_job *j) {
                          .d = r->device->spec->d_model,
                          .wire = j->spread.wire,
                          .own = r->link.out};
+    if (j->spread.n == 0) {
+        for (uint32_t i = 0; i < j->spread.n_messages; i++)
+            begin_message(&p, &j->spread.message[i]);
+        return;
+    }
     find_messages(&p);
     if (j->spread.op == SL_OP_PACK) {
         pack(&p);
@@ -337,6 +462,20 @@ static gang_job begin_job(making *m, const sl_stage_call *c, sl_mem rows, uint32
     for (uint32_t i = 0; i < m->g->n; i++) j.spread.columns[i] = own->board->report[i].out;
     j.spread.message = m->s->message;
     return j;
+}
+
+/* Rank 0 has them as all have. */
+bool gang_spread_begin(gang *g, const sl_stage_spread *m, sl_wire_format f) {
+    gang_scratch *s = scratch_of(&g->own);
+    const sl_stage_call c = {.op = SL_OP_UNPACK};
+    making one = {.g = g, .s = s, .spread = m, .n = 1, .wire = f};
+    bool room = false;
+    for (uint32_t i = 0; i < MOST_BEGUN; i++)
+        room = room || !s->begun[i].rows || s->begun[i].is.key == m->is.key;
+    if (!room) return false;
+    const gang_job j = begin_job(&one, &c, (sl_mem){0}, 0);
+    gang_must_do(g, &j);
+    return true;
 }
 
 static void end_job(making *m, gang_job *j) {
