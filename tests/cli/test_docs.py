@@ -17,6 +17,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 FOREIGN = {"--backend", "--endpoint", "--endpoint-type", "--per-chunk-usage", "--congestion", "--jitter-us", "--rate", "--set", "--ms",
            "--real", "--record", "--steady", "--deferred", "--planted", "--left", "--for", "--busy", "--predict", "--with", "--without",
            "--bind-to", "--map-by", "--no-kill", "--requeue", "--signal",  # of mpirun and of Slurm
+           "--gang", "--inside",  # of bench/lab/net.sh
            "--prompt-cache"}  # of llama.cpp
 
 
