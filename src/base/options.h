@@ -81,6 +81,8 @@ const char *sl_options_notify_socket(void);
 uint64_t sl_options_watchdog_us(void);
 /* SLUICE_CUDA_DRIVER: the library of NVIDIA's driver. NULL: unset, or empty. */
 const char *sl_options_cuda_driver(void);
+/* SLUICE_GATHER: when ranks on machines gather what came. NULL: unset, or empty. */
+const char *sl_options_gather(void);
 /* SLUICE_CUDA_FORMS: which forms of kernels a GPU takes. NULL: unset, or empty. */
 const char *sl_options_cuda_forms(void);
 /* TERM: which terminal this is. NULL: unset. */

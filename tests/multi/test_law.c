@@ -650,6 +650,7 @@ int main(int argc, char **argv) {
         return fprintf(stderr, "usage: test_law TRANSPORT SLUICE GOLDEN [SEED [ONE_IN]]\n"), 2;
     transport = argv[1];
     program = argv[2];
+    setenv("SLUICE_GATHER", "early", 1); /* what is not taken unasked holds, too */
     if (argc > 4) seed = strtoull(argv[4], NULL, 10);
     if (argc > 5) one_in = (uint32_t)strtoul(argv[5], NULL, 10);
     if (argc > 6 && strcmp(argv[6], "deferred") == 0) devices.seed = seed;

@@ -210,8 +210,9 @@ def test_ranks_exchange_rows_themselves(secret, ranks):
         assert server.stop() == 0, "".join(server.log)
 
 
-def test_nodes_are_taken_one_by_one(secret, ranks, tmp_path):
+def test_nodes_are_taken_one_by_one(secret, ranks, tmp_path, monkeypatch):
     """Of three gangs, what came from one is gathered while another's rows are on their way: the same tokens twice."""
+    monkeypatch.setenv("SLUICE_GATHER", "early")
     made, trace = ranks(3), tmp_path / "trace.json"
     server = serve(secret, "--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1", "--trace", str(trace), "--rank-hosts", hosts(*[[r] for r in made]))
     try:

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "base/options.h"
 #include "sched/calls.h"
 #include "sched/rounds.h"
 
@@ -51,6 +52,7 @@ typedef struct barriers {
     sl_stage_part *part; /* [members] where they are until they are packed */
     uint32_t n_parts;
     sl_stage_spread *spread; /* [members] messages that are spread over ranks, */
+    bool early;              /* what came of a round is gathered before all of it has */
     bool spreads;            /* as those of this task are that leave */
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
     void *arrays, *scratch; /* what those of messages and members, and the others, are in */
@@ -311,7 +313,7 @@ static uint32_t list_spread(barriers *x, const sl_round_task *t) {
  * way. Not before this worker's own rows have left, which others wait for. */
 static void gather_some(barriers *x) {
     sl_device *d = x->w->device;
-    for (uint32_t i = 0; d->spreads && i < sl_rounds_places(x->rounds); i++) {
+    for (uint32_t i = 0; x->early && d->spreads && i < sl_rounds_places(x->rounds); i++) {
         message *p = &x->message[i];
         if (p->gathers || !is_spread(p) || !p->payload->spread.cut) continue;
         if (!sl_rounds_awaits_others(x->rounds, i)) continue;
@@ -738,7 +740,11 @@ static sl_status create(sl_worker *w, void **out, sl_err *err) {
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
     x->w = w;
     x->m = w->device->spec;
-    sl_status st = create_rounds(x, err);
+    const char *gather = sl_options_gather();
+    x->early = gather && strcmp(gather, "early") == 0;
+    sl_status st = gather && !x->early
+                       ? sl_fail(err, SL_ERR_ARG, "SLUICE_GATHER '%.40s' is unknown: early", gather)
+                       : create_rounds(x, err);
     if (st == SL_OK) st = create_buffers(x, err);
     if (st == SL_OK)
         *out = x;
