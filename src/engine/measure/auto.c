@@ -276,7 +276,9 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     uint64_t began_ns = sl_now_ns();
     st = measure(o, p, &l, &c, err);
     out->measure_ms = (double)(sl_now_ns() - began_ns) / 1e6;
-    if (st == SL_ERR_TIMEOUT || st == SL_ERR_PEER_DOWN || st == SL_ERR_IO) {
+    /* A GPU that cannot be measured is its worker's to report, as it opens it. */
+    if (st == SL_ERR_TIMEOUT || st == SL_ERR_PEER_DOWN || st == SL_ERR_IO ||
+        (st != SL_OK && sl_plan_n_gpu(p))) {
         not_measured(out, p, err->msg);
         return SL_OK;
     }
