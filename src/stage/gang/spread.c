@@ -312,14 +312,19 @@ static void unpack(const spreading *p) {
 /* ---- UNPACK of no rows ---- */
 
 /* Where the message will be, in place of the one before it of its connection, which nobody asks for
- * any more. */
-static begun *place_for(const spreading *p, const sl_stage_spread *m) {
+ * any more; NULL: as many as can be have begun. */
+static begun *free_for(gang_scratch *s, const sl_stage_spread *m) {
     begun *to = NULL;
     for (uint32_t i = 0; i < MOST_BEGUN; i++) {
-        begun *b = &p->s->begun[i];
+        begun *b = &s->begun[i];
         if (!to && !b->rows) to = b;
         if (b->rows && b->is.key == m->is.key) to = b;
     }
+    return to;
+}
+
+static begun *place_for(const spreading *p, const sl_stage_spread *m) {
+    begun *to = free_for(p->s, m);
     if (!to) fails(p->r, SL_ERR_PROTOCOL, "a job of a gang: too many messages to gather");
     finish(p->r, to->ticket); /* what was begun here is written until then */
     return to;
@@ -469,10 +474,7 @@ bool gang_spread_begin(gang *g, const sl_stage_spread *m, sl_wire_format f) {
     gang_scratch *s = scratch_of(&g->own);
     const sl_stage_call c = {.op = SL_OP_UNPACK};
     making one = {.g = g, .s = s, .spread = m, .n = 1, .wire = f};
-    bool room = false;
-    for (uint32_t i = 0; i < MOST_BEGUN; i++)
-        room = room || !s->begun[i].rows || s->begun[i].is.key == m->is.key;
-    if (!room) return false;
+    if (!free_for(s, m)) return false;
     const gang_job j = begin_job(&one, &c, (sl_mem){0}, 0);
     gang_must_do(g, &j);
     return true;
