@@ -132,7 +132,7 @@ typedef enum sl_objective {
 
 /* What is known of a type of device beside its data sheet. */
 typedef struct sl_type_costs {
-    const sl_costs *costs; /* measured, tp = 1; NULL: estimates */
+    const sl_costs *costs; /* measured, tp = 1, more is derived; NULL: estimates */
     sl_link_cost copies;   /* of each message to or from other workers besides */
     bool cpu;              /* measured on processors */
 } sl_type_costs;
@@ -141,8 +141,7 @@ typedef struct sl_search_problem {
     const sl_shape *shape;
     const sl_cluster *cluster;
     const sl_workload *workload;  /* lengths, arrivals, objectives for latency, skew */
-    const sl_costs *measured;     /* NULL: estimates. Of every device, tp = 1; more is derived */
-    const sl_type_costs *of_type; /* [the cluster's types] instead of `measured`; NULL: not */
+    const sl_type_costs *of_type; /* [the cluster's types]; NULL: estimates of all */
     /* Measured links within a node and between nodes; NULL: the cluster's. */
     const sl_link_cost *measured_intra, *measured_inter;
     sl_objective objective;

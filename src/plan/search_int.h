@@ -43,7 +43,7 @@ sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate 
  * tried. */
 void sl_search_evaluate(sl_search_state *s, sl_candidate *c);
 
-/* What is known of the group's devices; NULL: their data sheet, or what all were measured as. */
+/* What is known of the group's devices; NULL: their data sheet. */
 static inline const sl_type_costs *sl_search_type(const sl_search_problem *p, uint32_t group) {
     return p->of_type ? &p->of_type[p->cluster->group[group].type] : NULL;
 }
@@ -51,7 +51,7 @@ static inline const sl_type_costs *sl_search_type(const sl_search_problem *p, ui
 /* Costs that were measured of the group's devices; NULL: they are estimated. */
 static inline const sl_costs *sl_search_measured(const sl_search_problem *p, uint32_t group) {
     const sl_type_costs *t = sl_search_type(p, group);
-    return t ? t->costs : p->measured;
+    return t ? t->costs : NULL;
 }
 
 /* Devices of a worker of tp that send its rows, a share each; of a gang of CPUs its first rank. */

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-/* A profile of all devices is of CPUs. */
+/* Of what was measured the profile says so. */
 static bool is_cpu(const sl_search_problem *p, uint32_t group) {
     const sl_type_costs *t = sl_search_type(p, group);
     if (t && t->costs) return t->cpu;
-    return p->measured || p->cluster->type[p->cluster->group[group].type].cpu;
+    return p->cluster->type[p->cluster->group[group].type].cpu;
 }
 
 uint32_t sl_search_senders(const sl_search_problem *p, uint32_t group, uint32_t tp) {

@@ -233,6 +233,14 @@ static void infeasible_names_the_nearest_change(void **state) {
     assert_non_null(strstr(err.msg, "price"));
 }
 
+/* All of the cluster's devices. */
+static void measured_on_cpus(sl_search_problem *p, const sl_costs *costs) {
+    static sl_type_costs of_type[SL_CLUSTER_MAX_TYPES];
+    for (uint32_t t = 0; t < p->cluster->n_types; t++)
+        of_type[t] = (sl_type_costs){.costs = costs, .cpu = true};
+    p->of_type = of_type;
+}
+
 static void measured_costs_are_used(void **state) {
     (void)state;
     sl_workload w = lengths(64, 64);
@@ -240,7 +248,7 @@ static void measured_costs_are_used(void **state) {
     sl_costs measured = {.link = {.alpha_us = 50, .byte_us = 1e-3}};
     for (int k = 0; k < SL_COST_COUNT; k++)
         measured.stage[k] = (sl_stage_cost){.fixed_us = 5, .floor_us = 100, .row_us = 20};
-    p.measured = &measured;
+    measured_on_cpus(&p, &measured);
     p.measured_intra = p.measured_inter = &measured.link;
     run(&p, 1);
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
@@ -402,7 +410,7 @@ static void measured_costs_are_cut(void **state) {
 
     sl_workload w = lengths(64, 64);
     sl_search_problem p = problem("mixtral-8x7b", "h100-8", &w);
-    p.measured = &one;
+    measured_on_cpus(&p, &one);
     p.measured_intra = p.measured_inter = &free_link;
     w.arrival = (sl_arrival){.kind = SL_ARRIVAL_CLOSED, .concurrency = 1};
     run(&p, 4);

@@ -124,9 +124,9 @@ typedef struct measured {
     const char *machine[SL_CLUSTER_MAX_TYPES];
 } measured;
 
-/* Measured costs of a type of device, `all` or one, instead of estimates. A link that was not
- * measured is what the cluster says. */
-static sl_status read_profile(const char *path, uint32_t type, bool all, sl_shape *shape,
+/* Measured costs of the types of device `first` .. first + n - 1 instead of estimates. A link that
+ * was not measured is what the cluster says. */
+static sl_status read_profile(const char *path, uint32_t first, uint32_t n, sl_shape *shape,
                               sl_search_problem *p, measured *m, sl_err *err) {
     sl_profile profile = {0};
     sl_costs costs;
@@ -137,8 +137,7 @@ static sl_status read_profile(const char *path, uint32_t type, bool all, sl_shap
     if (st == SL_OK && strcmp(profile.model, shape->name) != 0)
         fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", path, profile.model,
                 shape->name);
-    for (uint32_t t = all ? 0 : type; st == SL_OK && t < (all ? p->cluster->n_types : type + 1);
-         t++) {
+    for (uint32_t t = first; st == SL_OK && t < first + n; t++) {
         m->costs[t] = costs;
         m->of_type[t] =
             (sl_type_costs){.costs = &m->costs[t], .cpu = !sl_profile_is_of_gpu(&profile)};
@@ -169,7 +168,7 @@ static sl_status read_one(const char *text, size_t n, sl_shape *shape, sl_search
         if (strlen(name) != named || strncmp(name, text, named) != 0) continue;
         if (m->machine[t])
             return sl_fail(err, SL_ERR_ARG, "--profile: type %s is named twice", name);
-        return read_profile(path, t, false, shape, p, m, err);
+        return read_profile(path, t, 1, shape, p, m, err);
     }
     return sl_fail(err, SL_ERR_ARG, "--profile: cluster %s has no type of device '%.*s'",
                    p->cluster->name, (int)SL_MIN(named, 60u), text);
@@ -181,7 +180,7 @@ static sl_status read_profiles(const sl_options *o, sl_shape *shape, sl_search_p
     sl_status st = SL_OK;
     if (!o->profile[0]) return SL_OK;
     if (!strchr(o->profile, '=')) {
-        st = read_profile(o->profile, 0, true, shape, p, m, err);
+        st = read_profile(o->profile, 0, p->cluster->n_types, shape, p, m, err);
     } else {
         for (const char *at = o->profile; st == SL_OK && *at;) {
             const size_t n = strcspn(at, ",");
