@@ -90,9 +90,9 @@ sl_status sl_coll_reduce_scatter(sl_coll *c, float *y, uint32_t n_rows, uint32_t
                                  uint32_t *first, uint32_t *n, sl_err *err) SL_MUST_CHECK;
 
 /* Words of four bytes are moved as they are: f32 or whatever else. part is [n_rows][n], outside of
- * whole: values first .. first + n - 1 of rows of `width`. whole
- * becomes [n_rows][width] with the parts of all ranks, who may have the same values; what nobody
- * has stays as it is. SL_ERR_PROTOCOL: a rank has a part beyond the width. */
+ * whole: values first .. first + n - 1 of rows of `width`. whole becomes [n_rows][width] with the
+ * parts of all ranks, who may have the same values; what nobody has stays as it is.
+ * SL_ERR_PROTOCOL: a rank has a part beyond the width. */
 sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
                              uint32_t n, uint32_t width, float *whole, sl_err *err) SL_MUST_CHECK;
 

@@ -324,13 +324,13 @@ static inline const sl_watch *sim_watch(const sim *s, uint32_t worker) {
     return s->s->watch ? &s->s->watch[worker] : NULL;
 }
 double sim_uniform(uint64_t *rng);
-/* A kernel of the task that is about to begin. */
 /* What a worker that is a gang on machines takes to carry `rows` rows that its ranks read, and
  * `back` rows of which they give it their columns; 0: it is none, or ranks send and get rows
  * themselves. */
 double sim_carried_us(const sim *s, uint32_t role, double rows, double back);
 /* Attention of a block, with what is carried to its ranks. */
 void sim_attention_add(sim *s, sim_worker *w, double rows, double keys);
+/* A kernel of the task that is about to begin. */
 void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_cost *c, double rows,
                     double keys);
 uint32_t sim_msg_take(sim *s, sim_msg_kind kind, uint32_t src, uint32_t dst);

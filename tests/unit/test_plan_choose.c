@@ -98,14 +98,20 @@ static void weight_bound_experts_stay_whole(void **state) {
     assert_int_equal(x->schedule, SL_SCHED_DEP);
 }
 
-/* Two nodes whose long messages take as long as everything else: a port a rank halves them. */
-static void ports_of_ranks_want_hybrid(void **state) {
-    (void)state;
+/* Both roles at each. */
+static sl_choose_load two_nodes(void) {
     sl_choose_load l = split_load();
     l.colocated = true;
     l.attention_workers = l.expert_workers = 2;
     l.max_lanes = 1;
     l.regroup = false;
+    return l;
+}
+
+/* Two nodes whose long messages take as long as everything else: a port a rank halves them. */
+static void ports_of_ranks_want_hybrid(void **state) {
+    (void)state;
+    sl_choose_load l = two_nodes();
     sl_costs c = balanced(1, 0.01);
     assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_EP);
     assert_null(find(SL_SCHED_HYBRID, 1, 1));
@@ -124,11 +130,7 @@ static void ports_of_ranks_want_hybrid(void **state) {
  * travel in stripes. */
 static void ranks_on_machines_want_hybrid(void **state) {
     (void)state;
-    sl_choose_load l = split_load();
-    l.colocated = true;
-    l.attention_workers = l.expert_workers = 2;
-    l.max_lanes = 1;
-    l.regroup = false;
+    sl_choose_load l = two_nodes();
     l.rails = 2;
     l.rail_bytes = 1000;
     sl_costs c = balanced(1, 0.001);
