@@ -197,6 +197,13 @@ sl_status sl_profile_load(const char *path, sl_profile *out, sl_err *err) {
     return st;
 }
 
+sl_status sl_profile_load_stages(const char *path, sl_profile *out, sl_err *err) {
+    sl_status st = sl_profile_load(path, out, err);
+    if (st != SL_OK || out->stage[SL_COST_EXPERT].present) return st;
+    sl_profile_free(out);
+    return sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", path);
+}
+
 void sl_profile_free(sl_profile *p) {
     for (size_t i = 0; i < SL_COST_COUNT; i++) sl_free(p->stage[i].points.point);
     for (size_t i = 0; i < SL_PROFILE_MAX_LINKS; i++) sl_free(p->link[i].points.point);

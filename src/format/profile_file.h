@@ -32,6 +32,8 @@ const char *sl_cost_name(sl_cost_kind kind);
 sl_status sl_profile_parse(const char *file, sl_span text, sl_profile *out,
                            sl_err *err) SL_MUST_CHECK;
 sl_status sl_profile_load(const char *path, sl_profile *out, sl_err *err) SL_MUST_CHECK;
+/* One that has times of stages, as the planner and the simulator want it. */
+sl_status sl_profile_load_stages(const char *path, sl_profile *out, sl_err *err) SL_MUST_CHECK;
 void sl_profile_free(sl_profile *p); /* a zeroed one is fine */
 
 /* New reference; NULL: out of memory. */

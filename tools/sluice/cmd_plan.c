@@ -130,10 +130,8 @@ static sl_status read_profile(const char *path, uint32_t first, uint32_t n, sl_s
                               sl_search_problem *p, measured *m, sl_err *err) {
     sl_profile profile = {0};
     sl_costs costs;
-    sl_status st = sl_profile_load(path, &profile, err);
+    sl_status st = sl_profile_load_stages(path, &profile, err);
     if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, &costs, err);
-    if (st == SL_OK && !profile.stage[SL_COST_EXPERT].present)
-        st = sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", path);
     if (st == SL_OK && strcmp(profile.model, shape->name) != 0)
         fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", path, profile.model,
                 shape->name);

@@ -67,10 +67,7 @@ static sl_status expert_costs(const sl_options *o, const sl_profile *others, con
         sl_profile_add_copies(others, &copies[1]);
         return sl_profile_costs(others, transport, peers, out, err);
     }
-    sl_status st = sl_profile_load(o->expert_profile, &p, err);
-    if (st == SL_OK && !p.stage[SL_COST_EXPERT].present)
-        st = sl_fail(err, SL_ERR_ARG, "%s has no times of experts: measure with a MODEL",
-                     o->expert_profile);
+    sl_status st = sl_profile_load_stages(o->expert_profile, &p, err);
     if (st == SL_OK) st = sl_profile_costs(&p, transport, peers, out, err);
     sl_profile_add_copies(&p, &copies[1]);
     sl_profile_free(&p);
@@ -110,10 +107,7 @@ static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err 
         transport = far->machines;
     }
     count_workers(&x->plan, &attention, &expert, &both);
-    sl_status st = sl_profile_load(o->profile, &p, err);
-    if (st == SL_OK && !p.stage[SL_COST_EXPERT].present)
-        st =
-            sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", o->profile);
+    sl_status st = sl_profile_load_stages(o->profile, &p, err);
     if (st == SL_OK && o->expert_profile[0] && both)
         st = sl_fail(err, SL_ERR_ARG,
                      "--expert-profile is of workers that have experts alone: in this plan %u have "
