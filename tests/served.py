@@ -40,8 +40,8 @@ class Server:
         deadline = time.monotonic() + STARTS_WITHIN_S
         while self.port is None:
             line = self.process.stderr.readline()
+            self.log.append(line or "it has ended")
             assert line and time.monotonic() < deadline, "".join(self.log)
-            self.log.append(line)
             found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
             self.port = int(found.group(1)) if found else None
         self.url = f"http://127.0.0.1:{self.port}"
