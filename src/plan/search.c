@@ -10,7 +10,7 @@
 
 #define BUSY_AT_MOST 0.9      /* of capacity, where requests arrive at a given rate */
 #define TRIAL_WORK   3000000u /* of all trials of aep together: well below a second */
-#define HYBRID_WORK  1500000u /* the same of hybrid, whose law is nearly right */
+#define HYBRID_WORK  1800000u /* the same of hybrid, whose law is nearly right */
 #define ONE_TRIAL    2300000u
 #define MOST_LANES   4u /* of ping-pong (N_m) */
 #define SHRINKS      3u /* trials with smaller batches, where one does not keep the objectives */

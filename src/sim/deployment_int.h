@@ -9,6 +9,7 @@
 #include "sched/admit.h"
 #include "sched/head.h"
 #include "sched/membership.h"
+#include "sched/order.h"
 #include "sched/parts.h"
 #include "sched/roster.h"
 #include "sched/turns.h"
@@ -84,7 +85,8 @@ typedef struct sim_msg {
     uint32_t next;              /* in the free list */
     double came_at;             /* barriers: at its expert worker */
     uint32_t missing;           /* that has to come yet: of each stripe one, or, where ports are
-                                   shared, its last byte and its passage through the in-port */
+                                   shared, of each piece its last byte and its passage through
+                                   the in-port */
     bool waits;                 /* rails: an earlier one of its connection is not here, ... */
     uint32_t behind;            /* ...and the one that waits for it; or SIM_NONE */
 } sim_msg;
@@ -155,24 +157,28 @@ typedef struct sim_kernel {
     double us, slow; /* slow: the share that a busy neighbour adds */
 } sim_kernel;
 
-/* A message, or a stripe, at a port that is shared. */
+/* A piece of a message's stripe at a port that is shared; of what waits, the first of those that
+ * have not been there. */
 typedef struct sim_passage {
-    double until;  /* on the port's clock; of one that waits: what it takes */
-    uint64_t what; /* message and stripe */
+    double until;  /* on the port's clock, when it is at it */
+    uint64_t what; /* message, stripe and piece */
     uint32_t peer; /* at the other end */
+    uint32_t pieces;
 } sim_passage;
 
 /* A port of a worker, and how long it was busy before the measurement began. Where ports are
- * shared, connections that have a message at it have it in equal parts; its clock is what each of
- * them has had. Messages of one connection go one after the other. */
+ * shared, connections have one for what they send by turns, and one for what they get in equal
+ * parts; its clock is what each of them has had. Messages of one connection go one after the
+ * other. */
 typedef struct sim_port {
     sl_sim_port at;
     double busy_from;
-    sim_passage *heap; /* [n] by until, one of each peer; owned */
+    bool turns;
+    sim_passage *heap; /* [n] by until, those of one peer in their order; owned */
     uint32_t n, cap;
     sim_passage *wait; /* [n_wait] in the order in which they came; owned */
     uint32_t n_wait, cap_wait;
-    double clock, looked_at;
+    double clock, looked_at, last_until;
     uint64_t turn; /* of the event that is to come */
 } sim_port;
 

@@ -149,7 +149,8 @@ bool sim_expert_start(sim *s, sim_worker *w) {
 void sim_expert_finish(sim *s, sim_worker *w) {
     sim_expert *x = w->expert;
     const sl_round_task *t = &x->task;
-    for (uint32_t i = 0; i < t->n && s->status == SL_OK; i++) {
+    for (uint32_t k = 0; k < t->n && s->status == SL_OK; k++) {
+        const uint32_t i = sl_order_kth(w->id, t->n, k);
         uint32_t at = x->msg[t->place[i]];
         if (!sl_rounds_is_owed(x->rounds, t->place[i])) continue; /* its member died */
         uint32_t id = sim_msg_take(s, SIM_MSG_RETURN, w->id, t->member[i]);

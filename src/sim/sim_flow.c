@@ -167,9 +167,11 @@ static void dispatch(sim *s, sim_worker *w) {
         f->part[p->batch[i]].sent_at = sim_now(s);
         route_part(s, w, p->batch[i], s->m->moe_index[p->layer], &row);
     }
-    for (uint32_t x = 0; x < w->side->n_expert && s->status == SL_OK; x++)
+    for (uint32_t k = 0; k < w->side->n_expert && s->status == SL_OK; k++) {
+        const uint32_t x = sl_order_kth(w->id, w->side->n_expert, k);
         if (s->to_msg[x] != SIM_NONE)
             sim_msg_send(s, s->to_msg[x], sim_dispatch_bytes(s, &s->msg[s->to_msg[x]], 0));
+    }
 }
 
 void sim_flow_finish(sim *s, sim_worker *w) {

@@ -183,8 +183,9 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
     }
     sl_resolve_drop(&w->attn->resolve, lane_id);
     for (uint32_t c = 0; c < n_out; c++)
-        for (uint32_t x = 0; x < w->side->n_expert && s->status == SL_OK; x++) {
-            uint32_t id = s->to_msg[x * s->chunks + c];
+        for (uint32_t k = 0; k < w->side->n_expert && s->status == SL_OK; k++) {
+            const uint32_t x = sl_order_kth(w->id, w->side->n_expert, k);
+            const uint32_t id = s->to_msg[x * s->chunks + c];
             const sim_msg *m = &s->msg[id];
             size_t n_set = m->with_set ? l->member.set.n : 0;
             sl_resolve_sent(&w->attn->resolve, lane_id, c, x, m->entries, (uint64_t)sim_now(s));

@@ -208,9 +208,38 @@ static void pipelines_take_their_law(void **state) {
     }
 }
 
+/* The first message of 64 KB and more that was sent or came. */
+static sl_trace_event first_long(const sl_trace *t, sl_trace_kind kind) {
+    uint64_t i = 0;
+    while (sl_trace_at(t, i)->kind != kind || sl_trace_at(t, i)->bytes < 65536) i++;
+    return *sl_trace_at(t, i);
+}
+
+/* One node sends rows to three others: by turns, two pieces of 64 KB at a time, so who comes first
+ * has all of its own before the others have. */
+static void a_port_is_shared_by_turns(void **state) {
+    (void)state;
+    static scene x;
+    model_of(&x.m, 4, 0, 4, 4);
+    x.c = (sl_costs){.link = {.alpha_us = 10, .byte_us = 0.05}};
+    scene_init(&x, 4, 0, SL_SCHED_EP);
+    x.s.shared_ports = true;
+    x.s.trace_events = 1000;
+    lengths(&x, 928, 928, 1, 1);
+    closed(&x, 1);
+    x.load.n_requests = 1;
+    sl_sim_result r = run(&x);
+    const sl_trace_event sent = first_long(r.trace[0], SL_TRACE_SEND);
+    for (uint32_t to = 1; to < 4; to++) {
+        const uint64_t took = first_long(r.trace[to], SL_TRACE_RECV).begin_ns - sent.begin_ns;
+        assert_true(fabs(took / (1e4 + 50. * (((6 - 2 * to) << 16) + to * sent.bytes)) - 1) < 0.01);
+    }
+    sl_sim_result_free(&r);
+    scene_free(&x);
+}
+
 /* Long messages of rows go over all ranks' ports, short ones over the first. In a block each node
- * sends its rows, and those that came to it, to every other one; where ports are shared all of them
- * are there at the end of the last. */
+ * sends its rows, and those that came to it, to every other one. */
 static void hybrid_takes_its_law(void **state) {
     (void)state;
     static const sl_link_cost slow[3] = {{.alpha_us = 300, .byte_us = 0.1},
@@ -753,6 +782,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(schedules_take_their_laws),
         cmocka_unit_test(pipelines_take_their_law),
         cmocka_unit_test(pipelines_that_are_not_simulated_are_refused),
+        cmocka_unit_test(a_port_is_shared_by_turns),
         cmocka_unit_test(hybrid_takes_its_law),
         cmocka_unit_test(what_is_behind_stripes_waits),
         cmocka_unit_test(guesses_take_their_law),

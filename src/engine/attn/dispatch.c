@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "sched/order.h"
 
 #include <string.h>
 
@@ -172,7 +173,9 @@ static sl_status send_chunk(sl_lane *lane) {
     bool with_set = carries_set(lane), last = lane->n_left == lane->attn->n_chunks - 1;
     bool ends = !last && lane->n_left + 1 == chunks_out(lane);
     sl_status st = SL_OK;
-    for (uint32_t i = 0; st == SL_OK && i < lane->attn->n_experts; i++) {
+    const uint32_t n = lane->attn->n_experts;
+    for (uint32_t k = 0; st == SL_OK && k < n; k++) {
+        const uint32_t i = sl_order_kth(lane->attn->w->id, n, k);
         sl_outgoing *o = &lane->pass.out[i];
         const sl_wire_header h = {
             .kind = SL_MSG_DISPATCH,

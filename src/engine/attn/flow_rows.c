@@ -2,6 +2,7 @@
 #include "base/mutate.h"
 #include "engine/attn/flow.h"
 #include "engine/attn/outgoing.h"
+#include "sched/order.h"
 
 #include <string.h>
 
@@ -230,7 +231,8 @@ void sl_flow_send(sl_flow *f) {
     sl_worker *w = f->a->w;
     sl_pass *p = &f->pass;
     p->leaving = false;
-    for (uint32_t i = 0; i < f->a->n_experts; i++) {
+    for (uint32_t k = 0; k < f->a->n_experts; k++) {
+        const uint32_t i = sl_order_kth(w->id, f->a->n_experts, k);
         sl_outgoing *o = &p->out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
                                   .wave = f->parts.wave,

@@ -9,6 +9,7 @@
 #include "base/mutate.h"
 #include "base/options.h"
 #include "sched/calls.h"
+#include "sched/order.h"
 #include "sched/rounds.h"
 
 #include <string.h>
@@ -610,7 +611,8 @@ static void go_on(barriers *x) {
         x->packing = true;
         return;
     }
-    for (uint32_t i = 0; i < x->task.n; i++) send_return(x, i);
+    const uint32_t n = x->task.n;
+    for (uint32_t k = 0; k < n; k++) send_return(x, sl_order_kth(x->w->id, n, k));
     x->begun = x->packing = false;
     end_task(x);
 }
