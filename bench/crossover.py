@@ -38,11 +38,13 @@ SCHEDULES = {
     "aep, split": (False, {"schedule": "aep"}),
 }
 NEAR = "near tp 2 x ep 2"  # where links are slow: ranks of a gang share a machine. That is a better network, so it is not ranked
+RAILS = "near, hybrid"  # the same with a card for each rank, as fast as the other's one
 GANGS = {
     # name: devices that are one worker's ranks, linked as workers are; colocated, fields of the plan
     "tp 4": (4, True, {"schedule": "ep"}),
     "tp 2 x ep 2": (2, True, {"schedule": "ep"}),
     NEAR: (2, True, {"schedule": "ep"}),
+    RAILS: (2, True, {"schedule": "hybrid", "rail_bytes": 1024}),  # rows are a 32nd of a large model's
     "tp 2, pingpong m=2": (2, False, {"schedule": "pingpong", "lanes": 2}),
 }
 COLUMNS = [*SCHEDULES, *GANGS]
@@ -103,7 +105,7 @@ def rank_link(point, ranks, near):
 
 def runs_at(point, column):
     """Not all columns are at all points."""
-    if column == NEAR:
+    if column in (NEAR, RAILS):
         return LINKS[point["link"]] is not None
     ranks, colocated, _ = GANGS.get(column, (1, True, None))
     return colocated or split_of(point["ratio"])[0] % ranks == 0
@@ -118,7 +120,7 @@ def settings_of(point, column):
               for stage, part in (("attention", share), ("expert", 1 - share))}
     policy = {"policy": "defrag" if SKEWS[point["skew"]] else "rmf"} if plan["schedule"] == "aep" else {}
     if ranks > 1:
-        device["rank_link"] = rank_link(point, ranks, column == NEAR)
+        device["rank_link"] = rank_link(point, ranks, column in (NEAR, RAILS))
         policy["tp"] = {"attention": ranks, "expert": ranks}
     fields = {"attention": WORKERS // ranks if colocated else attention // ranks, "experts": 0 if colocated else experts // ranks,
               "device": device, "load.concurrency": point["requests"]}
@@ -126,7 +128,7 @@ def settings_of(point, column):
     if SKEWS[point["skew"]]:
         fields["route_skew"] = SKEWS[point["skew"]]
     if LINKS[point["link"]]:
-        fields["network"] = LINKS[point["link"]]
+        fields["network"] = {**LINKS[point["link"]], **({"cards": ranks} if column == RAILS else {})}
     return fields
 
 
@@ -296,7 +298,7 @@ def at(measured, **fields):
 
 def best_two(rates):
     """The best of all, and the best whose workers are one device each."""
-    return max((c for c in rates if c != NEAR), key=rates.get), max((c for c in rates if c in SCHEDULES), key=rates.get)
+    return max((c for c in rates if c not in (NEAR, RAILS)), key=rates.get), max((c for c in rates if c in SCHEDULES), key=rates.get)
 
 
 def table_of(name, measured):

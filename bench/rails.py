@@ -26,7 +26,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 SLUICE = os.environ.get("SLUICE_BIN", str(HERE.parent / "build" / "sluice"))
-TAG, PORT = "rails", 8000
+NET, TAG, PORT = HERE / "lab" / "net.sh", "rails", 8000
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -34,37 +34,17 @@ def run(*words):
     subprocess.run([str(w) for w in words], check=True)
 
 
-def shape(ns, card, rate, burst, latency):
-    run("tc", "-n", ns, "qdisc", "replace", "dev", card, "root", "tbf", "rate", rate, "burst", burst, "latency", latency)
-
-
 def at(node, rank):
-    return f"10.78.{rank}.{node + 1}"
+    return f"10.77.{rank}.{node + 1}"
 
 
 @contextlib.contextmanager
-def network(nodes, ranks, rate, burst="512kbit", latency="50ms"):
-    spaces = [f"{TAG}-hub", *(f"{TAG}-{i}" for i in range(nodes))]
+def network(nodes, ranks, rate, burst="512kbit", queue="50ms"):
     try:
-        for ns in spaces:
-            run("ip", "netns", "add", ns)
-        for t in range(ranks):
-            run("ip", "-n", spaces[0], "link", "add", f"br{t}", "type", "bridge")
-            run("ip", "-n", spaces[0], "link", "set", f"br{t}", "up")
-        for i, ns in enumerate(spaces[1:]):
-            run("ip", "netns", "exec", ns, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
-            run("ip", "-n", ns, "link", "set", "lo", "up")
-            for t in range(ranks):
-                run("ip", "-n", spaces[0], "link", "add", f"p{i}x{t}", "type", "veth", "peer", "name", f"eth{t}", "netns", ns)
-                run("ip", "-n", ns, "addr", "add", f"{at(i, t)}/24", "dev", f"eth{t}")
-                run("ip", "-n", ns, "link", "set", f"eth{t}", "up")
-                run("ip", "-n", spaces[0], "link", "set", f"p{i}x{t}", "master", f"br{t}", "up")
-                shape(ns, f"eth{t}", rate, burst, latency)
-                shape(spaces[0], f"p{i}x{t}", rate, burst, latency)
+        run(NET, "up", TAG, nodes, "--rate", rate, "--burst", burst, "--queue", queue, "--cards", ranks)
         yield
     finally:
-        for ns in spaces:
-            subprocess.run(["ip", "netns", "del", ns], **QUIET)
+        subprocess.run([NET, "down", TAG], **QUIET)
 
 
 def inside(node, *command, **more):

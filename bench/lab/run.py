@@ -21,7 +21,7 @@ ROOT = HERE.parent.parent
 NET = HERE / "net.sh"
 KEYS = {"comment", "model", "attention", "experts", "plan", "device", "time_scale", "route_skew", "pin", "transport",
         "trace_events", "network", "load"}
-NETWORK_KEYS = {"rate", "burst", "delay_us", "jitter_us", "seed", "congestion"}
+NETWORK_KEYS = {"rate", "burst", "delay_us", "jitter_us", "seed", "congestion", "cards"}
 
 
 def fail(message):
@@ -96,7 +96,7 @@ class Network:
         if unknown:
             fail(f"network: unknown fields {', '.join(sorted(unknown))}")
         self.tag = f"sl{os.getpid()}"
-        self.n = n_workers + 1
+        self.n, self.cards = n_workers + 1, spec.get("cards", 1)
         self.options = ["--cable", str(build / "lab_cable")]
         for key, value in spec.items():
             self.options += ["--" + key.replace("_", "-"), str(value)]
@@ -115,8 +115,12 @@ class Network:
     def command(self, node, argv):
         return [str(NET), "exec", self.tag, str(node), *argv]
 
-    def address(self, node):
-        return subprocess.check_output([NET, "address", self.tag, str(node)], text=True).strip()
+    def address(self, node, card=0):
+        return subprocess.check_output([NET, "address", self.tag, str(node), str(card)], text=True).strip()
+
+    def rails(self, node):
+        """Options of a worker there: the cards that its other ranks have."""
+        return ["--rails", ",".join(self.address(node, t) for t in range(1, self.cards))] if self.cards > 1 else []
 
 
 def describe(config, plan):
@@ -140,7 +144,7 @@ def run_joined(net, loader, request_path, build, port, n_workers, folder):
     try:
         for i in range(n_workers):
             argv = [str(build / "sluice"), "worker", "--join", f"{net.address(0)}:{port}", "--transport", "tcp",
-                    "--fabric-host", net.address(i + 1), "--worker-id", str(i), "--model", str(folder)]
+                    "--fabric-host", net.address(i + 1), "--worker-id", str(i), "--model", str(folder), *net.rails(i + 1)]
             workers.append(subprocess.Popen(net.command(i + 1, argv), env=env, stdout=subprocess.DEVNULL))
         out, _ = load.communicate()
         return subprocess.CompletedProcess(loader, load.returncode, out)
