@@ -47,6 +47,18 @@ def network(nodes, ranks, rate, burst="512kbit", queue="50ms"):
         subprocess.run([NET, "down", TAG], **QUIET)
 
 
+def make_model(folder, blocks=8):
+    """The sizes of Qwen3-30B-A3B's blocks, and a vocabulary of little. Weights are not read."""
+    folder.mkdir()
+    sizes = json.loads((HERE / "lab" / "models" / "predict" / "config.json").read_text())
+    sizes |= {"hidden_size": 2048, "head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
+              "moe_intermediate_size": 768, "num_hidden_layers": blocks, "vocab_size": 1040}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
+        (folder / name).write_bytes((HERE.parent / "tests" / "golden" / "qwen3moe-tiny" / name).read_bytes())
+    return folder
+
+
 def inside(node, *command, **more):
     return subprocess.Popen(["ip", "netns", "exec", f"{TAG}-{node}", *map(str, command)], **more)
 
@@ -218,17 +230,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         run(SLUICE, "secret", "-o", folder / "secret")
-        if not a.model:
-            a.model = folder / "model"
-            a.model.mkdir()
-            sizes = json.loads((HERE / "lab" / "models" / "predict" / "config.json").read_text())
-            sizes |= {"hidden_size": 2048, "head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
-                      "moe_intermediate_size": 768, "num_hidden_layers": 8}
-            tiny = HERE.parent / "tests" / "golden" / "qwen3moe-tiny"
-            sizes["vocab_size"] = 1040
-            (a.model / "config.json").write_text(json.dumps(sizes))
-            for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
-                (a.model / name).write_bytes((tiny / name).read_bytes())
+        a.model = a.model or make_model(folder / "model")
         (folder / "device.json").write_text(json.dumps({k: {"fixed": 20, "row": 0.1} for k in ("attention", "router", "head")} | {"expert": {"fixed": 1, "row": 0.1}}))
         if a.predict:
             predict(a, folder)

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""MixServe's strategies beside each other on nodes of emulated GPUs with a network card each: hybrid, the same gangs by one card (`ep`), attention by data and
+experts by expert without tensor parallelism, and tensor parallelism over all nodes.
+
+  bench/strategies.py [--shapes 2x4 4x2] [--device H20] [--inside 3600] [--card 200] [--scale 500] [--rows 128] [--batch 64] [--pairs 2] [--model FOLDER]
+
+Everything is --scale times as slow: stages by the device's data sheet, links inside a node (--inside Gbit/s) as a device's rank_link or, where its GPUs are workers of
+their own, without a limit; a card carries --card Gbit/s over --scale in each direction, in namespaces of bench/lab/net.sh. Tensor parallelism over nodes is emulated: a
+ring inside and between nodes, where all cards of a node carry a part, 2 (N - 1) / N of the bytes. Prompts come one a GPU at once (milliseconds to the last first
+token), then --batch requests decode (milliseconds a step). Both are given in the GPUs' time, that is divided by --scale. Needs root."""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import rails
+
+NET, TAG = rails.NET, rails.TAG
+
+
+@contextlib.contextmanager
+def network(nodes, gpus, o, cards):
+    """Nodes with so many cards, or GPUs with a card each that reach those of their node by another network."""
+    rate = ["--rate", f"{1000 * o.card / o.scale:g}mbit", "--burst", "64kbit", "--queue", "2s"]
+    how = [nodes, *rate, "--cards", gpus] if cards else [nodes * gpus, *rate, "--gang", gpus, "--inside", "none"]
+    try:
+        rails.run(NET, "up", TAG, *how)
+        yield
+    finally:
+        subprocess.run([NET, "down", TAG], **rails.QUIET)
+
+
+def between_nodes(nodes, gpus, o):
+    """us:Gbit/s of a ring over all GPUs that takes as long as the cards do."""
+    n = nodes * gpus
+    return f"1:{gpus * o.card * (n - 1) / n * nodes / (nodes - 1):g}"
+
+
+def strategies(nodes, gpus, o):
+    """name -> (options of serve, workers, whether a worker has a card for each rank)"""
+    gang, inside = ["--attention", nodes, "--tp", gpus], ["--rank-link", f"1:{o.inside}"]
+    return {f"TP={gpus}+DP={nodes}, TP={gpus}+EP={nodes} (hybrid)": ([*gang, *inside, "--schedule", "hybrid", "--rail-bytes", 1024], nodes, True),
+            "the same by one card (ep)": ([*gang, *inside, "--schedule", "ep"], nodes, True),
+            f"DP={nodes * gpus}, EP={nodes * gpus}": (["--attention", nodes * gpus, "--schedule", "ep"], nodes * gpus, False),
+            f"TP={nodes * gpus}": (["--attention", 1, "--tp", nodes * gpus, "--rank-link", between_nodes(nodes, gpus, o)], 1, True)}
+
+
+def measure(nodes, gpus, strategy, o, folder):
+    words, workers, cards = strategy
+    serve = ["serve", o.model, "--remote", *words, "--device", f"emulated:{o.device}", "--time-scale", o.scale, "--wire", "bf16", "--max-num-seqs", 256,
+             "--max-num-batched-tokens", 2048, "--transport", "tcp", "--fabric-host", rails.at(0, 0), "--fabric-port", 7000, "--secret-file", folder / "secret",
+             "--host", "127.0.0.1", "--port", rails.PORT, "--no-status"]
+    with network(nodes, gpus, o, cards):
+        log = open(os.environ.get("RAILS_LOG", os.devnull), "a")
+        quiet = {"stdout": log, "stderr": log}
+        started = [rails.inside(0, rails.SLUICE, *serve, **quiet)]
+        for i in range(workers):
+            more = ["--rails", ",".join(rails.at(i, t) for t in range(1, gpus))] if "hybrid" in words else []
+            started.append(rails.inside(i, rails.SLUICE, "worker", "--join", f"{rails.at(0, 0)}:7000", "--secret-file", folder / "secret", "--fabric-host", rails.at(i, 0),
+                                        "--worker-id", i, "--model", o.model, *more, **quiet))
+        with rails.running(started):
+            client = ["python3", rails.__file__, "--client", "--rows", o.rows, "--batch", o.batch, "--tokens", o.tokens, "--differ", "--together", nodes * gpus]
+            out, _ = rails.inside(0, *client, stdout=subprocess.PIPE).communicate(timeout=1200)
+            if not out:
+                sys.exit(f"strategies.py: {words}: no answer; RAILS_LOG=FILE has what the programs say")
+            return {k: v / o.scale for k, v in json.loads(out).items() if k in ("together", "decode")}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--shapes", nargs="+", default=["2x4", "4x2"])
+    p.add_argument("--device", default="H20")
+    for name, default in (("inside", 3600), ("card", 200), ("scale", 500), ("rows", 128), ("batch", 64), ("tokens", 12), ("pairs", 2), ("blocks", 4)):
+        p.add_argument("--" + name, type=int, default=default)
+    p.add_argument("--model", help="folder with a config.json; left out: four blocks of Qwen3-30B-A3B's sizes")
+    o = p.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        rails.run(rails.SLUICE, "secret", "-o", folder / "secret")
+        o.model = o.model or rails.make_model(folder / "model", o.blocks)
+        for shape in o.shapes:
+            nodes, gpus = (int(x) for x in shape.split("x"))
+            ways = strategies(nodes, gpus, o)
+            turns = [{w: measure(nodes, gpus, s, o, folder) for w, s in ways.items()} for _ in range(o.pairs)]
+            ours = next(iter(ways))
+            for way in ways:
+                cells = []
+                for what in ("together", "decode"):
+                    cells += [f"{statistics.median(t[way][what] for t in turns):.2f}", f"{statistics.median(t[way][what] / t[ours][what] for t in turns):.2f}"]
+                print(f"| {nodes} x {gpus} | {way} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
