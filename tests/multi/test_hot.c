@@ -73,14 +73,22 @@ static void limits(sl_plan *p) {
     if (sl_route_skew_parse("exp:0.6", &p->skew, &err) != SL_OK) abort();
 }
 
-/* The GPU has the last experts, which are asked for least. */
-static sl_plan plan_of(bool colocated, sl_schedule schedule, uint64_t memory) {
+typedef enum shape { APART, COLOCATED, BESIDE_ATTENTION } shape;
+
+static const char *const shapes[] = {"apart", "colocated", "beside attention on the GPU"};
+
+/* The GPU has the last experts, which are asked for least; beside attention that is alone with it,
+ * none. */
+static sl_plan plan_of(shape x, sl_schedule schedule, uint64_t memory, uint32_t *gpu) {
+    const bool both = x == COLOCATED;
     sl_err err;
     sl_plan p;
-    if (sl_plan_local(&spec, colocated ? 2 : 1, colocated ? 0 : 2, &p, &err) != SL_OK) abort();
+    if (sl_plan_local(&spec, both ? 2 : 1, both ? 0 : 2, &p, &err) != SL_OK) abort();
     sl_plan_set_schedule(&p, schedule);
     limits(&p);
-    p.worker[p.n_workers - 1].on_gpu = true;
+    *gpu = x == BESIDE_ATTENTION ? 0 : p.n_workers - 1;
+    p.worker[*gpu].on_gpu = true;
+    p.worker[*gpu].roles |= SL_ROLE_EXPERT;
     p.device.gpu_memory = memory;
     return p;
 }
@@ -162,7 +170,7 @@ static sl_adapt_opts quick(void) {
 }
 
 /* Memory for about `more` experts beside those that the GPU begins with. */
-static int choose_memory(sl_plan *p, uint64_t expert_bytes, uint32_t more) {
+static int choose_memory(sl_plan *p, uint32_t gpu, uint64_t expert_bytes, uint32_t more) {
     int bad = 0;
     for (int k = 0; !bad && k < 2; k++) { /* room is said with caution: the less, the closer */
         uint64_t rows, all, room = 0;
@@ -170,7 +178,7 @@ static int choose_memory(sl_plan *p, uint64_t expert_bytes, uint32_t more) {
         bad = e ? 0 : 1;
         for (int i = 0; !bad && room == 0 && i < 100; i++) {
             nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-            bad = look(e, p->n_workers - 1, &rows, &all, &room);
+            bad = look(e, gpu, &rows, &all, &room);
         }
         sl_engine_free(e);
         p->device.gpu_memory -= room;
@@ -179,23 +187,23 @@ static int choose_memory(sl_plan *p, uint64_t expert_bytes, uint32_t more) {
     return bad;
 }
 
-static int run_deployment(bool colocated, sl_schedule schedule, uint32_t more,
-                          const outcome *want) {
+static int run_deployment(shape x, sl_schedule schedule, uint32_t more, const outcome *want) {
     const sl_adapt_opts o = quick();
     sl_model_info info;
     sl_err err;
     uint64_t memory = 64u << 20;
     if (sl_model_inspect(folder, &info, &err) != SL_OK) return printf("FAILED %s\n", err.msg);
-    printf("%s, %s, room for %u more\n", colocated ? "colocated" : "apart",
-           sl_schedule_name(schedule), more);
-    sl_plan p = plan_of(colocated, schedule, memory);
-    int bad = more ? choose_memory(&p, info.bytes_expert_most, more) : 0;
+    printf("%s, %s, room for %s\n", shapes[x], sl_schedule_name(schedule),
+           more ? "few more" : "all");
+    uint32_t gpu;
+    sl_plan p = plan_of(x, schedule, memory, &gpu);
+    int bad = more ? choose_memory(&p, gpu, info.bytes_expert_most, more) : 0;
     atomic_store(&slow_us, 20000);
     sl_engine *e = bad ? NULL : start(&p, &o, info.bytes_expert_most);
     bad |= !e;
-    if (!bad) bad = run_until(e, p.n_workers - 1, true, more ? 0.5 : 0.6, want);
+    if (!bad) bad = run_until(e, gpu, true, more ? 0.5 : 0.6, want);
     atomic_store(&slow_us, 0);
-    if (!bad) bad = run_until(e, p.n_workers - 1, false, 0.3, want);
+    if (!bad) bad = run_until(e, gpu, false, 0.3, want);
     sl_engine_free(e);
     sl_plan_free(&p);
     return bad;
@@ -206,9 +214,10 @@ int main(int argc, char **argv) {
     size_t one_in;
     if (!read_arguments(argc, argv, &one_in)) return 2;
     int bad = run_alone(want);
-    if (!bad) bad = run_deployment(false, SL_SCHED_DEP, 0, want);
-    if (!bad) bad = run_deployment(false, SL_SCHED_AEP, 5, want);
-    if (!bad) bad = run_deployment(true, SL_SCHED_EP, 5, want);
+    if (!bad) bad = run_deployment(APART, SL_SCHED_DEP, 0, want);
+    if (!bad) bad = run_deployment(APART, SL_SCHED_AEP, 5, want);
+    if (!bad) bad = run_deployment(COLOCATED, SL_SCHED_EP, 5, want);
+    if (!bad) bad = run_deployment(BESIDE_ATTENTION, SL_SCHED_AEP, 0, want);
     printf("%s\n", bad ? "FAILED" : "no token changed");
     return bad != 0;
 }

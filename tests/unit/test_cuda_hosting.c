@@ -164,6 +164,7 @@ static void get_rows(sl_device *d, sl_mem m, float *rows, uint32_t n) {
 static void compute(sl_device *d, sl_device_kind kind, uint32_t expert, float *out) {
     float x[ROWS * 64];
     uint32_t first[2] = {0, ROWS}, row[ROWS], id = expert % EXPERTS;
+    const uint8_t adds[ROWS] = {0};
     float gate[ROWS];
     const sl_mem in = rows_in[kind], to = rows_out[kind];
     for (uint32_t i = 0; i < ROWS; i++) row[i] = i, gate[i] = 1;
@@ -181,6 +182,8 @@ static void compute(sl_device *d, sl_device_kind kind, uint32_t expert, float *o
                                          .gate = gate,
                                          .n_rows = ROWS,
                                          .x = in,
+                                         .to = row,
+                                         .adds = adds,
                                          .part = &part,
                                          .n_parts = 1}};
     sl_device_submit(d, &c);
@@ -226,6 +229,35 @@ static void experts_come_and_go_with_the_bits_of_a_cpu(void **state) {
     assert_true(used() <= before + 40 * MB);
     closed(d, SL_DEVICE_CUDA);
     closed(cpu, SL_DEVICE_CPU);
+    assert_true(used() == 0);
+}
+
+/* Fast kernels have a table of where experts lie: of one that came back, too, whatever is where it
+ * was. */
+static void fast_kernels_find_experts_that_came_back(void **state) {
+    (void)state;
+    uint8_t all[N], hosted[N];
+    uint64_t rng = 4, bits = 0x70;
+    float want[N][ROWS * 64], got[ROWS * 64];
+    mark(all, ~0ull);
+    mark(hosted, bits);
+    sl_err err = {0};
+    sl_device *d = opened(SL_DEVICE_CUDA, all, 0, SL_NUMERICS_FAST);
+    for (uint32_t i = 0; i < N; i++) compute(d, SL_DEVICE_CUDA, i, want[i]);
+    closed(d, SL_DEVICE_CUDA);
+    d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_FAST);
+    for (int k = 0; k < 12; k++) {
+        const uint64_t next = k == 5 ? 0 : some(&rng, 8); /* and all may leave */
+        assert_int_equal(host(d, bits | next, &err), SL_OK);
+        assert_int_equal(host(d, next, &err), SL_OK);
+        bits = next;
+        for (uint32_t i = 0; i < N; i++) {
+            if (!(bits >> i & 1)) continue;
+            compute(d, SL_DEVICE_CUDA, i, got);
+            assert_memory_equal(got, want[i], sizeof got);
+        }
+    }
+    closed(d, SL_DEVICE_CUDA);
     assert_true(used() == 0);
 }
 
@@ -285,6 +317,7 @@ int main(void) {
         cmocka_unit_test(what_is_dropped_is_cut_again),
         cmocka_unit_test(room_that_is_said_is_there),
         cmocka_unit_test(experts_come_and_go_with_the_bits_of_a_cpu),
+        cmocka_unit_test(fast_kernels_find_experts_that_came_back),
         cmocka_unit_test(what_does_not_fit_leaves_what_there_is),
     };
     return cmocka_run_group_tests(tests, begin, NULL);

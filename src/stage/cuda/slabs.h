@@ -46,7 +46,8 @@ sl_status sl_cuda_slabs_cut(sl_cuda_slabs *m, size_t bytes, uint64_t *out,
 /* As it was cut; others take its place. What runs is not waited for. */
 void sl_cuda_slabs_drop(sl_cuda_slabs *m, uint64_t at, size_t bytes);
 
-/* How many such experts can be cut for sure, when `beside` bytes are taken otherwise before. */
+/* How many such experts find room when `beside` bytes are taken otherwise before; said with
+ * caution, as pieces have to lie somewhere. */
 uint64_t sl_cuda_slabs_room(sl_cuda_slabs *m, const sl_cuda_cut *cut, uint64_t beside);
 
 void sl_cuda_slabs_free(sl_cuda_slabs *m);
