@@ -246,8 +246,9 @@ static void fast_kernels_find_experts_that_came_back(void **state) {
     for (uint32_t i = 0; i < N; i++) compute(d, SL_DEVICE_CUDA, i, want[i]);
     closed(d, SL_DEVICE_CUDA);
     d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_FAST);
-    for (int k = 0; k < 12; k++) {
-        const uint64_t next = k == 5 ? 0 : some(&rng, 8); /* and all may leave */
+    for (int k = 0; k < 40; k++) {
+        const uint64_t next =
+            k == 5 ? 0 : some(&rng, 1 + (uint32_t)sl_rng_below(&rng, 12)); /* and all may leave */
         assert_int_equal(host(d, bits | next, &err), SL_OK);
         assert_int_equal(host(d, next, &err), SL_OK);
         bits = next;
