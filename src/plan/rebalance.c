@@ -11,8 +11,9 @@
 #define NEARLY 1.02
 /* Halvings while calls are looked for: to a billionth. */
 #define HALVINGS 30
-/* Thirds of what weights are left, while a bound is looked for: to a millionth. */
-#define THIRDS 35
+/* Golden sections of what weights are left, while a bound is looked for: to a ten-thousandth. */
+#define CUTS   18
+#define GOLDEN 0.6180339887498949
 
 /* ---- costs ---- */
 
@@ -64,7 +65,7 @@ static double bound_alike(const sl_rebalance *r, const sl_rebalance_load *l, uin
     return sum;
 }
 
-/* The same of n_hosts of which n_other are of the other kind, by one weight. */
+/* The same of two kinds of hosts, n[0] and n[1] of them, by one weight. */
 static double bound_by(const sl_rebalance *r, const sl_rebalance_load *l, const uint32_t block[2],
                        const uint32_t n[2], double w) {
     const size_t E = r->shape.n_experts, end = block[1] * E;
@@ -78,15 +79,20 @@ static double bound_by(const sl_rebalance *r, const sl_rebalance_load *l, const 
 /* Of blocks block[0] .. block[1] - 1; the sum of minima is concave in its weight. */
 static double bound_mixed(const sl_rebalance *r, const sl_rebalance_load *l,
                           const uint32_t block[2], const uint32_t n[2]) {
-    double low = 0, high = 1;
-    for (int k = 0; k < THIRDS; k++) {
-        const double a = low + (high - low) / 3, b = high - (high - low) / 3;
-        if (bound_by(r, l, block, n, a) < bound_by(r, l, block, n, b))
-            low = a;
-        else
-            high = b;
+    double low = 0, high = 1, a = 1 - GOLDEN, b = GOLDEN;
+    double at_a = bound_by(r, l, block, n, a), at_b = bound_by(r, l, block, n, b);
+    for (int k = 0; k < CUTS; k++) {
+        if (at_a < at_b) {
+            low = a, a = b, at_a = at_b;
+            b = low + GOLDEN * (high - low);
+            at_b = bound_by(r, l, block, n, b);
+        } else {
+            high = b, b = a, at_b = at_a;
+            a = high - GOLDEN * (high - low);
+            at_a = bound_by(r, l, block, n, a);
+        }
     }
-    return bound_by(r, l, block, n, (low + high) / 2);
+    return fmax(at_a, at_b);
 }
 
 /* How many hosts are of each kind. */

@@ -84,20 +84,27 @@ static uint32_t short_of(const sl_shift *s, const step *x) {
 
 static void offer(const sl_shift *s, step x, step *best, step *missed) {
     x.most = most_after(s, &x);
-    if (x.most < best->most && short_of(s, &x) == NONE) *best = x;
-    if (x.most < missed->most && short_of(s, &x) != NONE) *missed = x;
+    if (x.most >= best->most) return;
+    if (short_of(s, &x) == NONE)
+        *best = x;
+    else if (x.most < missed->most)
+        *missed = x;
 }
 
-/* The best step from host `i`, and the best that lacks memory. */
+/* The best step from host `i`, and, while there is none, the best that lacks memory. What is left
+ * at `i` rules most of them out. */
 static void look(const sl_shift *s, uint32_t i, step *best, step *missed) {
-    best->most = missed->most = s->host[i].load * (1 - 1 / STEP_WORTH);
+    const double load = s->host[i].load, *here = s->us[s->host[i].kind];
+    best->most = missed->most = load * (1 - 1 / STEP_WORTH);
     best->p = missed->p = NONE;
     for (uint32_t p = 0; p < s->n; p++) {
-        if (s->at[p] != i) continue;
+        const double left = load - here[p];
+        if (s->at[p] != i || left >= best->most) continue;
         for (uint32_t j = 0; j < s->n_hosts; j++)
             if (j != i) offer(s, (step){.p = p, .q = NONE, .to = j}, best, missed);
         for (uint32_t q = 0; q < s->n; q++)
-            if (s->at[q] != i) offer(s, (step){.p = p, .q = q, .to = s->at[q]}, best, missed);
+            if (left + here[q] < best->most && s->at[q] != i)
+                offer(s, (step){.p = p, .q = q, .to = s->at[q]}, best, missed);
     }
 }
 

@@ -139,7 +139,6 @@ static void limit(sl_rebalance_limits *l, uint32_t worker, uint32_t has, uint64_
     const uint64_t all = SL_MIN(has + more, (uint64_t)UINT32_MAX - 1);
     const uint64_t spare = SL_MAX(all / HEADROOM, SL_MIN(all, (uint64_t)1));
     l->gets[worker] = (uint32_t)(all - has);
-    l->full[worker] = all == has;
     l->most[worker] = (uint32_t)(all - spare);
 }
 
@@ -156,8 +155,12 @@ static void set_limits(sl_adapt *a, const sl_adapt_view *v) {
         const uint32_t w = v->host[j];
         if (!v->room.own[w]) continue;
         a->limited = true;
-        if (v->room.free[w] == UINT64_MAX || a->o.expert_bytes == 0) continue;
-        limit(&a->limits, w, a->added[w], v->room.free[w] / a->o.expert_bytes / n_sharing(v, w));
+        if (a->o.expert_bytes == 0) continue;
+        const bool known =
+            v->room.free[w] != UINT64_MAX; /* else it gets none before it has spoken */
+        const uint64_t more = known ? v->room.free[w] / a->o.expert_bytes / n_sharing(v, w) : 0;
+        limit(&a->limits, w, a->added[w], more);
+        a->limits.full[w] = known && more == 0;
     }
 }
 
