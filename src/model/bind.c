@@ -1,4 +1,5 @@
 /* Meets the architecture table with the tensors of a checkpoint. */
+#include "base/mem.h"
 #include "format/gguf_config.h"
 #include "format/map.h"
 #include "model/model_int.h"
@@ -523,10 +524,46 @@ sl_status sl_model_find_blocks(sl_model *m, sl_err *err) {
     return each_site(m, find_block, m, err);
 }
 
+/* Pieces of an expert: matrices, biases, and scales of some of them. */
+#define MOST_PIECES 12u
+
+typedef struct expert_sizes {
+    uint64_t all, piece[MOST_PIECES];
+    uint32_t n;
+} expert_sizes;
+
 typedef struct sl_measuring {
     const sl_model *m;
     sl_model_info *info;
+    expert_sizes *of; /* [n_moe] of each block's first expert */
 } sl_measuring;
+
+static void note_piece(expert_sizes *x, uint64_t bytes) {
+    SL_ASSERT(x->n < MOST_PIECES);
+    x->all += bytes;
+    x->piece[x->n++] = bytes;
+}
+
+/* Far smaller than the largest are biases and scales. */
+static void sum_up_experts(const sl_measuring *a) {
+    sl_model_info *info = a->info;
+    for (uint32_t b = 0; b < a->m->stored.n_moe; b++) {
+        info->bytes_expert_most = SL_MAX(info->bytes_expert_most, a->of[b].all);
+        for (uint32_t i = 0; i < a->of[b].n; i++)
+            info->expert_piece = SL_MAX(info->expert_piece, a->of[b].piece[i]);
+    }
+    for (uint32_t b = 0; b < a->m->stored.n_moe; b++) {
+        uint64_t small = 0;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < a->of[b].n; i++) {
+            const bool is_small = a->of[b].piece[i] <= info->expert_piece / 8;
+            n += !is_small;
+            small += is_small ? a->of[b].piece[i] : 0;
+        }
+        info->expert_pieces = SL_MAX(info->expert_pieces, n);
+        info->expert_small = SL_MAX(info->expert_small, small);
+    }
+}
 
 /* As check_tensor, of a tensor by its name. */
 static sl_status check_named(const sl_model *m, const sl_site *site, const char *name, sl_mat *out,
@@ -544,11 +581,15 @@ static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name
     sl_status st = check_named(a->m, site, name, &mat, err);
     if (st != SL_OK) return st;
     uint64_t bytes = sl_mat_bytes(&mat);
-    if (mat.dtype == SL_F8_E4M3) {
-        st = find_scales(a->m, name, &mat, &c, err);
-        bytes += c.end - c.begin;
-    }
+    if (mat.dtype == SL_F8_E4M3) st = find_scales(a->m, name, &mat, &c, err);
     if (st != SL_OK) return st;
+    if (site->t->stage == SL_STAGE_EXPERT && site->expert == 0 &&
+        site->layer < a->m->stored.n_layers) {
+        expert_sizes *x = &a->of[a->m->stored.moe_index[site->layer]];
+        note_piece(x, bytes);
+        if (c.end > c.begin) note_piece(x, c.end - c.begin);
+    }
+    bytes += c.end - c.begin;
     if (site->t->stage != SL_STAGE_EXPERT) {
         a->info->bytes_attention += bytes;
         if (site->t->role == SL_ROLE_O && site->layer == 0) a->info->attention_dtype = mat.dtype;
@@ -567,7 +608,11 @@ sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) {
         info.strips = info.strips || c.strips;
     }
     sl_measuring a = {.m = m, .info = &info};
+    a.of = sl_alloc(m->stored.n_moe, sizeof *a.of);
+    if (!a.of) return sl_fail(err, SL_ERR_NOMEM, "sizes of experts of %u blocks", m->stored.n_moe);
     sl_status st = each_site(m, measure_tensor, &a, err);
+    if (st == SL_OK) sum_up_experts(&a);
+    sl_free(a.of);
     if (st == SL_OK) *out = info;
     return st;
 }

@@ -176,13 +176,21 @@ sl_extent sl_model_kv_heads(const sl_model *m);
 /* What a folder holds, for `sluice inspect` and plans. */
 typedef struct sl_model_info {
     uint64_t n_tensors, bytes_total;
-    uint64_t bytes_attention; /* everything an attention worker maps */
-    uint64_t bytes_expert;    /* one expert of one block */
+    uint64_t bytes_attention;   /* everything an attention worker maps */
+    uint64_t bytes_expert;      /* one expert of one block: the first that has some... */
+    uint64_t bytes_expert_most; /* ...and where it is largest */
+    /* What a device that copies weights has of one at most: so many pieces of so many bytes, and
+     * beside them bytes of far smaller ones. */
+    uint32_t expert_pieces;
+    uint64_t expert_piece, expert_small;
     uint32_t n_files;
     sl_dtype expert_dtype, attention_dtype;
     bool strips; /* some weights lie in strips (quant/strips.h) */
 } sl_model_info;
 sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
+/* The same of one that is open. Sums header sizes; shapes and types of all tensors are checked,
+ * none is mapped. */
+sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
 
 /* Whether weights of its workers lie in strips (quant/strips.h). */
 bool sl_model_in_strips(const sl_model *m);

@@ -219,7 +219,5 @@ sl_status sl_model_bind_random(sl_model *m, const sl_stages *stages, sl_err *err
 /* Bytes of the largest tensor as one of bf16, and of all of them. */
 sl_status sl_model_random_sizes(sl_model *m, size_t *largest, uint64_t *all,
                                 sl_err *err) SL_MUST_CHECK;
-/* Sums header sizes; shapes and types of all tensors are checked, none is mapped. */
-sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
 
 #endif

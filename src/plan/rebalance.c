@@ -11,6 +11,9 @@
 #define NEARLY 1.02
 /* Halvings while calls are looked for: to a billionth. */
 #define HALVINGS 30
+/* Golden sections of what weights are left, while a bound is looked for: to a ten-thousandth. */
+#define CUTS   18
+#define GOLDEN 0.6180339887498949
 
 /* ---- costs ---- */
 
@@ -19,11 +22,15 @@ static double calls_of(double rows, double calls, double share) {
     return calls * (1 - pow(1 - share, rows / calls));
 }
 
-static double piece_us(const sl_rebalance *r, double rows, double calls, double share) {
-    const sl_stage_cost *c = &r->shape.cost;
+static double piece_us(const sl_stage_cost *c, double rows, double calls, double share) {
     double n = calls_of(rows, calls, share), work = c->row_us * share * rows;
     if (c->fixed_us <= 0 && c->floor_us <= 0 && c->row_us <= 0) return share * rows;
     return n * c->fixed_us + fmax(n * c->floor_us, work);
+}
+
+static const sl_stage_cost *cost_at(const sl_rebalance *r, uint32_t worker) {
+    const sl_rebalance_shape *s = &r->shape;
+    return s->other && s->other[worker] ? &s->other_cost : &s->cost;
 }
 
 static const double *rows_of(const sl_rebalance *r, const double *all, uint32_t block) {
@@ -37,7 +44,8 @@ static void load_block(sl_rebalance *r, const sl_rebalance_load *l, uint32_t blo
     memset(r->load, 0, r->shape.n_workers * sizeof *r->load);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t e = piece[i].expert;
-        r->load[piece[i].worker] += piece_us(r, rows[e], calls[e], piece[i].share);
+        r->load[piece[i].worker] +=
+            piece_us(cost_at(r, piece[i].worker), rows[e], calls[e], piece[i].share);
     }
 }
 
@@ -48,17 +56,74 @@ static double most_of(const sl_rebalance *r, const double *load) {
     return most;
 }
 
+/* What experts of blocks cost at least, all together, of hosts that are alike. */
+static double bound_alike(const sl_rebalance *r, const sl_rebalance_load *l, uint32_t block,
+                          uint32_t n_hosts, double sum) {
+    const double *rows = rows_of(r, l->rows, block), *calls = rows_of(r, l->calls, block);
+    for (uint32_t e = 0; e < r->shape.n_experts; e++)
+        sum += piece_us(&r->shape.cost, rows[e], calls[e], 1) / n_hosts;
+    return sum;
+}
+
+/* The same of two kinds of hosts, n[0] and n[1] of them, by one weight. */
+static double bound_by(const sl_rebalance *r, const sl_rebalance_load *l, const uint32_t block[2],
+                       const uint32_t n[2], double w) {
+    const size_t E = r->shape.n_experts, end = block[1] * E;
+    double sum = 0;
+    for (size_t i = block[0] * E; i < end; i++)
+        sum += fmin((1 - w) * piece_us(&r->shape.cost, l->rows[i], l->calls[i], 1) / n[0],
+                    w * piece_us(&r->shape.other_cost, l->rows[i], l->calls[i], 1) / n[1]);
+    return sum;
+}
+
+/* Of blocks block[0] .. block[1] - 1; the sum of minima is concave in its weight. */
+static double bound_mixed(const sl_rebalance *r, const sl_rebalance_load *l,
+                          const uint32_t block[2], const uint32_t n[2]) {
+    double low = 0, high = 1, a = 1 - GOLDEN, b = GOLDEN;
+    double at_a = bound_by(r, l, block, n, a), at_b = bound_by(r, l, block, n, b);
+    for (int k = 0; k < CUTS; k++) {
+        if (at_a < at_b) {
+            low = a, a = b, at_a = at_b;
+            b = low + GOLDEN * (high - low);
+            at_b = bound_by(r, l, block, n, b);
+        } else {
+            high = b, b = a, at_b = at_a;
+            a = high - GOLDEN * (high - low);
+            at_a = bound_by(r, l, block, n, a);
+        }
+    }
+    return fmax(at_a, at_b);
+}
+
+/* How many hosts are of each kind. */
+static void count_kinds(const sl_rebalance *r, uint32_t n_hosts, uint32_t n[2]) {
+    n[1] = 0;
+    for (uint32_t i = 0; r->shape.other && i < r->shape.n_workers; i++)
+        n[1] += r->shape.other[i] != 0;
+    n[0] = n_hosts - SL_MIN(n[1], n_hosts);
+}
+
+static double bound_of(const sl_rebalance *r, const sl_rebalance_load *l, uint32_t n_hosts) {
+    const sl_rebalance_shape *s = &r->shape;
+    uint32_t n[2];
+    double us = 0;
+    count_kinds(r, n_hosts, n);
+    const bool mixed = n[0] && n[1];
+    if (mixed && !s->barrier) return bound_mixed(r, l, (uint32_t[2]){0, s->n_blocks}, n);
+    for (uint32_t b = 0; b < s->n_blocks; b++)
+        us = mixed ? us + bound_mixed(r, l, (uint32_t[2]){b, b + 1}, n)
+                   : bound_alike(r, l, b, n_hosts, us);
+    return us;
+}
+
 sl_rebalance_cost sl_rebalance_cost_of(sl_rebalance *r, const sl_rebalance_load *l,
                                        const sl_spread *by, uint32_t n_hosts) {
     const sl_rebalance_shape *s = &r->shape;
-    sl_rebalance_cost c = {0};
+    sl_rebalance_cost c = {.bound_us = bound_of(r, l, n_hosts)};
     memset(r->sums, 0, s->n_workers * sizeof *r->sums);
     for (uint32_t b = 0; b < s->n_blocks; b++) {
-        const double *rows = rows_of(r, l->rows, b), *calls = rows_of(r, l->calls, b);
         load_block(r, l, b, by->piece + by->first[b], by->first[b + 1] - by->first[b]);
         for (uint32_t i = 0; i < s->n_workers; i++) r->sums[i] += r->load[i];
-        for (uint32_t e = 0; e < s->n_experts; e++)
-            c.bound_us += piece_us(r, rows[e], calls[e], 1) / n_hosts;
         if (s->barrier) c.us += most_of(r, r->load);
     }
     if (!s->barrier) c.us = most_of(r, r->sums);
@@ -90,6 +155,12 @@ static sl_status no_memory(const sl_rebalance_shape *s, sl_err *err) {
                    s->n_blocks, s->n_experts, s->n_workers);
 }
 
+/* An even share, rounded up, and what is spare, of each worker; as many again for plans that
+ * somebody else made. */
+static size_t pieces_of_block(const sl_rebalance_shape *s) {
+    return 2 * ((size_t)s->n_experts + (size_t)s->n_workers * (1 + s->spare));
+}
+
 sl_status sl_rebalance_create(const sl_rebalance_shape *s, sl_rebalance *out, sl_err *err) {
     *out = (sl_rebalance){.shape = *s};
     if (s->n_workers > SL_REBALANCE_MAX_WORKERS)
@@ -97,10 +168,14 @@ sl_status sl_rebalance_create(const sl_rebalance_shape *s, sl_rebalance *out, sl
                        "experts are moved between %u workers at most, of %u",
                        SL_REBALANCE_MAX_WORKERS, s->n_workers);
     uint32_t n = s->n_workers;
-    out->arrays =
-        sl_alloc_arrays(SL_ARRAY(out->load, n), SL_ARRAY(out->sums, n),
-                        SL_ARRAY(out->us, s->n_experts), SL_TABLE(out->kept, n, n),
-                        SL_ARRAY(out->name, n), SL_ARRAY(out->number, n), SL_ARRAY(out->taken, n));
+    size_t pieces = pieces_of_block(s);
+    out->shift_cap = (uint32_t)SL_MIN(pieces, (size_t)UINT32_MAX);
+    out->arrays = sl_alloc_arrays(
+        SL_ARRAY(out->load, n), SL_ARRAY(out->sums, n), SL_ARRAY(out->us, s->n_experts),
+        SL_TABLE(out->kept, n, n), SL_ARRAY(out->name, n), SL_ARRAY(out->number, n),
+        SL_ARRAY(out->taken, n), SL_TABLE(out->shift_us, SL_SHIFT_KINDS, pieces),
+        SL_ARRAY(out->shift.home, pieces), SL_ARRAY(out->shift.at, pieces),
+        SL_ARRAY(out->shift.host, n));
     return out->arrays ? SL_OK : no_memory(s, err);
 }
 
@@ -110,10 +185,7 @@ void sl_rebalance_free(sl_rebalance *r) {
 }
 
 sl_status sl_spread_create(const sl_rebalance_shape *s, sl_spread *out, sl_err *err) {
-    /* An even share, rounded up, and what is spare, of each worker; as many again for plans that
-     * somebody else made. */
-    size_t of_block = 2 * ((size_t)s->n_experts + (size_t)s->n_workers * (1 + s->spare));
-    size_t cap = s->n_blocks * of_block;
+    size_t cap = s->n_blocks * pieces_of_block(s);
     *out = (sl_spread){0};
     out->first = sl_alloc((size_t)s->n_blocks + 1, sizeof *out->first);
     if (cap <= UINT32_MAX) out->piece = sl_alloc(cap, sizeof *out->piece);
@@ -246,12 +318,84 @@ static double keep_block(sl_rebalance *r, const sl_rebalance_task *t, uint32_t b
     return most_of(r, r->load);
 }
 
+/* ---- workers that differ ---- */
+
+/* A block's part of what is left for it and those behind it. */
+static uint32_t part_of(const uint32_t *left, uint32_t blocks, bool up) {
+    if (!left || *left == UINT32_MAX) return UINT32_MAX;
+    return *left / blocks + (up && *left % blocks != 0);
+}
+
+static void set_hosts(sl_rebalance *r, const sl_rebalance_task *t, uint32_t block) {
+    const sl_rebalance_limits *l = t->limits;
+    const uint32_t blocks = r->shape.n_blocks - block;
+    r->shift.n_hosts = t->n_hosts;
+    for (uint32_t j = 0; j < t->n_hosts; j++) {
+        const uint32_t w = t->host[j];
+        r->shift.host[j] = (sl_shift_host){.worker = w,
+                                           .kind = r->shape.other && r->shape.other[w],
+                                           .slots = part_of(l ? &l->most[w] : NULL, blocks, false),
+                                           .gets = part_of(l ? &l->gets[w] : NULL, blocks, true)};
+    }
+}
+
+/* What the block's pieces, which are `to`'s, cost wherever they go. */
+static void set_costs(sl_rebalance *r, const sl_rebalance_load *load, uint32_t block) {
+    const double *rows = rows_of(r, load->rows, block), *calls = rows_of(r, load->calls, block);
+    const sl_stage_cost *const cost[SL_SHIFT_KINDS] = {&r->shape.cost, &r->shape.other_cost};
+    for (uint32_t k = 0; k < SL_SHIFT_KINDS; k++) {
+        double *us = r->shift_us + (size_t)k * r->shift_cap;
+        for (uint32_t i = 0; i < r->shift.n; i++) {
+            const sl_fill_piece *p = &r->shift.piece[i];
+            us[i] = piece_us(cost[k], rows[p->expert], calls[p->expert], p->share);
+        }
+        r->shift.us[k] = us;
+    }
+}
+
+static void take_off(uint32_t *left, uint32_t n) {
+    if (*left != UINT32_MAX) *left -= SL_MIN(*left, n);
+}
+
+/* Limits for the blocks behind this one. */
+static void count_block(const sl_rebalance_task *t, uint32_t block, const sl_spread *to) {
+    sl_rebalance_limits *l = t->limits;
+    for (uint32_t i = to->first[block]; l && i < to->first[block + 1]; i++) {
+        const sl_fill_piece *p = &to->piece[i];
+        take_off(&l->most[p->worker], 1);
+        if (!hosts(t->now, block, p->expert, p->worker)) take_off(&l->gets[p->worker], 1);
+    }
+}
+
+/* The block is in `to` as it is now. */
+static void shift_block(sl_rebalance *r, const sl_rebalance_task *t, uint32_t block, double best,
+                        sl_spread *to) {
+    const uint32_t at = to->first[block], n = to->first[block + 1] - at;
+    uint32_t lacks = UINT32_MAX;
+    if (n > r->shift_cap) return;
+    r->shift.piece = to->piece + at;
+    r->shift.n = n;
+    set_hosts(r, t, block);
+    set_costs(r, t->load, block);
+    const double us = sl_shift_run(&r->shift, &lacks);
+    if (us * NEARLY >= best)
+        memcpy(to->piece + at, t->now->piece + t->now->first[block], n * sizeof *to->piece);
+    else
+        qsort(to->piece + at, n, sizeof *to->piece, by_expert);
+    if (t->limits && t->limits->lacks == UINT32_MAX && lacks != UINT32_MAX &&
+        t->limits->full[lacks])
+        t->limits->lacks = lacks;
+    count_block(t, block, to);
+}
+
+/* ---- a block ---- */
+
 /* r->us, and what reading the weights of an expert that every call wants would take. */
 static double whole_costs(sl_rebalance *r, const sl_rebalance_load *l, uint32_t block) {
     const double *rows = rows_of(r, l->rows, block), *calls = rows_of(r, l->calls, block);
     double most = 0;
     for (uint32_t e = 0; e < r->shape.n_experts; e++) {
-        r->us[e] = piece_us(r, rows[e], calls[e], 1);
+        r->us[e] = piece_us(&r->shape.cost, rows[e], calls[e], 1);
         most = fmax(most, calls[e]);
     }
     return most * (r->shape.cost.fixed_us + r->shape.cost.floor_us);
@@ -264,6 +408,13 @@ sl_status sl_rebalance_block(sl_rebalance *r, const sl_rebalance_task *t, uint32
     if (block == 0) to->first[0] = 0;
     to->first[block + 1] = to->first[block];
     double read_us = whole_costs(r, t->load, block), best = keep_block(r, t, block, to);
+    if (t->limits || s->other) {
+        if (isinf(best)) /* of workers that are no hosts any more: who serves has others first */
+            return sl_fail(err, SL_ERR_INFEASIBLE, "block %u is at workers that are no hosts",
+                           block);
+        shift_block(r, t, block, best, to);
+        return SL_OK;
+    }
     sl_fill f;
     sl_status st = sl_fill_whole(r->us, s->n_experts, t->n_hosts, slots, 0, &f, err);
     if (st != SL_OK) return st;

@@ -9,6 +9,8 @@
 #define JUDGED_BY 4u /* windows after a change */
 /* Windows that a change waits while their load still turns into another one. */
 #define MOST_WAITS 4u
+/* One in so many places of a device's memory stays free. */
+#define HEADROOM 8u
 
 sl_status sl_adapt_create(const sl_rebalance_shape *s, const sl_adapt_opts *o, uint64_t now_us,
                           sl_adapt *out, sl_err *err) {
@@ -22,10 +24,12 @@ sl_status sl_adapt_create(const sl_rebalance_shape *s, const sl_adapt_opts *o, u
         sl_adapt_free(out);
         return st;
     }
-    out->arrays = sl_alloc_arrays(SL_ARRAY(out->earlier.rows, n), SL_ARRAY(out->earlier.calls, n),
-                                  SL_ARRAY(out->last.rows, n), SL_ARRAY(out->last.calls, n),
-                                  SL_ARRAY(out->open.rows, n), SL_ARRAY(out->open.calls, n),
-                                  SL_ARRAY(out->added, s->n_workers));
+    out->arrays = sl_alloc_arrays(
+        SL_ARRAY(out->earlier.rows, n), SL_ARRAY(out->earlier.calls, n),
+        SL_ARRAY(out->last.rows, n), SL_ARRAY(out->last.calls, n), SL_ARRAY(out->open.rows, n),
+        SL_ARRAY(out->open.calls, n), SL_ARRAY(out->added, s->n_workers),
+        SL_ARRAY(out->limits.most, s->n_workers), SL_ARRAY(out->limits.gets, s->n_workers),
+        SL_ARRAY(out->limits.full, s->n_workers));
     if (out->arrays) return SL_OK;
     sl_adapt_free(out);
     return sl_fail(err, SL_ERR_NOMEM, "load of %u blocks of %u experts", s->n_blocks, s->n_experts);
@@ -120,6 +124,55 @@ static void rest(sl_adapt *a, uint64_t now_us) {
     a->rests_until_us = now_us + (a->o.rest_us << a->n_doublings);
 }
 
+/* Workers whose devices share this one's memory, it among them. */
+static uint32_t n_sharing(const sl_adapt_view *v, uint32_t worker) {
+    uint32_t n = 0;
+    for (uint32_t j = 0; j < v->n_hosts; j++) {
+        const uint32_t w = v->host[j];
+        n += v->room.own[w] && v->room.machine[w] == v->room.machine[worker];
+    }
+    return n;
+}
+
+/* Places of a device's memory, of which it has `has` now and may fill so many more. */
+static void limit(sl_rebalance_limits *l, uint32_t worker, uint32_t has, uint64_t more) {
+    const uint64_t all = SL_MIN(has + more, (uint64_t)UINT32_MAX - 1);
+    const uint64_t spare = SL_MAX(all / HEADROOM, SL_MIN(all, (uint64_t)1));
+    l->gets[worker] = (uint32_t)(all - has);
+    l->most[worker] = (uint32_t)(all - spare);
+}
+
+static void set_limits(sl_adapt *a, const sl_adapt_view *v) {
+    const sl_spread *now = &a->now;
+    const uint32_t n = a->balance.shape.n_workers, n_pieces = now->first[a->balance.shape.n_blocks];
+    a->limited = false;
+    a->limits.lacks = UINT32_MAX;
+    memset(a->limits.full, 0, n);
+    memset(a->added, 0, n * sizeof *a->added); /* how many there are now */
+    for (uint32_t i = 0; i < n_pieces; i++) a->added[now->piece[i].worker]++;
+    for (uint32_t i = 0; i < n; i++) a->limits.most[i] = a->limits.gets[i] = UINT32_MAX;
+    for (uint32_t j = 0; v->room.own && j < v->n_hosts; j++) {
+        const uint32_t w = v->host[j];
+        if (!v->room.own[w]) continue;
+        a->limited = true;
+        if (a->o.expert_bytes == 0) continue;
+        const bool known =
+            v->room.free[w] != UINT64_MAX; /* else it gets none before it has spoken */
+        const uint64_t more = known ? v->room.free[w] / a->o.expert_bytes / n_sharing(v, w) : 0;
+        limit(&a->limits, w, a->added[w], more);
+        a->limits.full[w] = known && more == 0;
+    }
+}
+
+/* Something was to go where no more fits: of several experts, one. */
+static bool lacks_room(sl_adapt *a, const sl_adapt_view *v) {
+    const uint32_t w = a->limits.lacks;
+    if (!a->limited || w == UINT32_MAX) return false;
+    const sl_room_lack lack = {w, a->o.expert_bytes, v->room.free[w], true};
+    sl_room_say(&lack, a->why, sizeof a->why);
+    return true;
+}
+
 static bool fits(sl_adapt *a, const sl_adapt_view *v) {
     const sl_room_need need = {.added = a->added, .expert_bytes = a->o.expert_bytes};
     sl_room_lack lack;
@@ -140,6 +193,12 @@ static double price_us(sl_adapt *a) {
     return a->pause_us + most * (double)a->o.expert_bytes / 1048576.0 * a->o.touch_us;
 }
 
+static sl_adapt_word refused(sl_adapt *a, uint64_t now_us) {
+    a->n_doublings = SL_MIN(a->n_doublings + 1, a->o.max_doublings);
+    rest(a, now_us);
+    return SL_ADAPT_REFUSED;
+}
+
 /* `next` is whole. */
 static sl_adapt_word decide(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us) {
     sl_rebalance_cost was = cost(a, &a->last, &a->now, v), is = cost(a, &a->last, &a->next, v);
@@ -151,15 +210,11 @@ static sl_adapt_word decide(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us
     a->promise.saved = a->last_us > 0 ? (was.us - is.us) / (double)a->last_us : 0;
     a->phase = SL_ADAPT_COUNTS;
     if (better < a->o.worth || a->promise.saved * (double)a->o.horizon_us <= price)
-        return SL_ADAPT_NOTHING;
-    bool turns = a->promise.after > a->o.uneven + chance(a, v);
+        return lacks_room(a, v) ? refused(a, now_us) : SL_ADAPT_NOTHING;
+    bool turns = !a->limited && a->promise.after > a->o.uneven + chance(a, v); /* bound: no room */
     if (turns && ++a->n_waits < MOST_WAITS) return SL_ADAPT_NOTHING;
     a->n_waits = 0;
-    if (!fits(a, v)) {
-        a->n_doublings = SL_MIN(a->n_doublings + 1, a->o.max_doublings);
-        rest(a, now_us);
-        return SL_ADAPT_REFUSED;
-    }
+    if (!fits(a, v)) return refused(a, now_us);
     a->promised = better;
     a->phase = SL_ADAPT_CHANGES;
     return SL_ADAPT_CHANGE;
@@ -184,8 +239,13 @@ sl_adapt_word sl_adapt_next(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us
             return SL_ADAPT_NOTHING;
         a->phase = SL_ADAPT_THINKS;
         a->block = 0;
+        set_limits(a, v);
     }
-    const sl_rebalance_task t = {&a->earlier, &a->now, v->host, v->n_hosts};
+    const sl_rebalance_task t = {.load = &a->earlier,
+                                 .now = &a->now,
+                                 .host = v->host,
+                                 .n_hosts = v->n_hosts,
+                                 .limits = a->limited ? &a->limits : NULL};
     if (sl_rebalance_block(&a->balance, &t, a->block, &a->next, &err) != SL_OK) {
         rest(a, now_us);
         return SL_ADAPT_NOTHING;

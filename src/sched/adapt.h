@@ -19,7 +19,11 @@
  *   3. It has to be better on these AND on the last window, which it has not seen: what was chance,
  *      or went as it came, is not followed.
  *   4. What it saves in `horizon_us` has to be more than the pause and the mapping of weights cost.
- *   5. What it adds has to fit into the memory of each machine (sched/room.h).
+ *   5. What it adds has to fit into the memory of each machine (sched/room.h). A device with memory
+ *      of its own, as a GPU, is given no more than it has room for in the first place. It is never
+ *      filled: one place in eight stays free, since what comes stands beside what goes. So what
+ *      belongs there comes by several changes where it does not by one. With no room at all
+ *      nothing can come, and when something would, that is said as what does not fit.
  *
  * After a change the next one is at least rest_us away. One that did not keep in the windows after
  * it half of what was promised doubles that time, up to 2^max_doublings; one that did halves it.
@@ -97,8 +101,10 @@ typedef struct sl_adapt {
     sl_adapt_promise promise;              /* for reading */
     double imbalance; /* of the last window, cost over the bound; 0: none. For reading */
     double pause_us;
-    uint32_t block;  /* that is thought about */
-    uint32_t *added; /* [n_workers] */
+    uint32_t block;             /* that is thought about */
+    uint32_t *added;            /* [n_workers] */
+    sl_rebalance_limits limits; /* of what is thought about; */
+    bool limited;               /* there are some */
     uint64_t rests_until_us;
     uint32_t n_doublings, n_waits;
     uint32_t to_judge; /* windows until the last change is judged; 0: it was */

@@ -46,13 +46,13 @@ bool sl_room_has(const sl_room *r, const sl_room_need *n, sl_room_lack *out) {
         if (!gets(n, i) || is_told(r, n, i)) continue;
         want = wanted(r, n, i, &left);
         if (want > left) {
-            *out = (sl_room_lack){i, want, left};
+            *out = (sl_room_lack){i, want, left, r->own && r->own[i]};
             return false;
         }
         if (takes(r, n, i)) for_kv = left == UINT64_MAX ? left : plus(for_kv, left - want);
     }
     if (!n->takes || n->kv_bytes <= for_kv) return true;
-    *out = (sl_room_lack){SL_ROOM_NONE, n->kv_bytes, for_kv};
+    *out = (sl_room_lack){.worker = SL_ROOM_NONE, .needs = n->kv_bytes, .has = for_kv};
     return false;
 }
 
@@ -65,7 +65,7 @@ void sl_room_say(const sl_room_lack *l, char *out, size_t cap) {
                  needs, has);
     else
         snprintf(out, cap,
-                 "experts that move need %.1f MB beside those that are there, worker %u's machine "
-                 "has %.1f MB left",
-                 needs, l->worker, has);
+                 "experts that move need %.1f MB beside those that are there, worker %u's %s has "
+                 "%.1f MB left",
+                 needs, l->worker, l->own ? "GPU" : "machine", has);
 }

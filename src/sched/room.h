@@ -4,8 +4,9 @@
  *
  * Experts that a worker gets stand beside those that it has until the change is over, so nothing is
  * taken off. What all workers of a machine get comes out of what is left there: the least that any
- * of them says. KV of requests that go on elsewhere goes to whoever of several workers, so to what
- * their machines have left after that, together.
+ * of them says. A device with memory of its own, as a GPU, is a machine of this kind. KV of
+ * requests that go on elsewhere goes to whoever of several workers, so to what their machines have
+ * left after that, together.
  *
  * Pure; nothing allocates. Thread: any. */
 #ifndef SL_SCHED_ROOM_H
@@ -22,6 +23,8 @@ typedef struct sl_room {
     uint32_t n_workers;      /* of the plan */
     const uint64_t *free;    /* [n_workers] bytes that its machine has left; UINT64_MAX: unknown */
     const uint64_t *machine; /* [n_workers] those on one machine share what is free */
+    const uint8_t *own; /* [n_workers] that is not a machine's memory, but a device's own. NULL:
+                         * nowhere */
 } sl_room;
 
 /* What is to be there. Borrowed. */
@@ -35,6 +38,7 @@ typedef struct sl_room_need {
 typedef struct sl_room_lack {
     uint32_t worker; /* on the machine that lacks it; SL_ROOM_NONE: all together, of KV */
     uint64_t needs, has;
+    bool own; /* of the worker's device */
 } sl_room_lack;
 
 /* False: it does not fit, *out says where. */

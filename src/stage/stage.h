@@ -205,6 +205,8 @@ typedef struct sl_device_ops {
     /* sl_device_host; NULL: every expert can always be asked for. */
     sl_status (*host)(sl_device *d, const uint8_t *hosted, uint32_t max_pairs, bool patient,
                       sl_hosting *left, sl_err *err);
+    /* sl_device_room; NULL: experts lie in the memory of its machine. */
+    uint64_t (*room)(sl_device *d, uint32_t max_pairs, uint64_t beside);
     /* n blocks from `first` on of a KV page, sl_kv_block_bytes each, to the host's memory, and from
      * there: no call in flight may write them, none use them. NULL: pages stay here. */
     void (*read_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, void *to);
@@ -275,6 +277,7 @@ typedef struct sl_device_opts {
     bool inside;        /* not on GPUs: it is asked for INSIDE */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */
+    uint32_t head_rows; /* of HEAD; 0: not known */
     uint32_t kv_pages;  /* that ATTEND reads and writes: numbers below this */
     int kv_fd;          /* they lie in this file (sl_memfd_create), as they are; 0: in zeroed
                          * memory of its own. Borrowed for the call */
@@ -344,6 +347,13 @@ static inline sl_status sl_device_host(sl_device *d, const uint8_t *hosted, uint
                                        bool patient, sl_hosting *left, sl_err *err) {
     *left = SL_HOSTING_DONE;
     return d->ops->host ? d->ops->host(d, hosted, max_pairs, patient, left, err) : SL_OK;
+}
+
+/* Bytes of experts, as files have them, that find room there beside all that is, with calls of up
+ * to so many pairs and so many bytes that are taken otherwise. UINT64_MAX: it has no memory of its
+ * own, but its machine's. */
+static inline uint64_t sl_device_room(sl_device *d, uint32_t max_pairs, uint64_t beside) {
+    return d->ops->room ? d->ops->room(d, max_pairs, beside) : UINT64_MAX;
 }
 
 /* To be called again and again while nothing is in flight, ten times a second at least: a device

@@ -20,6 +20,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define TOYS   3u /* the plan's workers, one of which may be the real one */
 #define MASTER TOYS
 
+#define ONE(name)  +1
+#define N_COUNTERS (0 SL_WORKER_COUNTERS(ONE))
+
 typedef struct actor {
     sl_net *net;
     sl_conn *conn;
@@ -206,13 +209,25 @@ static void on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits
     SL_ASSERT(first + n <= 64 && logits);
 }
 
+/* Of two expert workers one is on a GPU, and experts move between them. */
 static void start_engine(stage *s, uint8_t mode) {
+    static const sl_adapt_opts often = {.window_us = 2000,
+                                        .window_rows = 1,
+                                        .decay = 0.5,
+                                        .uneven = 1.01,
+                                        .worth = 1.01,
+                                        .rest_us = 4000,
+                                        .max_doublings = 2,
+                                        .horizon_us = 3600000000u};
     sl_err err = {0};
     make_plan(s, mode);
+    s->plan.worker[2].on_gpu = mode & 4;
     const sl_engine_opts o = {.model_folder = FOLDER,
                               .plan = s->plan,
                               .transport = "loop",
                               .spawn = SL_SPAWN_NONE,
+                              .adapt = mode & 4 ? &often : NULL,
+                              .expert_bytes = 100,
                               .secret = {(const uint8_t *)SECRET, sizeof SECRET - 1}};
     sl_status st = sl_engine_create_stepped(&o, (sl_clock){read_clock, NULL}, &s->engine, &err);
     SL_ASSERT(st == SL_OK);
@@ -391,6 +406,32 @@ static void say_anything(stage *s, uint32_t i, const step *t) {
         bytes_of(&s->toy[i], bytes, t->d & 15));
 }
 
+/* What it counted: one row in this or that expert, a time, the room of its device. */
+static void say_stats(stage *s, uint32_t i, const step *t) {
+    static const uint64_t rooms[] = {UINT64_MAX, 0, 1000, 1ull << 40};
+    sl_err err = {0};
+    sl_counts n;
+    sl_worker_stats is = {.wall_us = now_us,
+                          .expert_us = (uint64_t)t->c << (t->d & 63),
+                          .device_free = rooms[t->d >> 6],
+                          .machine = t->b & 1,
+                          .memory_free = UINT64_MAX};
+    if (sl_counts_create(&s->m, &n, &err) != SL_OK) return;
+    sl_expert_stats *of = &n.expert[t->a % (s->m.n_moe * s->m.n_experts)];
+    of->rows = (uint64_t)t->b << (t->c & 63);
+    of->calls = SL_MIN(of->rows, (uint64_t)t->b);
+    sl_buf *b = sl_net_buf_take(s->toy[i].net, 8 * N_COUNTERS + sl_counts_bytes(&n));
+    if (b) {
+        sl_wr w = sl_wr_of(b->data, b->len);
+#define SAY_COUNTER(name) sl_wr_u64(&w, is.name);
+        SL_WORKER_COUNTERS(SAY_COUNTER)
+#undef SAY_COUNTER
+        sl_counts_encode(&n, &w);
+        say(s, i, (sl_wire_header){.kind = SL_MSG_STATS}, b);
+    }
+    sl_counts_free(&n);
+}
+
 static void submit(stage *s, const step *t) {
     static const uint32_t prompt[16] = {3, 4, 5, 6, 7, 8, 9};
     sl_err err = {0};
@@ -453,7 +494,10 @@ static void act(stage *s, const step *t) {
         dial(s, i);
         break;
     default:
-        say_anything(s, i, t);
+        if (t->what % 24 == 11)
+            say_anything(s, i, t);
+        else
+            say_stats(s, i, t);
     }
 }
 

@@ -21,6 +21,7 @@ typedef struct bench {
     sl_spread now, to;
     double rows[N], calls[N];
     sl_rebalance_load load;
+    sl_rebalance_limits *limits; /* NULL: there are none */
 } bench;
 
 static sl_rebalance_shape shape(void) {
@@ -64,7 +65,7 @@ static void end(bench *x) {
 
 static void move(bench *x) {
     sl_err err;
-    const sl_rebalance_task t = {&x->load, &x->now, all, WORKERS};
+    const sl_rebalance_task t = {&x->load, &x->now, all, WORKERS, x->limits};
     for (uint32_t b = 0; b < BLOCKS; b++)
         assert_int_equal(sl_rebalance_block(&x->r, &t, b, &x->to, &err), SL_OK);
 }
@@ -221,7 +222,8 @@ static void hosts_can_be_fewer(void **state) {
     sl_err err;
     bench *x = make(shape());
     for (uint32_t i = 0; i < N; i++) x->rows[i] = x->calls[i] = 10;
-    const sl_rebalance_task t = {&x->load, &x->now, some, 3}, lone = {&x->load, &x->now, one, 1};
+    const sl_rebalance_task t = {&x->load, &x->now, some, 3, NULL},
+                            lone = {&x->load, &x->now, one, 1, NULL};
     for (uint32_t b = 0; b < BLOCKS; b++)
         assert_int_equal(sl_rebalance_block(&x->r, &t, b, &x->to, &err), SL_OK);
     is_sound(&x->to, 7);
@@ -259,6 +261,168 @@ static void placements_become_spreads(void **state) {
     assert_int_equal(sl_rebalance_create(&s, &r, &err), SL_ERR_UNSUPPORTED);
 }
 
+/* ---- workers that differ ---- */
+
+/* Worker 3 is on a GPU: weights are read in a tenth of the time, rows computed in a twentieth. */
+static const uint8_t last[WORKERS] = {0, 0, 0, 1};
+
+static sl_rebalance_shape mixed(void) {
+    sl_rebalance_shape s = shape();
+    s.cost = (sl_stage_cost){.fixed_us = 10, .row_us = 2};
+    s.other = last;
+    s.other_cost = (sl_stage_cost){.fixed_us = 1, .row_us = 0.1};
+    return s;
+}
+
+/* Expert e of each block has 1000 / (1 + e) rows, in 50 calls at most. */
+static void falling(bench *x) {
+    for (uint32_t i = 0; i < N; i++) {
+        x->rows[i] = floor(1000.0 / (1 + i % EXPERTS));
+        x->calls[i] = fmin(x->rows[i], 50);
+    }
+}
+
+static uint32_t n_at(const sl_spread *s, uint32_t block, uint32_t worker) {
+    uint32_t n = 0;
+    for (uint32_t i = s->first[block]; i < s->first[block + 1]; i++)
+        n += s->piece[i].worker == worker;
+    return n;
+}
+
+static uint32_t host_of(const sl_spread *s, uint32_t block, uint32_t expert) {
+    for (uint32_t i = s->first[block]; i < s->first[block + 1]; i++)
+        if (s->piece[i].expert == expert) return s->piece[i].worker;
+    return UINT32_MAX;
+}
+
+static void hot_experts_land_on_the_fast_device(void **state) {
+    (void)state;
+    bench *x = make(mixed());
+    falling(x);
+    sl_rebalance_cost was = sl_rebalance_cost_of(&x->r, &x->load, &x->now, WORKERS);
+    move(x);
+    sl_rebalance_cost is = sl_rebalance_cost_of(&x->r, &x->load, &x->to, WORKERS);
+    is_sound(&x->to, EXPERTS);
+    printf("%.2f of the bound, then %.3f\n", was.us / was.bound_us, is.us / is.bound_us);
+    assert_true(is.us < 1.3 * is.bound_us && is.us >= is.bound_us && was.us > 5 * was.bound_us);
+    for (uint32_t b = 0; b < BLOCKS; b++)
+        for (uint32_t e = 0; e < 4; e++) assert_int_equal(host_of(&x->to, b, e), 3);
+    end(x);
+}
+
+/* What every hot expert costs where it cannot go on is borne, and room is never exceeded. */
+static void room_on_a_device_is_respected(void **state) {
+    (void)state;
+    for (uint32_t places = 0; places <= 7; places++) {
+        uint32_t most[WORKERS] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, 12 + places};
+        uint32_t gets[WORKERS] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, places};
+        uint32_t added[WORKERS], n = 0;
+        uint8_t full[WORKERS] = {0, 0, 0, places == 0};
+        sl_rebalance_limits l = {most, gets, full, UINT32_MAX};
+        bench *x = make(mixed());
+        falling(x);
+        x->limits = &l;
+        move(x);
+        is_sound(&x->to, EXPERTS);
+        sl_rebalance_added(&x->r, &x->now, &x->to, added);
+        for (uint32_t b = 0; b < BLOCKS; b++) n += n_at(&x->to, b, 3);
+        assert_true(n <= 12 + places);
+        assert_int_equal(added[3], places); /* and it is used: hot ones for those that are not */
+        assert_int_equal(l.lacks, places ? UINT32_MAX : 3);
+        if (places >= 3)
+            for (uint32_t b = 0; b < BLOCKS; b++) assert_int_equal(host_of(&x->to, b, 0), 3);
+        end(x);
+    }
+}
+
+/* Each change brings as many as are free, until what is asked for most is there. */
+static void changes_follow_each_other_where_little_is_free(void **state) {
+    (void)state;
+    bench *x = make(mixed());
+    falling(x);
+    double before = INFINITY;
+    for (uint32_t k = 0; k < 5; k++) {
+        uint32_t most[WORKERS] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, 12};
+        uint32_t gets[WORKERS] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, 3};
+        uint8_t full[WORKERS] = {0};
+        sl_rebalance_limits l = {most, gets, full, UINT32_MAX};
+        x->limits = &l;
+        move(x);
+        const double us = sl_rebalance_cost_of(&x->r, &x->load, &x->to, WORKERS).us;
+        assert_true(us <= before);
+        before = us;
+        sl_spread_copy(&x->r.shape, &x->to, &x->now);
+    }
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        assert_int_equal(n_at(&x->now, b, 3), 4);
+        for (uint32_t e = 0; e < 3; e++) assert_int_equal(host_of(&x->now, b, e), 3);
+    }
+    end(x);
+}
+
+/* Costs that are the same are those of workers that are alike. */
+static void the_bound_of_both_kinds_is_that_of_one_where_they_are_the_same(void **state) {
+    (void)state;
+    uint64_t rng = 3;
+    sl_rebalance_shape s = mixed(), t = shape();
+    s.other_cost = t.cost = s.cost;
+    for (int k = 0; k < 2; k++) {
+        bench *x = make(s), *y = make(t);
+        skewed(x, &rng);
+        memcpy(y->rows, x->rows, sizeof x->rows);
+        memcpy(y->calls, x->calls, sizeof x->calls);
+        const sl_rebalance_cost a = sl_rebalance_cost_of(&x->r, &x->load, &x->now, WORKERS),
+                                b = sl_rebalance_cost_of(&y->r, &y->load, &y->now, WORKERS);
+        assert_true(a.us == b.us && fabs(a.bound_us / b.bound_us - 1) < 1e-4);
+        end(x);
+        end(y);
+        s.barrier = t.barrier = false;
+    }
+}
+
+/* No placement that is drawn is cheaper than the bound. */
+static void nothing_is_below_the_bound(void **state) {
+    (void)state;
+    uint64_t rng = 17;
+    for (int draw = 0; draw < 200; draw++) {
+        sl_rebalance_shape s = mixed();
+        s.barrier = draw % 2;
+        bench *x = make(s);
+        skewed(x, &rng);
+        for (uint32_t i = 0; i < N; i++)
+            x->now.piece[i].worker =
+                sl_rng_below(&rng, 4) ? 3 : (uint32_t)sl_rng_below(&rng, WORKERS);
+        const sl_rebalance_cost c = sl_rebalance_cost_of(&x->r, &x->load, &x->now, WORKERS);
+        assert_true(c.us >= c.bound_us);
+        move(x);
+        const sl_rebalance_cost m = sl_rebalance_cost_of(&x->r, &x->load, &x->to, WORKERS);
+        assert_true(m.us >= m.bound_us && m.us <= c.us);
+        end(x);
+    }
+}
+
+/* Copies go where one may go, and never two to one worker. */
+static void copies_stay_copies(void **state) {
+    (void)state;
+    bench *x = make(mixed());
+    sl_spread *s = &x->now;
+    falling(x);
+    uint32_t at = 0;
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        s->first[b] = at;
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            s->piece[at++] = (sl_fill_piece){e, e % 2, 0.5};
+            s->piece[at++] = (sl_fill_piece){e, 2, 0.5};
+        }
+    }
+    s->first[BLOCKS] = at;
+    move(x);
+    is_sound(&x->to, EXPERTS);
+    assert_int_equal(x->to.first[BLOCKS], at);
+    assert_true(n_at(&x->to, 0, 3) > 4);
+    end(x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_what_the_formula_says),
@@ -269,6 +433,12 @@ int main(void) {
         cmocka_unit_test(the_same_twice),
         cmocka_unit_test(hosts_can_be_fewer),
         cmocka_unit_test(placements_become_spreads),
+        cmocka_unit_test(hot_experts_land_on_the_fast_device),
+        cmocka_unit_test(room_on_a_device_is_respected),
+        cmocka_unit_test(changes_follow_each_other_where_little_is_free),
+        cmocka_unit_test(the_bound_of_both_kinds_is_that_of_one_where_they_are_the_same),
+        cmocka_unit_test(nothing_is_below_the_bound),
+        cmocka_unit_test(copies_stay_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ typedef struct world {
     sl_host host[BLOCKS * (2 * EXPERTS + WORKERS)];
     sl_placement place;
     uint64_t free[WORKERS], machine[WORKERS];
+    const uint8_t *own; /* NULL: no device has memory of its own */
     uint64_t now_us, rng;
     uint32_t n_changes, n_refused;
     uint64_t words; /* hash of all */
@@ -76,7 +77,7 @@ static void hash(world *w, uint64_t v) {
 }
 
 static const sl_adapt_view *view(const world *w, sl_adapt_view *v) {
-    *v = (sl_adapt_view){&w->place, all, WORKERS, {WORKERS, w->free, w->machine}};
+    *v = (sl_adapt_view){&w->place, all, WORKERS, {WORKERS, w->free, w->machine, w->own}};
     return v;
 }
 
@@ -387,6 +388,94 @@ static void without_memory_there_is_none(void **state) {
     sl_adapt_free(&a);
 }
 
+/* ---- a GPU among them ---- */
+
+enum { GPU = 3, EACH = 1000000 };
+
+static const uint8_t gpu[WORKERS] = {0, 0, 0, 1};
+
+/* Worker 3 computes a row in a fiftieth of the time, and has room for so many experts beside those
+ * that it begins with. */
+static void start_with_gpu(world *w, uint64_t places) {
+    sl_adapt_opts o = SL_ADAPT_OPTS;
+    o.expert_bytes = EACH;
+    start(w, &o);
+    w->a.balance.shape.other = w->own = gpu;
+    w->a.balance.shape.other_cost = (sl_stage_cost){.row_us = 0.4};
+    for (uint32_t i = 0; i < WORKERS; i++) w->machine[i] = i;
+    w->free[GPU] = places * EACH;
+}
+
+static uint32_t n_on_gpu(const world *w) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->first[BLOCKS * EXPERTS]; i++) n += w->host[i].worker == GPU;
+    return n;
+}
+
+/* The memory is what it was at the start, less what is there now. */
+static void follow_memory(world *w, uint64_t places) {
+    const uint32_t n = n_on_gpu(w);
+    assert_true(n <= places);
+    w->free[GPU] = (places - n) * EACH;
+}
+
+static void hot_experts_come_to_a_gpu_by_as_many_changes_as_its_room_asks_for(void **state) {
+    (void)state;
+    static const uint32_t room[] = {3, 12, 1000};
+    uint32_t n_changes = UINT32_MAX;
+    for (size_t k = 0; k < SL_LEN(room); k++) {
+        world w;
+        const uint32_t places = BLOCKS * EXPERTS / WORKERS + room[k];
+        start_with_gpu(&w, room[k]);
+        for (int i = 0; i < 120; i++) {
+            window(&w, 0.3, 0, 1);
+            follow_memory(&w, places);
+        }
+        printf("room for %u: %u changes, %u on the GPU, %.2f of the least\n", room[k], w.n_changes,
+               n_on_gpu(&w), w.a.imbalance);
+        assert_int_equal(w.n_refused, 0);
+        assert_true(w.n_changes > 0 && w.n_changes <= n_changes);
+        n_changes = w.n_changes;
+        for (uint32_t b = 0; b < BLOCKS; b++)
+            for (uint32_t e = 0; e < 2; e++)
+                assert_int_equal(w.host[w.first[b * EXPERTS + e]].worker, GPU);
+        sl_adapt_free(&w.a);
+    }
+}
+
+/* What is asked for then is there after a while. */
+static void popularity_that_changes_is_followed_in_little_room(void **state) {
+    (void)state;
+    world w;
+    start_with_gpu(&w, 6);
+    for (int i = 0; i < 200; i++) {
+        window(&w, 0.3, i < 80 ? 0 : 9, 1);
+        follow_memory(&w, BLOCKS * EXPERTS / WORKERS + 6);
+    }
+    for (uint32_t b = 0; b < BLOCKS; b++)
+        for (uint32_t e = 9; e < 11; e++)
+            assert_int_equal(w.host[w.first[b * EXPERTS + e]].worker, GPU);
+    assert_int_equal(w.n_refused, 0);
+    sl_adapt_free(&w.a);
+}
+
+static void a_full_gpu_is_said_to_be_so(void **state) {
+    (void)state;
+    world w;
+    start_with_gpu(&w, 0);
+    for (int i = 0; i < 30; i++) {
+        window(&w, 0.3, 0, 1);
+        w.free[GPU] = EACH / 2;
+    }
+    printf("%s\n", w.a.why);
+    for (uint32_t i = 0; i < w.first[BLOCKS * EXPERTS]; i++)
+        if (w.host[i].worker == GPU) assert_true(i % EXPERTS >= 12); /* nothing came */
+    assert_true(w.n_refused > 0);
+    assert_non_null(strstr(w.a.why, "need 1.0 MB beside those that are there"));
+    assert_non_null(strstr(w.a.why, "worker 3's GPU has 0.5 MB left"));
+    sl_adapt_free(&w.a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(skewed_load_becomes_even_at_once_and_for_good),
@@ -402,6 +491,9 @@ int main(void) {
         cmocka_unit_test(what_does_not_pay_is_left),
         cmocka_unit_test(a_disturbance_begins_the_window_anew),
         cmocka_unit_test(the_same_loads_get_the_same_words),
+        cmocka_unit_test(hot_experts_come_to_a_gpu_by_as_many_changes_as_its_room_asks_for),
+        cmocka_unit_test(popularity_that_changes_is_followed_in_little_room),
+        cmocka_unit_test(a_full_gpu_is_said_to_be_so),
         cmocka_unit_test(without_memory_there_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -311,7 +311,7 @@ static sl_status prepare_moves(const sl_options *o, sl_deployment *d, sl_err *er
     bool weights = !d->spec.weightless && !sl_device_is_modelled(&d->opts.plan.device);
     d->opts.adapt_memory = (uint64_t)(1e6 * o->adapt_memory);
     if (weights && d->opts.plan.n_workers > 1) st = sl_model_inspect(o->arg[0], &info, err);
-    d->opts.expert_bytes = info.bytes_expert;
+    d->opts.expert_bytes = info.bytes_expert_most;
     return st;
 }
 
@@ -322,9 +322,6 @@ static sl_status prepare_adapting(const sl_options *o, uint32_t requests, sl_dep
     if (sl_plan_sides_apart(&d->opts.plan))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--adapt: workers for prompts (--prefill) have experts that do not move");
-    if (sl_plan_n_gpu(&d->opts.plan))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--adapt: experts do not move to GPUs or from them yet");
     d->adapt = SL_ADAPT_OPTS;
     d->adapt.rest_us = (uint64_t)(1e6 * o->adapt_every);
     d->adapt.window_us = d->adapt.rest_us / 5;

@@ -18,6 +18,7 @@ void sl_adapting_note(sl_engine *e, uint32_t id) {
     size_t n = (size_t)c->n_moe * c->n_experts;
     if (!a->on || !sl_roster_serves(&e->roster, id)) return;
     sl_expert_stats *seen = a->seen + id * n;
+    uint64_t rows = 0, calls = 0;
     for (size_t i = 0; i < n; i++) {
         const sl_expert_stats *is = &c->expert[i];
         if (is->rows < seen[i].rows || is->calls < seen[i].calls)
@@ -28,15 +29,54 @@ void sl_adapting_note(sl_engine *e, uint32_t id) {
         if (said.rows || said.queued)
             sl_adapt_add(&a->rule, (uint32_t)(i / c->n_experts), (uint32_t)(i % c->n_experts),
                          said);
+        rows += said.rows;
+        calls += said.calls;
         seen[i] = *is;
     }
+    const uint64_t us = e->worker[id].stats.expert_us;
+    sl_expense *of = sl_plan_on_gpu(&e->plan, id) ? &a->gpus : &a->cpus;
+    if (us >= a->seen_us[id])
+        sl_expense_add(of, (double)calls, (double)rows, (double)(us - a->seen_us[id]));
+    a->seen_us[id] = us;
+}
+
+/* ---- what experts cost ---- */
+
+/* Some experts are on GPUs and some on CPUs: a->gpu. Else workers count as equal. */
+static bool differ(sl_engine *e) {
+    const sl_plan *p = &e->plan;
+    uint32_t n_gpus = 0, n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        const bool hosts = p->worker[i].roles & SL_ROLE_EXPERT;
+        e->adapting.gpu[i] = hosts && sl_plan_on_gpu(p, i);
+        n_gpus += e->adapting.gpu[i];
+        n += hosts;
+    }
+    return n_gpus > 0 && n_gpus < n;
+}
+
+/* By what they report. Those of whom nothing is known yet are taken to be as the others. */
+static void learn_both(sl_engine *e) {
+    sl_adapting *a = &e->adapting;
+    sl_rebalance_shape *s = &a->rule.balance.shape;
+    const bool cpus = sl_expense_of(&a->cpus, &s->cost);
+    if (!sl_expense_of(&a->gpus, &s->other_cost))
+        s->other_cost = s->cost;
+    else if (!cpus)
+        s->cost = s->other_cost;
 }
 
 /* Where nobody knows what experts cost: what they took so far, by the row. */
 static void learn_costs(sl_engine *e) {
-    sl_stage_cost *cost = &e->adapting.rule.balance.shape.cost;
+    sl_rebalance_shape *s = &e->adapting.rule.balance.shape;
+    sl_stage_cost *cost = &s->cost;
     const sl_stage_cost *known = &e->o.expert_cost;
     uint64_t rows = 0, ns = 0;
+    s->other = differ(e) ? e->adapting.gpu : NULL;
+    if (s->other) {
+        learn_both(e);
+        return;
+    }
     if (known->fixed_us > 0 || known->floor_us > 0 || known->row_us > 0) return;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_counts *c = &e->worker[i].counts;
@@ -80,6 +120,13 @@ static sl_status plan_of(sl_engine *e, sl_plan *out, sl_err *err) {
     return st;
 }
 
+static void say_costs(const sl_rebalance_shape *s) {
+    sl_log(SL_LOG_INFO, "engine",
+           "an expert that is asked for takes %.1f us and %.2f us a row on a GPU, %.1f and %.2f on "
+           "a CPU, as measured",
+           s->other_cost.fixed_us, s->other_cost.row_us, s->cost.fixed_us, s->cost.row_us);
+}
+
 static void begin(sl_engine *e) {
     sl_adapting *a = &e->adapting;
     const sl_adapt_promise *p = &a->rule.promise;
@@ -88,6 +135,7 @@ static void begin(sl_engine *e) {
            "experts move: steps wait for them %.3f of the least, %.3f are predicted; %u of all "
            "blocks go to another worker",
            p->before, p->after, p->n_moved);
+    if (a->rule.balance.shape.other) say_costs(&a->rule.balance.shape);
     a->replan = (sl_replan){.timeout_us = CHANGE_US};
     a->changing = true;
     sl_status st = plan_of(e, &a->replan.plan, &err);
@@ -198,7 +246,8 @@ sl_status sl_adapting_open(sl_engine *e, sl_err *err) {
     sl_status st = sl_adapt_create(&shape, &o, sl_clock_now_us(&e->clock), &a->rule, err);
     if (st != SL_OK) return st;
     size_t n = p->n_workers, pairs = (size_t)e->spec.n_moe * e->spec.n_experts;
-    a->arrays = sl_alloc_arrays(SL_TABLE(a->seen, n, pairs), SL_ARRAY(a->host, n));
+    a->arrays = sl_alloc_arrays(SL_TABLE(a->seen, n, pairs), SL_ARRAY(a->seen_us, n),
+                                SL_ARRAY(a->host, n), SL_ARRAY(a->gpu, n));
     a->on = a->arrays != NULL;
     return a->on ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "load of %zu workers", n);
 }

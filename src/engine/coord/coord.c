@@ -212,6 +212,7 @@ static sl_status on_logits(sl_engine *e, uint32_t id, const sl_wire_header *h, s
 static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
     sl_cur c = sl_cur_of(payload);
     sl_worker_stats s = e->worker[id].stats;
+    const uint64_t wall_us = s.wall_us;
 #define SL_COUNTER_READ(name) s.name = sl_cur_u64(&c);
     SL_WORKER_COUNTERS(SL_COUNTER_READ)
 #undef SL_COUNTER_READ
@@ -223,6 +224,7 @@ static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
     pthread_mutex_unlock(&e->lock);
     if (st != SL_OK) return st;
     sl_recover_answered(&e->recover, id, sl_clock_now_us(&e->clock));
+    sl_rooming_heard(e, id, s.wall_us < wall_us || wall_us == 0);
     sl_adapting_note(e, id);
     return SL_OK;
 }

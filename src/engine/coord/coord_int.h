@@ -11,6 +11,7 @@
 #include "engine/measure/measure.h"
 #include "engine/worker/worker.h"
 #include "net/net.h"
+#include "plan/expense.h"
 #include "sched/admit.h"
 #include "sched/change.h"
 #include "sched/drain.h"
@@ -193,7 +194,10 @@ typedef struct sl_adapting {
     bool changing;
     uint32_t epoch;        /* of the plan by which is counted */
     sl_expert_stats *seen; /* [n_workers][n_moe][n_experts] as last reported */
+    uint64_t *seen_us;     /* [n_workers] of tasks of experts, the same */
     uint32_t *host;        /* [n_workers] */
+    sl_expense cpus, gpus; /* what experts cost on either */
+    uint8_t *gpu;          /* [n_workers] those that host experts on a GPU */
     void *arrays;
 } sl_adapting;
 
@@ -207,7 +211,7 @@ typedef struct sl_rehosting {
 typedef struct sl_rooming {
     uint64_t *free, *machine;
     uint32_t *added;
-    uint8_t *there, *takes;
+    uint8_t *there, *takes, *own;
     void *arrays;
 } sl_rooming;
 
@@ -310,6 +314,8 @@ sl_status sl_rooming_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 void sl_rooming_close(sl_engine *e);
 /* What workers' machines have left by their last reports; borrowed until the next look. */
 sl_room sl_rooming_look(sl_engine *e);
+/* A worker has reported, for the first time since it came or again. */
+void sl_rooming_heard(sl_engine *e, uint32_t id, bool first);
 /* Whether those who stay have the memory for what worker `id` leaves to them. */
 sl_status sl_rooming_leave(sl_engine *e, uint32_t id, sl_err *err) SL_MUST_CHECK;
 /* Whether this machine has it for what `home` gives worker `id`, if it is to be started here. */

@@ -14,7 +14,7 @@ sl_status sl_rooming_open(sl_engine *e, sl_err *err) {
     size_t n = e->plan.n_workers;
     r->arrays =
         sl_alloc_arrays(SL_ARRAY(r->free, n), SL_ARRAY(r->machine, n), SL_ARRAY(r->added, n),
-                        SL_ARRAY(r->there, n), SL_ARRAY(r->takes, n));
+                        SL_ARRAY(r->there, n), SL_ARRAY(r->takes, n), SL_ARRAY(r->own, n));
     return r->arrays ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "memory of %zu workers", n);
 }
 
@@ -29,17 +29,31 @@ static uint64_t limited(const sl_engine *e, uint64_t bytes) {
     return e->o.adapt_memory ? SL_MIN(bytes, e->o.adapt_memory) : bytes;
 }
 
+/* Workers on one GPU say the same; of which machine it is they have said before. */
+static uint64_t gpu_of(const sl_engine *e, uint32_t id) {
+    const uint64_t index = sl_plan_device_of(&e->plan, id).index;
+    return e->worker[id].stats.machine ^ (index + 1) * 0x9E3779B97F4A7C15ull;
+}
+
 sl_room sl_rooming_look(sl_engine *e) {
     sl_rooming *r = &e->rooming;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_worker_stats *s = &e->worker[i].stats;
-        r->free[i] = limited(e, s->wall_us ? s->memory_free : UINT64_MAX);
-        r->machine[i] = s->machine;
-        if (!sl_plan_on_gpu(&e->plan, i)) continue;
-        r->free[i] = UINT64_MAX; /* a GPU's, of which nobody here knows; its worker will say */
-        r->machine[i] = s->machine ^ (i + 1);
+        r->own[i] = sl_plan_on_gpu(&e->plan, i);
+        r->free[i] = s->wall_us == 0 ? UINT64_MAX
+                     : r->own[i]     ? s->device_free
+                                     : limited(e, s->memory_free);
+        r->machine[i] = r->own[i] ? gpu_of(e, i) : s->machine;
     }
-    return (sl_room){e->plan.n_workers, r->free, r->machine};
+    return (sl_room){e->plan.n_workers, r->free, r->machine, r->own};
+}
+
+void sl_rooming_heard(sl_engine *e, uint32_t id, bool first) {
+    const sl_worker_stats *s = &e->worker[id].stats;
+    const bool hosts = e->home.worker[id].roles & SL_ROLE_EXPERT;
+    if (first && hosts && s->device_free != UINT64_MAX)
+        sl_log(SL_LOG_INFO, "engine", "worker %u: cuda:%u has %.2f MB left for experts", id,
+               sl_plan_device_of(&e->plan, id).index, 1e-6 * (double)s->device_free);
 }
 
 /* ---- what is asked ---- */
@@ -101,7 +115,7 @@ sl_status sl_rooming_leave(sl_engine *e, uint32_t id, sl_err *err) {
     const sl_room room = sl_rooming_look(e);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         r->there[i] = i != id && stays(e, i);
-        r->takes[i] = r->there[i] && (e->home.worker[i].roles & SL_ROLE_ATTENTION);
+        r->takes[i] = r->there[i] && (e->home.worker[i].roles & SL_ROLE_ATTENTION) && !r->own[i];
     }
     sl_status st = count_added(e, &e->home, err);
     return st == SL_OK ? ask(e, &room, kv_that_moves(e), "stays", id, err) : st;

@@ -18,6 +18,7 @@ void sl_expert_begins(sl_worker *w, uint64_t rows, uint64_t behind) {
 uint64_t sl_expert_ends(sl_worker *w, uint64_t rows) {
     const uint64_t us = sl_clock_now_us(&w->clock) - w->task_us;
     sl_busy_ends(&w->busy, rows, us);
+    w->n.expert_us += us;
     return us;
 }
 

@@ -2,8 +2,7 @@
 #include "engine/expert/expert.h"
 
 uint32_t sl_worker_pairs_by(const sl_worker *w, const sl_plan *p, const sl_model_spec *m) {
-    uint32_t hosted = sl_plan_n_hosted(p, w->id);
-    return sl_plan_lane_rows(p) * (uint32_t)w->attention.n * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
+    return sl_worker_pairs(w, p, m, sl_plan_n_hosted(p, w->id));
 }
 
 uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m) {

@@ -133,6 +133,12 @@ static inline bool sl_worker_is_newcomer(const sl_worker *w, const sl_plan *p, u
     return peer->open && is && sl_conn_hello(peer->conn)->incarnation != is;
 }
 
+/* (row, expert) pairs of a task where so many experts are hosted. */
+static inline uint32_t sl_worker_pairs(const sl_worker *w, const sl_plan *p, const sl_model_spec *m,
+                                       uint32_t hosted) {
+    return sl_plan_lane_rows(p) * (uint32_t)w->attention.n * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
+}
+
 /* Its KV outlives it in a file that its place has. */
 static inline bool sl_worker_is_kept(const sl_worker *w) {
     return !w->keep && sl_device_keeps(w->device);

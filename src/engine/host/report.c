@@ -17,6 +17,16 @@ static void forget_live(sl_worker *w) {
     w->live_until_ns = 0;
 }
 
+/* With calls as large as they become where it hosts many experts, of whose pairs a side has rows
+ * (engine/expert). */
+static uint64_t device_free(const sl_worker *w) {
+    if (!w->device || !w->device->ops->room) return UINT64_MAX;
+    const sl_model_spec *m = w->device->spec;
+    const uint32_t most = sl_worker_pairs(w, &w->plan, m, UINT32_MAX);
+    const uint32_t now = sl_worker_pairs(w, &w->plan, m, sl_plan_n_hosted(&w->plan, w->id));
+    return sl_device_room(w->device, most, (uint64_t)(most - now) * m->d_model * sizeof(float));
+}
+
 void sl_worker_send_stats(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_PACK); /* books the time so far */
     forget_live(w);
@@ -30,6 +40,7 @@ void sl_worker_send_stats(sl_worker *w) {
     w->n.cpu_us = sl_thread_cpu_ns() / 1000;
     w->n.machine = sl_clock_id();
     w->n.memory_free = sl_memory_free();
+    w->n.device_free = device_free(w);
     if (w->rails) {
         const sl_rails_stats r = sl_rails_stats_of(w->rails);
         w->n.striped_messages = r.striped;

@@ -6,15 +6,17 @@
 
 /* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. No counters but
  * states are memory_free and machine: bytes that its machine has left, and which one that is
- * (workers of one say the same); prompt_rows, prompt_rows_done: rows of the prompts that are
- * under way; and again_out: rows that were asked of two and have not come (sched/twice.h).
- * tokens_forced: of tokens, those that the shape of an answer alone decided. guesses: rows of what
- * requests might say next (sched/draft.h), and those of them that were right. sent_bytes counts a
- * message as if it went whole; rail_bytes: of these, what ranks other than the first have sent
- * (schedule hybrid). kv_loaded, kv_saved, kv_damaged: KV pages that came from the disk, that went
- * there, and that were not used as they had changed there. choices: how often something of the
- * schedule was chosen anew (sched/resolve.h). put_messages: of those sent, by windows
- * (net/window.h). */
+ * (workers of one say the same); device_free: bytes of experts that find room on its device beside
+ * what is there (sl_device_room), UINT64_MAX where that is its machine's memory; prompt_rows,
+ * prompt_rows_done: rows of the prompts that are under way; and again_out: rows that were asked of
+ * two and have not come (sched/twice.h). tokens_forced: of tokens, those that the shape of an
+ * answer alone decided. guesses: rows of what requests might say next (sched/draft.h), and those of
+ * them that were right. sent_bytes counts a message as if it went whole; rail_bytes: of these, what
+ * ranks other than the first have sent (schedule hybrid). kv_loaded, kv_saved, kv_damaged: KV pages
+ * that came from the disk, that went there, and that were not used as they had changed there.
+ * choices: how often something of the schedule was chosen anew (sched/resolve.h). put_messages: of
+ * those sent, by windows (net/window.h). expert_us: how long its device had tasks of experts, from
+ * when they were given to it until it was through. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -57,7 +59,9 @@
     X(kv_saved)                                                                                    \
     X(kv_damaged)                                                                                  \
     X(choices)                                                                                     \
-    X(put_messages)
+    X(put_messages)                                                                                \
+    X(expert_us)                                                                                   \
+    X(device_free)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -14,6 +14,7 @@
 #include "format/placement.h"
 #include "format/plan_json.h"
 #include "format/json.h"
+#include "sched/head.h"
 #include "sched/hedge.h"
 #include "spec/schedules.h"
 
@@ -184,6 +185,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .exact = p->exact,
                               .max_rows = attention ? sl_plan_lane_rows(p) : 0,
                               .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
+                              .head_rows = attention ? SL_HEAD_ROWS : 0,
                               .kv_pages = attention ? p->n_pages : 0,
                               .kv_fd = w->kv_fd,
                               .tick = p->pump ? NULL : sl_worker_tick,

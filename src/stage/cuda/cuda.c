@@ -34,7 +34,11 @@ typedef struct cuda {
     sl_cuda *c;
     sl_cuda_slabs memory;
     sl_model *model;
-    sl_cuda_experts fast; /* c NULL: experts go by the operations of `exec` */
+    sl_cuda_experts fast;  /* c NULL: experts go by the operations of `exec`, */
+    bool not_fast;         /* as they do while one is here that its kernels do not compute; */
+    bool stays_inside;     /* else base.inside is this */
+    sl_cuda_cut cut;       /* of an expert; */
+    uint64_t expert_bytes; /* as the file has it */
     sl_exec exec;
     sl_arena rows;  /* scratch of the GPU: base is an address there */
     sl_arena lists; /* of the host */
@@ -307,28 +311,35 @@ static void merge(cuda *d, const sl_stage_call *c) {
                                         .k = s->top_k});
 }
 
-static bool make_logits(cuda *d, size_t bytes) {
-    sl_err err;
-    if (bytes <= d->logits.bytes) return true;
+static size_t logits_bytes(const cuda *d, uint32_t rows) {
+    return (size_t)rows * d->base.spec->vocab * sizeof(float);
+}
+
+static sl_status make_logits(cuda *d, size_t bytes, sl_err *err) {
+    if (bytes <= d->logits.bytes) return SL_OK;
     all_done(d);
     sl_cuda_slabs_return(&d->memory, d->logits.at, d->logits.bytes); /* first: room for more */
     d->logits = (sl_cuda_piece){0};
-    sl_status st = sl_cuda_slabs_grow(&d->memory, bytes, "logits", &d->logits, &err);
-    if (st != SL_OK) fails(d, st, &err);
-    return st == SL_OK;
+    return sl_cuda_slabs_grow(&d->memory, bytes, "logits", &d->logits, err);
 }
 
 /* All columns with the last ones: there is no hurry in between that a GPU would gain by. */
 static void head(cuda *d, launched *l) {
     const sl_stage_head *h = &l->call.head;
     const uint32_t vocab = d->base.spec->vocab;
-    const size_t bytes = (size_t)h->n * vocab * sizeof(float);
+    const size_t bytes = logits_bytes(d, h->n);
     float *rows = sl_mem_at(h->h);
     uint64_t at = 0;
+    sl_err err;
     if (h->n == 0) return;
     if (h->first == 0)
         sl_model_head_rows(d->model, &d->exec, sl_mem_at(l->call.rows.x), h->row, h->n, rows);
-    if (h->first + h->count < vocab || !make_logits(d, bytes)) return;
+    if (h->first + h->count < vocab) return;
+    const sl_status st = make_logits(d, bytes, &err);
+    if (st != SL_OK) {
+        fails(d, st, &err);
+        return;
+    }
     l->result = take_result(d, bytes, &at);
     if (!l->result) return;
     sl_model_head_part(d->model, &d->exec, rows, h->n, 0, vocab, (float *)(uintptr_t)d->logits.at,
@@ -362,7 +373,7 @@ static void run(cuda *d, launched *l) {
         head(d, l);
         break;
     case SL_OP_EXPERTS:
-        if (d->fast.c && sl_cuda_experts_run(&d->fast, &l->call, &d->lists)) break;
+        if (d->fast.c && !d->not_fast && sl_cuda_experts_run(&d->fast, &l->call, &d->lists)) break;
         /* fall through */
     default:
         if (!sl_stage_run_model(&s, &l->call)) SL_ASSERT(false);
@@ -454,11 +465,23 @@ static size_t list_bytes(const sl_model_spec *m, size_t rows, size_t pairs) {
            m->n_experts * 16u + LISTS_MORE;
 }
 
+static size_t scratch_bytes(const cuda *d, uint32_t max_pairs) {
+    const sl_model_spec *m = d->base.spec;
+    size_t rows = d->max_rows ? sl_model_scratch_bytes(m, d->max_rows) : 0;
+    return SL_MAX(rows, max_pairs ? sl_experts_scratch_bytes(m, max_pairs) : 0);
+}
+
+/* Calls of so many pairs need other scratch than there is. */
+static bool grows(const cuda *d, uint32_t max_pairs) {
+    return scratch_bytes(d, max_pairs) > d->rows.cap ||
+           list_bytes(d->base.spec, d->max_rows, max_pairs) > d->lists.cap ||
+           (d->fast.c && sl_cuda_experts_more(&d->fast, max_pairs) > 0);
+}
+
 /* At least what calls of so many pairs need. */
 static sl_status make_scratch(cuda *d, uint32_t max_pairs, sl_err *err) {
     const sl_model_spec *m = d->base.spec;
-    size_t rows = d->max_rows ? sl_model_scratch_bytes(m, d->max_rows) : 0;
-    size_t cap = SL_MAX(rows, max_pairs ? sl_experts_scratch_bytes(m, max_pairs) : 0);
+    size_t cap = scratch_bytes(d, max_pairs);
     size_t lists = list_bytes(m, d->max_rows, max_pairs);
     sl_cuda_piece scratch = {(uint64_t)(uintptr_t)d->rows.base, d->rows.cap};
     sl_arena more;
@@ -475,14 +498,33 @@ static sl_status make_scratch(cuda *d, uint32_t max_pairs, sl_err *err) {
     return st;
 }
 
+/* Numerics fast compute experts by one kind of kernels: the faster one, if all that are here have
+ * it. A block's rows stay inside with that alone. */
+static void look_at_experts(cuda *d) {
+    if (!d->fast.c || sl_cuda_numerics_of(d->c) == SL_NUMERICS_EXACT) return;
+    d->not_fast = !sl_cuda_experts_can(d->model);
+    d->base.inside = d->stays_inside && !d->not_fast;
+}
+
 static sl_status cuda_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs, bool patient,
                            sl_hosting *left, sl_err *err) {
     cuda *d = (cuda *)base;
-    all_done(d); /* memory of experts that go is given to others */
+    /* Else they are copied beside calls in flight, which ask for none that come or go. */
+    if (base->inside || grows(d, max_pairs)) all_done(d);
     sl_status st = make_scratch(d, max_pairs, err);
     if (st == SL_OK) st = sl_model_host(d->model, hosted, patient, left, err);
-    if (st != SL_OK || !base->inside || *left != SL_HOSTING_DONE) return st;
+    if (st != SL_OK || *left != SL_HOSTING_DONE) return st;
+    look_at_experts(d);
+    if (!base->inside) return SL_OK;
     return sl_cuda_experts_table(&d->fast, d->max_rows, err);
+}
+
+static uint64_t cuda_room(sl_device *base, uint32_t max_pairs, uint64_t beside) {
+    cuda *d = (cuda *)base;
+    const size_t cap = scratch_bytes(d, max_pairs);
+    if (cap > d->rows.cap) beside += cap; /* the new one is there before the old one goes */
+    if (d->fast.c) beside += sl_cuda_experts_more(&d->fast, max_pairs);
+    return sl_cuda_slabs_room(&d->memory, &d->cut, beside) * d->expert_bytes;
 }
 
 /* ---- its life ---- */
@@ -547,9 +589,13 @@ static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
 
 static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     const sl_home home = {.put = home_put, .drop = home_drop, .ctx = d};
+    sl_model_info info = {0};
     sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
     if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
+    if (st == SL_OK) st = sl_model_measure(d->model, &info, err);
     if (st != SL_OK) return st;
+    d->cut = (sl_cuda_cut){info.expert_piece, info.expert_small, info.expert_pieces};
+    d->expert_bytes = info.bytes_expert_most;
     d->base.spec = sl_model_stored_of(d->model);
     d->exec.ops = &sl_cuda_ops;
     d->exec.ops_ctx = d->c;
@@ -565,6 +611,7 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     st = sl_cuda_experts_create(d->c, d->model, &d->memory, &d->fast, err);
     d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
                      !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
+    d->stays_inside = d->base.inside;
     d->base.inside_exact = d->base.inside && exact;
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }
@@ -593,6 +640,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
                                       .take = cuda_take,
                                       .give = cuda_give,
                                       .host = cuda_host,
+                                      .room = cuda_room,
                                       .read_page = cuda_read_page,
                                       .write_page = cuda_write_page};
     sl_status st = check(o, err);
@@ -612,6 +660,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = open_model(d, o, err);
     if (st == SL_OK) st = make_scratch(d, o->max_pairs, err);
     if (st == SL_OK) st = make_pages(d, o->kv_pages, err);
+    if (st == SL_OK) st = make_logits(d, logits_bytes(d, o->head_rows), err);
     if (st == SL_OK) st = choose_forms(d, err);
     d->routed = o->routed;
     if (st == SL_OK) sl_cuda_drain(d->c); /* pages are zero before any is written */

@@ -42,7 +42,7 @@ sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_slabs *m
     const sl_model_spec *s = sl_model_spec_of(m);
     const size_t n = (size_t)s->n_moe * s->n_experts;
     *out = (sl_cuda_experts){.c = c, .model = m, .memory = memory};
-    out->arrays = sl_alloc_arrays(SL_ARRAY(out->known, n), SL_ARRAY(out->gate_at, n));
+    out->arrays = sl_alloc_arrays(SL_ARRAY(out->known, n), SL_ARRAY(out->at, n));
     if (!out->arrays) return sl_fail(err, SL_ERR_NOMEM, "tables of %zu experts", n);
     sl_status st = sl_cuda_slabs_grow(memory, n * sizeof(sl_fast_expert), "table of experts",
                                       &out->table, err);
@@ -64,16 +64,28 @@ static sl_status take(sl_cuda_experts *x, size_t bytes, sl_cuda_piece *p, sl_err
     return sl_cuda_slabs_grow(x->memory, bytes, "scratch of experts", p, err);
 }
 
-sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs, sl_err *err) {
+static size_t scratch_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
-    const size_t scratch = (is_exact(x) ? sl_fast_exact_bytes : sl_fast_scratch_bytes)(
+    return (is_exact(x) ? sl_fast_exact_bytes : sl_fast_scratch_bytes)(
         s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
+}
+
+static size_t rows_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
+    return (size_t)max_pairs * sl_model_spec_of(x->model)->d_model * sizeof(float);
+}
+
+/* The new one is there before the old one goes. */
+uint64_t sl_cuda_experts_more(const sl_cuda_experts *x, uint32_t max_pairs) {
+    const size_t scratch = scratch_bytes(x, max_pairs), rows = rows_bytes(x, max_pairs);
+    return (scratch > x->scratch.bytes ? scratch : 0) + (rows > x->rows.bytes ? rows : 0);
+}
+
+sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs, sl_err *err) {
     const uint64_t had = x->scratch.bytes;
-    sl_status st = take(x, scratch, &x->scratch, err);
+    sl_status st = take(x, scratch_bytes(x, max_pairs), &x->scratch, err);
     if (st == SL_OK && x->scratch.bytes != had)
         sl_cuda_fill(x->c, x->scratch.at, 0, SL_FAST_ZEROED);
-    if (st != SL_OK) return st;
-    return take(x, (size_t)max_pairs * s->d_model * sizeof(float), &x->rows, err);
+    return st == SL_OK ? take(x, rows_bytes(x, max_pairs), &x->rows, err) : st;
 }
 
 /* The table's word on an expert, written anew when its matrices have come to another place. */
@@ -82,15 +94,16 @@ static sl_status put_expert(sl_cuda_experts *x, uint32_t block, uint32_t expert,
     const sl_model_spec *s = sl_model_spec_of(x->model);
     const size_t i = (size_t)block * s->n_experts + expert;
     const uint64_t maps = x->maps.at ? x->maps.at + i * SL_FAST_MAPS_BYTES : 0;
+    const sl_cuda_places at = {e->gate->data, e->up->data, e->down->data};
     sl_fast_expert row;
-    if (x->known[i] && x->gate_at[i] == e->gate->data) return SL_OK; /* it came with the others */
+    if (x->known[i] && memcmp(&x->at[i], &at, sizeof at) == 0) return SL_OK;
     sl_status st = sl_cuda_fast_expert(x->c, e->gate->data, e->up->data, e->down->data, s->d_model,
                                        s->d_ff_expert, maps, &row, err);
     if (st == SL_OK)
         st = sl_cuda_copy_in(x->c, x->table.at + i * sizeof row, &row, sizeof row, err);
     if (st != SL_OK) return st;
     x->known[i] = 1;
-    x->gate_at[i] = e->gate->data;
+    x->at[i] = at;
     return SL_OK;
 }
 

@@ -8,12 +8,17 @@
 #include "stage/cuda/slabs.h"
 #include "stage/stage_int.h"
 
+/* An expert's matrices. One that left and came back may have some of them where they were. */
+typedef struct sl_cuda_places {
+    const void *gate, *up, *down;
+} sl_cuda_places;
+
 typedef struct sl_cuda_experts {
     sl_cuda *c;
     const sl_model *model;
     sl_cuda_slabs *memory;
-    uint8_t *known;       /* [n_moe * n_experts]: maps are of the matrices that are there */
-    const void **gate_at; /* [n_moe * n_experts]: whose they are */
+    uint8_t *known;     /* [n_moe * n_experts]: maps are of the matrices that are there */
+    sl_cuda_places *at; /* [n_moe * n_experts]: where these are */
     void *arrays;
     sl_cuda_piece table;                /* [n_moe][n_experts] of sl_fast_expert */
     sl_cuda_piece maps;                 /* [n_moe][n_experts][3] tensor maps; the GPU has none: 0 */
@@ -28,6 +33,8 @@ bool sl_cuda_experts_can(const sl_model *m);
 sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_slabs *memory,
                                  sl_cuda_experts *out, sl_err *err) SL_MUST_CHECK;
 void sl_cuda_experts_free(sl_cuda_experts *x);
+/* Bytes that room for calls of so many pairs would take beside what there is. */
+uint64_t sl_cuda_experts_more(const sl_cuda_experts *x, uint32_t max_pairs);
 /* Room for calls of so many pairs. */
 sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs,
                                   sl_err *err) SL_MUST_CHECK;

@@ -3,8 +3,11 @@
 
 #include "base/mem.h"
 
+#include <string.h>
+
 #define ALIGN 256u
 #define SLAB  ((size_t)64 << 20)
+#define PART  16u /* a slab is no more than one part of so many of what the limit leaves */
 
 sl_status sl_cuda_slabs_take(sl_cuda_slabs *m, size_t bytes, const char *what, uint64_t *out,
                              sl_err *err) {
@@ -43,7 +46,7 @@ static size_t whole(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static sl_status note_slab(sl_cuda_slabs *m, uint64_t at, sl_err *err) {
+static sl_status note_slab(sl_cuda_slabs *m, sl_cuda_piece slab, sl_err *err) {
     if (m->n_slabs == m->cap_slabs) {
         size_t cap = SL_MAX(2 * m->cap_slabs, (size_t)64);
         void *more = sl_grow(m->slabs, m->n_slabs, cap, sizeof *m->slabs);
@@ -51,60 +54,137 @@ static sl_status note_slab(sl_cuda_slabs *m, uint64_t at, sl_err *err) {
         m->slabs = more;
         m->cap_slabs = cap;
     }
-    m->slabs[m->n_slabs++] = at;
+    m->slabs[m->n_slabs++] = slab;
     return SL_OK;
 }
 
-/* As large as the limit allows, so that the last experts fit, too. */
+/* ---- what nobody has ---- */
+
+/* A slab begins there: the bytes before are another one's, though they may lie next to it. */
+static bool begins_slab(const sl_cuda_slabs *m, uint64_t at) {
+    for (size_t i = 0; i < m->n_slabs; i++)
+        if (m->slabs[i].at == at) return true;
+    return false;
+}
+
+static bool touches(const sl_cuda_slabs *m, const sl_cuda_piece *a, const sl_cuda_piece *b) {
+    return a->at + a->bytes == b->at && !begins_slab(m, b->at);
+}
+
+static void leave_out(sl_cuda_slabs *m, size_t i) {
+    memmove(m->freed + i, m->freed + i + 1, (--m->n_freed - i) * sizeof *m->freed);
+}
+
+/* False: there is no memory for the list. */
+static bool put_free(sl_cuda_slabs *m, sl_cuda_piece p) {
+    size_t i = m->n_freed;
+    if (m->n_freed == m->cap_freed) {
+        size_t cap = SL_MAX(2 * m->cap_freed, (size_t)64);
+        void *more = sl_grow(m->freed, m->n_freed, cap, sizeof *m->freed);
+        if (!more) return false;
+        m->freed = more;
+        m->cap_freed = cap;
+    }
+    while (i > 0 && m->freed[i - 1].at > p.at) i--;
+    memmove(m->freed + i + 1, m->freed + i, (m->n_freed++ - i) * sizeof *m->freed);
+    m->freed[i] = p;
+    if (i + 1 < m->n_freed && touches(m, &m->freed[i], &m->freed[i + 1])) {
+        m->freed[i].bytes += m->freed[i + 1].bytes;
+        leave_out(m, i + 1);
+    }
+    if (i > 0 && touches(m, &m->freed[i - 1], &m->freed[i])) {
+        m->freed[i - 1].bytes += m->freed[i].bytes;
+        leave_out(m, i);
+    }
+    return true;
+}
+
+/* The smallest free part that has so many bytes; n_freed: none has. */
+static size_t best_of(const sl_cuda_slabs *m, size_t bytes) {
+    size_t best = m->n_freed;
+    for (size_t i = 0; i < m->n_freed; i++) {
+        if (m->freed[i].bytes < bytes) continue;
+        if (best == m->n_freed || m->freed[i].bytes < m->freed[best].bytes) best = i;
+    }
+    return best;
+}
+
+/* For a piece of so many bytes where the limit leaves `left`: some of these, as rows and pages want
+ * memory, too. */
+static size_t slab_bytes(uint64_t left, size_t bytes) {
+    return (size_t)SL_MAX(SL_MIN((uint64_t)SLAB, left / PART), (uint64_t)bytes);
+}
+
+/* Bytes that the limit leaves. */
+static uint64_t within(const sl_cuda_slabs *m) {
+    if (!m->limit) return UINT64_MAX;
+    return m->limit > m->taken ? m->limit - m->taken : 0;
+}
+
 static sl_status next_slab(sl_cuda_slabs *m, size_t bytes, sl_err *err) {
-    size_t size = SL_MAX(SLAB, bytes);
+    size_t size = slab_bytes(within(m), bytes);
     uint64_t at = 0;
-    if (m->limit && m->limit > m->taken) size = SL_MAX(SL_MIN(size, m->limit - m->taken), bytes);
     sl_status st = sl_cuda_slabs_take(m, size, "weights", &at, err);
     if (st == SL_ERR_NOMEM && size > bytes)
         st = sl_cuda_slabs_take(m, size = bytes, "weights", &at, err);
     if (st != SL_OK) return st;
-    st = note_slab(m, at, err);
-    if (st != SL_OK) {
-        sl_cuda_slabs_return(m, at, size);
-        return st;
+    const sl_cuda_piece slab = {at, size};
+    st = note_slab(m, slab, err);
+    if (st == SL_OK && !put_free(m, slab)) {
+        m->n_slabs--;
+        st = sl_fail(err, SL_ERR_NOMEM, "list of what is free on cuda:%u", m->index);
     }
-    m->slab = (sl_cuda_piece){at, size};
-    return SL_OK;
+    if (st != SL_OK) sl_cuda_slabs_return(m, at, size);
+    return st;
 }
 
 sl_status sl_cuda_slabs_cut(sl_cuda_slabs *m, size_t bytes, uint64_t *out, sl_err *err) {
     bytes = whole(SL_MAX(bytes, (size_t)1));
-    for (size_t i = m->n_freed; i-- > 0;) {
-        if (m->freed[i].bytes != bytes) continue;
-        *out = m->freed[i].at;
-        m->freed[i] = m->freed[--m->n_freed];
-        return SL_OK;
-    }
-    if (bytes > m->slab.bytes) {
+    size_t i = best_of(m, bytes);
+    if (i == m->n_freed) {
         sl_status st = next_slab(m, bytes, err);
         if (st != SL_OK) return st;
+        i = best_of(m, bytes);
     }
-    *out = m->slab.at;
-    m->slab.at += bytes;
-    m->slab.bytes -= bytes;
+    *out = m->freed[i].at;
+    m->freed[i].at += bytes;
+    m->freed[i].bytes -= bytes;
+    if (!m->freed[i].bytes) leave_out(m, i);
     return SL_OK;
 }
 
 void sl_cuda_slabs_drop(sl_cuda_slabs *m, uint64_t at, size_t bytes) {
-    bytes = whole(SL_MAX(bytes, (size_t)1));
-    if (m->n_freed == m->cap_freed) {
-        size_t cap = SL_MAX(2 * m->cap_freed, (size_t)64);
-        void *more = sl_grow(m->freed, m->n_freed, cap, sizeof *m->freed);
-        if (!more) return; /* it is lost until the slab goes */
-        m->freed = more;
-        m->cap_freed = cap;
+    /* Without memory for the list it is lost until the slab goes. */
+    (void)put_free(m, (sl_cuda_piece){at, whole(SL_MAX(bytes, (size_t)1))});
+}
+
+/* ---- how much more there can be ---- */
+
+#define LEFT ((uint64_t)256 << 20) /* to scratch that grows, where no limit is said */
+
+/* Bytes that the driver would give. */
+static uint64_t untaken(sl_cuda_slabs *m, uint64_t beside) {
+    const uint64_t there = sl_cuda_free_bytes(m->c);
+    const uint64_t bytes = m->limit ? SL_MIN(within(m), there) : there - SL_MIN(there, LEFT);
+    return bytes - SL_MIN(bytes, beside);
+}
+
+uint64_t sl_cuda_slabs_room(sl_cuda_slabs *m, const sl_cuda_cut *cut, uint64_t beside) {
+    /* The small ones lie beside any of the others. */
+    const uint64_t place = whole(cut->piece) + whole(cut->small);
+    uint64_t left = untaken(m, beside), places = 0;
+    if (!cut->n || !cut->piece) return 0;
+    while (left >= place) {
+        const uint64_t slab = SL_MIN(left, slab_bytes(m->limit ? left : UINT64_MAX, place));
+        places += slab / place;
+        left -= slab;
     }
-    m->freed[m->n_freed++] = (sl_cuda_piece){at, bytes};
+    for (size_t i = 0; i < m->n_freed; i++) places += m->freed[i].bytes / place;
+    return places / cut->n;
 }
 
 void sl_cuda_slabs_free(sl_cuda_slabs *m) {
-    for (size_t i = 0; i < m->n_slabs; i++) sl_cuda_free(m->c, m->slabs[i]);
+    for (size_t i = 0; i < m->n_slabs; i++) sl_cuda_free(m->c, m->slabs[i].at);
     sl_free(m->slabs);
     sl_free(m->freed);
     *m = (sl_cuda_slabs){0};

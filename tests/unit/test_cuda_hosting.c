@@ -1,0 +1,325 @@
+/* Experts that come to a GPU and leave it while it computes: what it says to have room for finds
+ * room, the place of those that left is used again, what does not fit changes nothing, and results
+ * are those of a CPU throughout. Over a driver library without a GPU. */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "cuda/fake_driver.h"
+#include "stage/cuda/slabs.h"
+#include "stage/stage.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define FOLDER SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny"
+
+enum { BLOCKS = 3, EXPERTS = 8, N = BLOCKS * EXPERTS, ROWS = 5, PAIRS = 64, MB = 1000000 };
+
+static sluice_fake_cuda_used_fn *used;
+
+/* ---- slabs ---- */
+
+typedef struct held {
+    uint64_t at;
+    size_t bytes;
+} held;
+
+/* Pieces of two sizes come and go: they never overlap, and when all are gone the same fit. */
+static void what_is_dropped_is_cut_again(void **state) {
+    (void)state;
+    sl_err err = {0};
+    sl_cuda *c;
+    uint64_t rng = 5;
+    assert_int_equal(sl_cuda_open(0, SL_NUMERICS_CPU, &c, &err), SL_OK);
+    sl_cuda_slabs m = {.c = c, .limit = 3 * MB};
+    held h[400];
+    uint32_t n = 0, most = 0;
+    for (int k = 0; k < 6000; k++) {
+        const size_t bytes = sl_rng_below(&rng, 3) ? 20000 : 7000;
+        if (sl_rng_below(&rng, 2) && n < SL_LEN(h)) {
+            uint64_t at;
+            if (sl_cuda_slabs_cut(&m, bytes, &at, &err) != SL_OK) {
+                assert_int_equal(err.code, SL_ERR_NOMEM);
+                assert_non_null(strstr(err.msg, "--gpu-memory"));
+                continue;
+            }
+            for (uint32_t i = 0; i < n; i++)
+                assert_true(at + bytes <= h[i].at || h[i].at + h[i].bytes <= at);
+            h[n++] = (held){at, bytes};
+            most = SL_MAX(most, n);
+        } else if (n > 0) {
+            const uint32_t i = (uint32_t)sl_rng_below(&rng, n);
+            sl_cuda_slabs_drop(&m, h[i].at, h[i].bytes);
+            h[i] = h[--n];
+        }
+        assert_true(m.taken <= m.limit);
+    }
+    assert_true(most > 60);
+    const uint64_t taken = m.taken;
+    while (n > 0) n--, sl_cuda_slabs_drop(&m, h[n].at, h[n].bytes);
+    assert_true(m.n_freed <= m.n_slabs); /* neighbours are one again */
+    for (size_t all = 0; all + 60000 < taken * 9 / 10; all += 20224) {
+        uint64_t at;
+        assert_int_equal(sl_cuda_slabs_cut(&m, 20000, &at, &err), SL_OK);
+    }
+    sl_cuda_slabs_free(&m);
+    sl_cuda_close(c);
+    assert_true(used() == 0);
+}
+
+static void room_that_is_said_is_there(void **state) {
+    (void)state;
+    static const sl_cuda_cut cuts[] = {
+        {.piece = 6144, .n = 3}, {.piece = 300000, .small = 700, .n = 3}, {.piece = 9000, .n = 2}};
+    uint64_t rng = 9;
+    for (int draw = 0; draw < 60; draw++) {
+        sl_err err = {0};
+        sl_cuda *c;
+        assert_int_equal(sl_cuda_open(0, SL_NUMERICS_CPU, &c, &err), SL_OK);
+        const sl_cuda_cut *cut = &cuts[draw % 3];
+        sl_cuda_slabs m = {.c = c, .limit = 100000 + sl_rng_below(&rng, 8 * MB)};
+        uint64_t at, scratch, beside = sl_rng_below(&rng, 50000);
+        for (uint64_t i = sl_rng_below(&rng, 30); i > 0; i--) /* what is there is no expert */
+            if (sl_cuda_slabs_cut(&m, 1 + sl_rng_below(&rng, 20000), &at, &err) == SL_OK && i % 2)
+                sl_cuda_slabs_drop(&m, at, 256);
+        const uint64_t n = sl_cuda_slabs_room(&m, cut, beside);
+        if (sl_cuda_slabs_take(&m, beside + 1, "scratch", &scratch, &err) == SL_OK) {
+            for (uint64_t i = 0; i < n * cut->n; i++)
+                if (sl_cuda_slabs_cut(&m, cut->piece, &at, &err) != SL_OK) fail_msg("%s", err.msg);
+            sl_cuda_slabs_return(&m, scratch, beside + 1);
+        }
+        sl_cuda_slabs_free(&m);
+        sl_cuda_close(c);
+    }
+}
+
+/* ---- a device ---- */
+
+static sl_mem rows_in[SL_DEVICE_KIND_COUNT], rows_out[SL_DEVICE_KIND_COUNT]; /* of each device, as
+                                                                                  a worker has */
+
+static sl_device *opened(sl_device_kind kind, const uint8_t *hosted, uint64_t memory,
+                         sl_numerics numerics) {
+    sl_err err = {0};
+    sl_device *d;
+    const sl_device_spec spec = {.kind = kind, .gpu_memory = memory, .numerics = numerics};
+    const sl_device_opts o = {.folder = FOLDER,
+                              .hosts = {.experts = true, .hosted = hosted},
+                              .device = &spec,
+                              .threads = 1,
+                              .exact = numerics != SL_NUMERICS_FAST,
+                              .max_pairs = PAIRS};
+    if (sl_device_open(&o, &d, &err) != SL_OK ||
+        sl_device_take_rows(d, ROWS, &rows_in[kind], &err) != SL_OK ||
+        sl_device_take_rows(d, ROWS, &rows_out[kind], &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    return d;
+}
+
+static void closed(sl_device *d, sl_device_kind kind) {
+    sl_device_give(d, rows_in[kind]);
+    sl_device_give(d, rows_out[kind]);
+    sl_device_close(d);
+}
+
+static void mark(uint8_t *hosted, uint64_t bits) {
+    for (uint32_t i = 0; i < N; i++) hosted[i] = bits >> i & 1;
+}
+
+/* Until it is there. What it is refused with, or SL_OK. */
+static sl_status host(sl_device *d, uint64_t bits, sl_err *err) {
+    uint8_t hosted[N];
+    sl_hosting left = SL_HOSTING_GOES_ON;
+    sl_status st = SL_OK;
+    mark(hosted, bits);
+    for (int i = 0; i < 1000 && st == SL_OK && left != SL_HOSTING_DONE; i++)
+        st = sl_device_host(d, hosted, PAIRS, false, &left, err);
+    return st;
+}
+
+static void put_rows(sl_device *d, sl_mem m, const float *rows, uint32_t n) {
+    uint8_t *at[ROWS];
+    for (uint32_t i = 0; i < n; i++)
+        at[i] = (uint8_t *)(uintptr_t)(rows + (size_t)i * d->spec->d_model);
+    const sl_stage_call c = {.op = SL_OP_UNPACK,
+                             .pack = {.n = n, .wire = SL_WIRE_F32, .rows = m, .at = at}};
+    sl_device_submit(d, &c);
+    sl_device_drain(d);
+}
+
+static void get_rows(sl_device *d, sl_mem m, float *rows, uint32_t n) {
+    uint8_t *at[ROWS];
+    for (uint32_t i = 0; i < n; i++) at[i] = (uint8_t *)(rows + (size_t)i * d->spec->d_model);
+    const sl_stage_call c = {.op = SL_OP_PACK,
+                             .pack = {.n = n, .wire = SL_WIRE_F32, .rows = m, .at = at}};
+    sl_device_submit(d, &c);
+    sl_device_drain(d);
+}
+
+/* Rows of one expert of a block. */
+static void compute(sl_device *d, sl_device_kind kind, uint32_t expert, float *out) {
+    float x[ROWS * 64];
+    uint32_t first[2] = {0, ROWS}, row[ROWS], id = expert % EXPERTS;
+    const uint8_t adds[ROWS] = {0};
+    float gate[ROWS];
+    const sl_mem in = rows_in[kind], to = rows_out[kind];
+    for (uint32_t i = 0; i < ROWS; i++) row[i] = i, gate[i] = 1;
+    for (uint32_t i = 0; i < SL_LEN(x); i++) x[i] = (float)((i * 37 + expert) % 19) / 19 - 0.5f;
+    assert_int_equal(d->spec->d_model, 64);
+    put_rows(d, in, x, ROWS);
+    const sl_stage_part part = {to, ROWS};
+    const sl_stage_call c = {.op = SL_OP_EXPERTS,
+                             .queue = SL_QUEUE_EXPERTS,
+                             .layer = d->spec->moe_layer[expert / EXPERTS],
+                             .experts = {.n_groups = 1,
+                                         .expert = &id,
+                                         .first = first,
+                                         .row = row,
+                                         .gate = gate,
+                                         .n_rows = ROWS,
+                                         .x = in,
+                                         .to = row,
+                                         .adds = adds,
+                                         .part = &part,
+                                         .n_parts = 1}};
+    sl_device_submit(d, &c);
+    sl_device_drain(d);
+    get_rows(d, to, out, ROWS);
+    assert_int_equal(d->failed, SL_OK);
+}
+
+static void same_as(sl_device *gpu, sl_device *cpu, uint64_t bits) {
+    float a[ROWS * 64], b[ROWS * 64];
+    for (uint32_t i = 0; i < N; i++) {
+        if (!(bits >> i & 1)) continue;
+        compute(gpu, SL_DEVICE_CUDA, i, a);
+        compute(cpu, SL_DEVICE_CPU, i, b);
+        assert_memory_equal(a, b, sizeof a);
+    }
+}
+
+static uint64_t some(uint64_t *rng, uint32_t most) {
+    uint64_t bits = 0;
+    for (uint32_t k = 0; k < most; k++) bits |= 1ull << sl_rng_below(rng, N);
+    return bits;
+}
+
+static void experts_come_and_go_with_the_bits_of_a_cpu(void **state) {
+    (void)state;
+    uint8_t all[N], hosted[N];
+    uint64_t rng = 21, bits = 0xF;
+    mark(all, ~0ull);
+    mark(hosted, bits);
+    sl_err err = {0};
+    sl_device *cpu = opened(SL_DEVICE_CPU, all, 0, SL_NUMERICS_CPU);
+    sl_device *d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_CPU);
+    const uint64_t before = used();
+    for (int k = 0; k < 12; k++) {
+        const uint64_t next = some(&rng, 8);
+        assert_int_equal(host(d, bits | next, &err), SL_OK); /* they come... */
+        same_as(d, cpu, bits & ~next);
+        assert_int_equal(host(d, next, &err), SL_OK); /* ...and others go */
+        bits = next;
+        same_as(d, cpu, bits);
+    }
+    assert_true(used() <= before + 40 * MB);
+    closed(d, SL_DEVICE_CUDA);
+    closed(cpu, SL_DEVICE_CPU);
+    assert_true(used() == 0);
+}
+
+/* Fast kernels have a table of where experts lie: of one that came back, too, whatever is where it
+ * was. */
+static void fast_kernels_find_experts_that_came_back(void **state) {
+    (void)state;
+    uint8_t all[N], hosted[N];
+    uint64_t rng = 4, bits = 0x70;
+    float want[N][ROWS * 64], got[ROWS * 64];
+    mark(all, ~0ull);
+    mark(hosted, bits);
+    sl_err err = {0};
+    sl_device *d = opened(SL_DEVICE_CUDA, all, 0, SL_NUMERICS_FAST);
+    for (uint32_t i = 0; i < N; i++) compute(d, SL_DEVICE_CUDA, i, want[i]);
+    closed(d, SL_DEVICE_CUDA);
+    d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_FAST);
+    for (int k = 0; k < 40; k++) {
+        const uint64_t next =
+            k == 5 ? 0 : some(&rng, 1 + (uint32_t)sl_rng_below(&rng, 12)); /* and all may leave */
+        assert_int_equal(host(d, bits | next, &err), SL_OK);
+        assert_int_equal(host(d, next, &err), SL_OK);
+        bits = next;
+        for (uint32_t i = 0; i < N; i++) {
+            if (!(bits >> i & 1)) continue;
+            compute(d, SL_DEVICE_CUDA, i, got);
+            assert_memory_equal(got, want[i], sizeof got);
+        }
+    }
+    closed(d, SL_DEVICE_CUDA);
+    assert_true(used() == 0);
+}
+
+/* The first whose memory is not there is said with figures, and what is there goes on. */
+static void what_does_not_fit_leaves_what_there_is(void **state) {
+    (void)state;
+    uint8_t all[N], hosted[N];
+    uint64_t bits = 0xF, room, bytes;
+    mark(all, ~0ull);
+    mark(hosted, bits);
+    sl_err err = {0};
+    sl_device *cpu = opened(SL_DEVICE_CPU, all, 0, SL_NUMERICS_CPU);
+    assert_true(sl_device_room(cpu, PAIRS, 0) == UINT64_MAX);
+    sl_device *d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_CPU);
+    sl_model_info info;
+    assert_int_equal(sl_model_inspect(FOLDER, &info, &err), SL_OK);
+    bytes = info.bytes_expert_most;
+    uint64_t memory = 40 * MB; /* down to a dozen experts; room is said with caution */
+    for (int k = 0; k < 4; k++) {
+        memory -= sl_device_room(d, PAIRS, 0) - 12 * bytes;
+        closed(d, SL_DEVICE_CUDA);
+        d = opened(SL_DEVICE_CUDA, hosted, memory, SL_NUMERICS_CPU);
+    }
+    room = sl_device_room(d, PAIRS, 0) / bytes;
+    assert_in_range(room, 9, 14);
+    assert_int_equal(host(d, (1ull << (4 + room)) - 1, &err), SL_OK); /* all that it says */
+    assert_true(sl_device_room(d, PAIRS, 0) / bytes <= 1);
+    assert_int_equal(host(d, (1ull << N) - 1, &err), SL_ERR_NOMEM);
+    assert_non_null(strstr(err.msg, "--gpu-memory"));
+    same_as(d, cpu, (1ull << (4 + room)) - 1);
+    assert_int_equal(host(d, 0xF, &err), SL_OK); /* it was given up */
+    assert_int_equal(sl_device_room(d, PAIRS, 0) / bytes, room);
+    for (uint32_t k = 0; k < 5; k++) { /* places are used again, whoever was there */
+        const uint64_t next = ((1ull << room) - 1) << (4 + k);
+        assert_int_equal(host(d, 0xF | next, &err), SL_OK);
+        same_as(d, cpu, 0xF | next);
+        assert_int_equal(host(d, 0xF, &err), SL_OK);
+    }
+    closed(d, SL_DEVICE_CUDA);
+    closed(cpu, SL_DEVICE_CPU);
+    assert_true(used() == 0);
+}
+
+static int begin(void **state) {
+    (void)state;
+    setenv("SLUICE_CUDA_DRIVER", SL_FAKE_CUDA, 1);
+    void *library = dlopen(SL_FAKE_CUDA, RTLD_NOW), *p;
+    if (!library) fail_msg("%s", dlerror());
+    p = dlsym(library, "sluice_fake_cuda_used");
+    assert_non_null(p);
+    memcpy(&used, &p, sizeof p);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_dropped_is_cut_again),
+        cmocka_unit_test(room_that_is_said_is_there),
+        cmocka_unit_test(experts_come_and_go_with_the_bits_of_a_cpu),
+        cmocka_unit_test(fast_kernels_find_experts_that_came_back),
+        cmocka_unit_test(what_does_not_fit_leaves_what_there_is),
+    };
+    return cmocka_run_group_tests(tests, begin, NULL);
+}
