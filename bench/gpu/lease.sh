@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe dense prompt attention types decode profile exact mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe dense prompt attention types decode graphs profile exact mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe dense prompt attention types decode profile exact mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense prompt attention types decode graphs profile exact mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -33,6 +33,7 @@ limit_of() {
     prompt) echo 120 ;;
     profile) echo 120 ;;
     decode) echo 240 ;;
+    graphs) echo 170 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
     ceilings) echo 60 ;;
@@ -206,6 +207,22 @@ step_decode() {
     bench one --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
     bench batch64 --device "$device" --reps 2 --n-prompt 512 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --kv-pages 2600 --max-num-batched-tokens 2048 || rc=1
     bench batch16 --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+    return $rc
+}
+
+# Tokens a second with steps as graphs and without: of one request, with the forms that are measured, too, and of 16.
+step_graphs() {
+    local rc=0 how graphs forms
+    for how in "" graphs forms "graphs forms"; do
+        graphs=
+        forms=
+        case $how in *graphs*) graphs=try ;; esac
+        case $how in *forms*) forms=try ;; esac
+        SLUICE_CUDA_GRAPHS=$graphs SLUICE_CUDA_FORMS=$forms bench "one ${how:-plain}" --device "$device" --reps 3 --n-prompt 0 --n-gen 96 --ctx 1024 --log info || rc=1
+    done
+    for graphs in "" try; do
+        SLUICE_CUDA_GRAPHS=$graphs bench "batch16${graphs:+ graphs}" --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+    done
     return $rc
 }
 

@@ -323,6 +323,11 @@ const char *sl_options_cuda_forms(void) {
     return forms && forms[0] ? forms : NULL;
 }
 
+const char *sl_options_cuda_graphs(void) {
+    const char *graphs = value_of(SL_CUDA_GRAPHS);
+    return graphs && graphs[0] ? graphs : NULL;
+}
+
 const char *sl_options_gather(void) {
     const char *how = value_of(SL_GATHER);
     return how && how[0] ? how : NULL;

@@ -85,6 +85,8 @@ const char *sl_options_cuda_driver(void);
 const char *sl_options_gather(void);
 /* SLUICE_CUDA_FORMS: which forms of kernels a GPU takes. NULL: unset, or empty. */
 const char *sl_options_cuda_forms(void);
+/* SLUICE_CUDA_GRAPHS: whether a GPU runs steps as graphs. NULL: unset, or empty. */
+const char *sl_options_cuda_graphs(void);
 /* TERM: which terminal this is. NULL: unset. */
 const char *sl_options_terminal(void);
 

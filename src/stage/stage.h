@@ -39,7 +39,8 @@ static inline sl_mem sl_mem_host(const void *p, size_t bytes) {
 /* ---- calls ---- */
 
 typedef enum sl_stage_op {
-    SL_OP_EMBED,  /* rows.x = embedding of rows.id */
+    SL_OP_EMBED,  /* rows.x = embedding of rows.id. The calls of the step behind it, of the same
+                   * queue, have the same positions and pages */
     SL_OP_ATTEND, /* rows.x += attention of block `layer`; K and V go into rows.pages */
     SL_OP_DENSE,  /* rows.x += feed-forward of a dense block */
     SL_OP_ROUTE,  /* rows.h, expert, gate of a block with experts (sl_block_route); h of a row whose

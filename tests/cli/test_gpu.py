@@ -4,12 +4,17 @@ Nothing here needs a GPU: SLUICE_CUDA_DRIVER names a library that is not there, 
 
 import json
 import os
+import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
 from test_cli import ROOT, SLUICE
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import served  # noqa: E402
 
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 RUN = ["run", FIXTURE, "--ids", "3,17,41", "-n", "2", "--ignore-eos"]
@@ -229,6 +234,94 @@ def test_forms_of_kernels_that_are_tried_give_the_same_ids():
     assert json.loads(tried.stdout)["ids"] == json.loads(plain.stdout)["ids"]
     wrong = said("best")
     assert wrong.returncode != 0 and "SLUICE_CUDA_FORMS 'best' is unknown: try" in wrong.stderr
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """The fixture with heads of 64 values, which numerics fast has kernels of its own for, and weights drawn anew."""
+    numpy = pytest.importorskip("numpy")
+    folder, draw = tmp_path_factory.mktemp("wide"), numpy.random.default_rng(5)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
+        (folder / name).write_bytes((FIXTURE / name).read_bytes())
+    config = json.loads((FIXTURE / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "head_dim": 64}))
+    weights = (FIXTURE / "model.safetensors").read_bytes()
+    known = json.loads(weights[8:8 + int.from_bytes(weights[:8], "little")])
+    header, data = {}, b""
+    for name, was in known.items():
+        if name == "__metadata__":
+            continue
+        shape = list(was["shape"])
+        if re.search(r"\.[qkv]_proj\.weight|\.[qk]_norm\.weight", name):
+            shape[0] *= 2
+        if name.endswith(".o_proj.weight"):
+            shape[1] *= 2
+        values = 1 + 0.1 * draw.standard_normal(shape) if len(shape) == 1 else draw.standard_normal(shape) * 1.5 / shape[-1] ** 0.5
+        rounded = (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + len(rounded)]}
+        data += rounded
+    said = json.dumps(header).encode()
+    said += b" " * (-len(said) % 8)
+    (folder / "model.safetensors").write_bytes(len(said).to_bytes(8, "little") + said + data)
+    return folder
+
+
+def steps_as_graphs(log):
+    """How many steps of all workers were graphs, by what they say when they end."""
+    return sum(int(n) for n in re.findall(r"(\d+) steps ran as \d+ graphs", log))
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("extra, prompt, n", [
+    ([], 3, 40),  # into a second page
+    (["--kv-type", "f16"], 60, 72),  # into more parts of attention than a graph has blocks for
+    (["--kv-type", "q8_0", "--max-num-batched-tokens", 16], 70, 12),
+    (["--attention", 1, "--experts", 0, "--schedule", "pingpong"], 5, 12),
+])
+def test_steps_as_graphs_give_the_same_ids(wide, extra, prompt, n):
+    ids = ",".join(str((7 * i * i + 3 * i) % 900 + 3) for i in range(prompt))
+
+    def said(graphs):
+        done = sluice("run", wide, "--ids", ids, "-n", n, "--ignore-eos", "--temp", 0, "--json", "--ctx", 256, "--device", "cuda:0", "--log", "info", *extra,
+                      driver=FAKE, SLUICE_CUDA_GRAPHS=graphs)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["ids"], steps_as_graphs(done.stderr)
+    (plain, none), (ids_of_graphs, some) = said(""), said("try")
+    assert none == 0 and some > n / 2 and len(set(plain)) > n / 4, (none, some, plain)
+    assert ids_of_graphs == plain
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+def test_batches_that_change_are_graphs(wide):
+    """When choices begin is a matter of time, and of numerics fast bits depend on the batch: but not for up to four rows that see two pages."""
+    asked = {"prompt": [3], "max_tokens": 24, "n": 4, "temperature": 1.2, "seed": 7}
+
+    def said(graphs):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+        server = served.Server(str(wide), "--device", "cuda:0", "--ctx", "128", "--max-num-seqs", "8", "--log", "info",
+                               environment={**environment, "SLUICE_CUDA_DRIVER": str(FAKE), "SLUICE_CUDA_GRAPHS": graphs})
+        try:
+            answer = json.loads(server.request("POST", "/v1/completions", {"model": "m", **asked}, timeout=60).read())
+            alone = json.loads(server.request("POST", "/v1/completions", {"model": "m", **asked, "n": 1}, timeout=60).read())
+        finally:
+            server.stop()
+        server.reader.join(10)
+        return [choice["text"] for choice in answer["choices"] + alone["choices"]], steps_as_graphs("".join(server.log))
+    (plain, none), (texts, some) = said(""), said("try")
+    assert none == 0 and some > 10 and len(set(plain)) > 3, (none, some, plain)
+    assert texts == plain
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("extra, why", [
+    (["--numerics", "exact", "--wire", "f32"], "a list of the host is read (sl_k_exact_attn"),
+    (["--numerics", "cpu"], "steps are no graphs here"),
+])
+def test_steps_that_cannot_be_graphs_say_why_once(wide, extra, why):
+    done = sluice("run", wide, "--ids", "3,17,41", "-n", 8, "--ignore-eos", "--device", "cuda:0", "--log", "info", *extra, driver=FAKE, SLUICE_CUDA_GRAPHS="try")
+    assert done.returncode == 0 and done.stderr.count(why) == 1 and steps_as_graphs(done.stderr) == 0, done.stderr
+    wrong = sluice(*RUN, "--device", "cuda:0", driver=FAKE, SLUICE_CUDA_GRAPHS="yes")
+    assert wrong.returncode != 0 and "SLUICE_CUDA_GRAPHS 'yes' is unknown: try" in wrong.stderr
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")

@@ -51,6 +51,10 @@ static int count(void) {
 #define ENTER_CONTEXT(name)                                                                        \
     ENTER(name);                                                                                   \
     if (!current) return SL_CU_INVALID_CONTEXT
+/* One that waits, or may: nobody may ask for it while he captures a stream. */
+#define ENTER_WAITING(name)                                                                        \
+    ENTER_CONTEXT(name);                                                                           \
+    if (fake_forbidden()) return SL_CU_CAPTURE_UNSUPPORTED
 
 /* Each is declared as driver.h has it. */
 #define SL_CU_CALL(name, parameters) FAKE_CALL sl_cu_result name parameters;
@@ -71,6 +75,14 @@ static const struct {
     {SL_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {SL_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {SL_CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {SL_CU_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {SL_CU_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {SL_CU_CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+     "operation would result in a merge of separate capture sequences"},
+    {SL_CU_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT",
+     "operation not permitted on an event last recorded in a capturing stream"},
     {SL_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"},
 };
 
@@ -181,20 +193,20 @@ sl_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *all) {
 
 sl_cu_result cuMemAlloc_v2(sl_cu_address *out, size_t bytes) {
     void *p = NULL;
-    ENTER_CONTEXT(cuMemAlloc_v2);
+    ENTER_WAITING(cuMemAlloc_v2);
     const sl_cu_result r = fake_alloc(FAKE_DEVICE, bytes, &p);
     *out = (uintptr_t)p;
     return r;
 }
 
 sl_cu_result cuMemFree_v2(sl_cu_address p) {
-    ENTER_CONTEXT(cuMemFree_v2);
+    ENTER_WAITING(cuMemFree_v2);
     fake_streams_wait();
     return fake_free(FAKE_DEVICE, (void *)(uintptr_t)p);
 }
 
 sl_cu_result cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
-    ENTER_CONTEXT(cuMemHostAlloc);
+    ENTER_WAITING(cuMemHostAlloc);
     return flags & SL_CU_HOST_MAPPED ? fake_alloc(FAKE_HOST, bytes, out) : SL_CU_INVALID_VALUE;
 }
 
@@ -205,7 +217,7 @@ sl_cu_result cuMemHostGetDevicePointer_v2(sl_cu_address *out, void *p, unsigned 
 }
 
 sl_cu_result cuMemFreeHost(void *p) {
-    ENTER_CONTEXT(cuMemFreeHost);
+    ENTER_WAITING(cuMemFreeHost);
     fake_streams_wait();
     return fake_free(FAKE_HOST, p);
 }
@@ -213,14 +225,14 @@ sl_cu_result cuMemFreeHost(void *p) {
 /* Copies. */
 
 sl_cu_result cuMemcpyHtoD_v2(sl_cu_address to, const void *from, size_t bytes) {
-    ENTER_CONTEXT(cuMemcpyHtoD_v2);
+    ENTER_WAITING(cuMemcpyHtoD_v2);
     if (!fake_holds(FAKE_DEVICE, (void *)(uintptr_t)to, bytes)) return SL_CU_INVALID_VALUE;
     memcpy((void *)(uintptr_t)to, from, bytes);
     return SL_CU_OK;
 }
 
 sl_cu_result cuMemcpyDtoH_v2(void *to, sl_cu_address from, size_t bytes) {
-    ENTER_CONTEXT(cuMemcpyDtoH_v2);
+    ENTER_WAITING(cuMemcpyDtoH_v2);
     if (!fake_holds(FAKE_DEVICE, (void *)(uintptr_t)from, bytes)) return SL_CU_INVALID_VALUE;
     memcpy(to, (void *)(uintptr_t)from, bytes);
     return SL_CU_OK;
@@ -261,17 +273,17 @@ sl_cu_result cuMemsetD8Async(sl_cu_address to, unsigned char byte, size_t bytes,
 /* Streams and marks. */
 
 sl_cu_result cuStreamCreate(sl_cu_stream *out, unsigned flags) {
-    ENTER_CONTEXT(cuStreamCreate);
+    ENTER_WAITING(cuStreamCreate);
     return flags == SL_CU_STREAM_NON_BLOCKING ? fake_stream_create(out) : SL_CU_INVALID_VALUE;
 }
 
 sl_cu_result cuStreamSynchronize(sl_cu_stream s) {
-    ENTER_CONTEXT(cuStreamSynchronize);
+    ENTER_WAITING(cuStreamSynchronize);
     return s ? fake_stream_wait(s) : SL_CU_OK; /* the driver's own stream: copies have ended */
 }
 
 sl_cu_result cuStreamDestroy_v2(sl_cu_stream s) {
-    ENTER_CONTEXT(cuStreamDestroy_v2);
+    ENTER_WAITING(cuStreamDestroy_v2);
     return fake_stream_destroy(s);
 }
 
@@ -288,12 +300,12 @@ sl_cu_result cuEventRecord(sl_cu_event e, sl_cu_stream s) {
 }
 
 sl_cu_result cuEventQuery(sl_cu_event e) {
-    ENTER_CONTEXT(cuEventQuery);
+    ENTER_WAITING(cuEventQuery);
     return fake_mark_query(e);
 }
 
 sl_cu_result cuEventSynchronize(sl_cu_event e) {
-    ENTER_CONTEXT(cuEventSynchronize);
+    ENTER_WAITING(cuEventSynchronize);
     return fake_mark_wait(e);
 }
 
@@ -311,7 +323,7 @@ sl_cu_result cuEventDestroy_v2(sl_cu_event e) {
 /* Kernels. */
 
 sl_cu_result cuModuleLoadData(sl_cu_module *out, const void *image) {
-    ENTER_CONTEXT(cuModuleLoadData);
+    ENTER_WAITING(cuModuleLoadData);
     *out = (sl_cu_module)(uintptr_t)image;
     return image == sluice_cuda_image ? SL_CU_OK : SL_CU_INVALID_IMAGE;
 }
@@ -324,7 +336,7 @@ sl_cu_result cuModuleGetFunction(sl_cu_function *out, sl_cu_module m, const char
 }
 
 sl_cu_result cuModuleUnload(sl_cu_module m) {
-    ENTER_CONTEXT(cuModuleUnload);
+    ENTER_WAITING(cuModuleUnload);
     (void)m;
     return SL_CU_OK;
 }
@@ -365,27 +377,48 @@ sl_cu_result cuTensorMapEncodeTiled(void *out, int type, uint32_t rank, uint64_t
     return SL_CU_OK;
 }
 
-sl_cu_result cuLaunchKernel(sl_cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                            sl_cu_stream s, void **args, void **extra) {
-    const fake_kernel *k = (const void *)f;
-    ENTER_CONTEXT(cuLaunchKernel);
-    if (extra || !grid_x || !grid_y || !grid_z || grid_x > 0x7fffffff || grid_y > 65535 ||
-        grid_z > 65535 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1 ||
+static sl_cu_result launch(const fake_kernel *k, const unsigned grid[3], const unsigned block[3],
+                           unsigned shared, sl_cu_stream s, void **args, bool early) {
+    if (!grid[0] || !grid[1] || !grid[2] || grid[0] > 0x7fffffff || grid[1] > 65535 ||
+        grid[2] > 65535 || !block[0] || block[0] > 1024 || block[1] != 1 || block[2] != 1 ||
         shared > k->dynamic || *k->bytes > 32764) /* since CUDA 12.1; 4096 before */
         return SL_CU_INVALID_VALUE;
     /* A bug of a kernel: so many rows at once cannot be widened. */
-    if (grid_x >= fake_number("SLUICE_FAKE_CUDA_FAULT_ROWS", UINT64_MAX) &&
+    if (grid[0] >= fake_number("SLUICE_FAKE_CUDA_FAULT_ROWS", UINT64_MAX) &&
         strcmp(k->name, "sl_k_widen") == 0)
         return SL_CU_ILLEGAL_ADDRESS;
     fake_work w = {.kind = FAKE_LAUNCH,
                    .kernel = k,
-                   .grid = {grid_x, grid_y, grid_z},
-                   .threads = block_x,
+                   .grid = {grid[0], grid[1], grid[2]},
+                   .threads = block[0],
                    .dynamic = shared,
                    .asked = k->asked,
+                   .early = early,
                    .args = malloc(*k->bytes)};
     if (!w.args) return SL_CU_OUT_OF_MEMORY;
     memcpy(w.args, args[0], *k->bytes);
+    fake_count(FAKE_LAUNCHES, !fake_is_captured(s));
+    fake_count(FAKE_EARLY, early && !fake_is_captured(s));
     return fake_stream_add(s, &w);
+}
+
+sl_cu_result cuLaunchKernel(sl_cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                            sl_cu_stream s, void **args, void **extra) {
+    const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+    ENTER_CONTEXT(cuLaunchKernel);
+    if (extra) return SL_CU_INVALID_VALUE;
+    return launch((const void *)f, grid, block, shared, s, args, false);
+}
+
+/* Kernels run one after another here, whatever they may. */
+FAKE_CALL sl_cu_result cuLaunchKernelEx(const sl_cu_launch_config *how, sl_cu_function f,
+                                        void **args, void **extra);
+sl_cu_result cuLaunchKernelEx(const sl_cu_launch_config *how, sl_cu_function f, void **args,
+                              void **extra) {
+    ENTER_CONTEXT(cuLaunchKernelEx);
+    if (extra || how->n_attributes != 1 || how->attributes->id != SL_CU_LAUNCH_EARLY)
+        return SL_CU_INVALID_VALUE;
+    return launch((const void *)f, how->grid, how->block, how->shared, how->stream, args,
+                  how->attributes->value.allowed != 0);
 }

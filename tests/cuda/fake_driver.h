@@ -16,5 +16,16 @@ typedef void sluice_fake_cuda_seed_fn(uint64_t seed);
 typedef void sluice_fake_cuda_fail_fn(const char *call, uint32_t nth, int result);
 /* Bytes that are allocated on the GPUs and pinned on the host. */
 typedef uint64_t sluice_fake_cuda_used_fn(void);
+/* What was done so far, by fake_counted. */
+typedef enum fake_counted {
+    FAKE_LAUNCHES,        /* of kernels, but for those of graphs */
+    FAKE_EARLY,           /* of these, before the one in front has ended */
+    FAKE_GRAPHS,          /* launches of graphs */
+    FAKE_OF_GRAPHS,       /* kernels of these */
+    FAKE_EARLY_OF_GRAPHS, /* of these, early ones */
+    FAKE_GRAPHS_GONE,     /* destroyed */
+    FAKE_COUNTS
+} fake_counted;
+typedef void sluice_fake_cuda_counts_fn(uint64_t out[FAKE_COUNTS]);
 
 #endif

@@ -1,7 +1,9 @@
-/* Parts of the driver library without a GPU: memory (fake_memory.c), streams (fake_stream.c), the
- * entry points (fake_driver.c). */
+/* Parts of the driver library without a GPU: memory (fake_memory.c), streams (fake_stream.c),
+ * graphs (fake_graph.c), the entry points (fake_driver.c). */
 #ifndef SL_TESTS_CUDA_FAKE_INT_H
 #define SL_TESTS_CUDA_FAKE_INT_H
+
+#include "fake_driver.h"
 
 #include "stage/cuda/driver.h"
 
@@ -44,7 +46,7 @@ typedef struct fake_work {
     const fake_kernel *kernel;
     void *args;
     uint32_t grid[3], threads, dynamic;
-    bool asked;
+    bool asked, early;
     struct CUevent_st *mark;
     uint64_t number;
 } fake_work;
@@ -60,6 +62,15 @@ sl_cu_result fake_mark_query(sl_cu_event e);
 sl_cu_result fake_mark_wait(sl_cu_event e);
 sl_cu_result fake_mark_ms(sl_cu_event from, sl_cu_event to, float *out);
 void fake_mark_free(sl_cu_event e);
+
+/* What this thread may not ask for while it captures a stream; SL_CU_OK: it captures none. */
+sl_cu_result fake_forbidden(void);
+/* Whether the stream is captured by this thread: then *w, with its args, is the graph's. */
+bool fake_captures(sl_cu_stream s, const fake_work *w, sl_cu_result *out);
+bool fake_is_captured(sl_cu_stream s);
+/* Nobody may ask for it until it is put by a stream. */
+void fake_mark_captured(sl_cu_event e);
+void fake_count(fake_counted what, uint64_t n);
 
 /* The failure that a test has asked for: of this call, now. */
 sl_cu_result fake_failure(const char *call);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GARBAGE_BYTES ((size_t)64 << 20) /* of new memory that is filled with what is no number */
+#define GARBAGE_BYTES ((size_t)64 << 20) /* of memory that comes or goes, filled with no number */
 
 typedef struct block {
     struct block *next;
@@ -58,6 +58,8 @@ sl_cu_result fake_free(fake_place place, void *p) {
     }
     pthread_mutex_unlock(&lock);
     if (!b) return SL_CU_INVALID_VALUE;
+    memset(b->p, 0xff,
+           b->bytes < GARBAGE_BYTES ? b->bytes : GARBAGE_BYTES); /* who reads it is seen */
     free(b->p);
     free(b);
     return SL_CU_OK;

@@ -29,6 +29,7 @@ struct CUevent_st {
     sl_cu_stream stream; /* NULL: never put */
     uint64_t number;     /* of its last mark */
     double ms;           /* when that was done */
+    bool captured;       /* it belongs to a graph */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -165,6 +166,8 @@ sl_cu_result fake_stream_destroy(sl_cu_stream s) {
 }
 
 sl_cu_result fake_stream_add(sl_cu_stream s, const fake_work *w) {
+    sl_cu_result captured;
+    if (fake_captures(s, w, &captured)) return captured;
     fake_work *mine = malloc(sizeof *mine);
     if (!mine) abort();
     *mine = *w;
@@ -175,6 +178,7 @@ sl_cu_result fake_stream_add(sl_cu_stream s, const fake_work *w) {
     if (mine->mark) {
         mine->mark->stream = s;
         mine->mark->number = mine->number;
+        mine->mark->captured = false;
     }
     if (s->last)
         s->last->next = mine;
@@ -220,12 +224,19 @@ sl_cu_result fake_mark_create(sl_cu_event *out) {
     return *out ? SL_CU_OK : SL_CU_OUT_OF_MEMORY;
 }
 
+void fake_mark_captured(sl_cu_event e) {
+    pthread_mutex_lock(&lock);
+    e->captured = true;
+    pthread_mutex_unlock(&lock);
+}
+
 /* Each question lets the stream go on by a little, so that who only asks gets there, too. */
 sl_cu_result fake_mark_query(sl_cu_event e) {
     sl_cu_result r = SL_CU_OK;
     pthread_mutex_lock(&lock);
     sl_cu_stream s = e->stream;
-    if (s) {
+    if (e->captured) r = SL_CU_CAPTURED_EVENT;
+    if (s && !e->captured) {
         if (s->done < e->number) r = SL_CU_NOT_READY;
         if (s->broken != SL_CU_OK) r = s->broken;
         if (r == SL_CU_NOT_READY && seed() && sl_rng_below(&s->rng, ASKED) == 0) {
@@ -240,7 +251,8 @@ sl_cu_result fake_mark_query(sl_cu_event e) {
 
 sl_cu_result fake_mark_wait(sl_cu_event e) {
     pthread_mutex_lock(&lock);
-    const sl_cu_result r = e->stream ? wait_until(e->stream, e->number) : SL_CU_OK;
+    sl_cu_result r = e->captured ? SL_CU_CAPTURED_EVENT : SL_CU_OK;
+    if (e->stream && r == SL_CU_OK) r = wait_until(e->stream, e->number);
     pthread_mutex_unlock(&lock);
     return r;
 }

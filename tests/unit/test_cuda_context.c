@@ -1,9 +1,11 @@
 /* A GPU's context (stage/cuda/cuda_int.h) over a driver library without a GPU: lists and what they
- * lie in, copies, marks, errors by name. With a seed nothing runs before it is waited for. */
+ * lie in, copies, marks, graphs, errors by name. With a seed nothing runs before it is waited for.
+ */
 #include "stage/cuda/cuda_int.h"
 
 #include "base/rng.h"
 #include "cuda/fake_driver.h"
+#include "stage/cuda/graph.h"
 #include "stage/cuda/kernels/args_check.h"
 
 #include <dlfcn.h>
@@ -317,6 +319,110 @@ static void *drive(void *arg) {
     return word == 0x01010101 ? NULL : "wrong";
 }
 
+typedef struct recorded {
+    sl_cuda *c;
+    uint64_t x, y;
+} recorded;
+
+static void launch_check(const recorded *r, uint32_t add) {
+    sl_k_check_args args = {.x = (const uint32_t *)(uintptr_t)r->x,
+                            .y = (uint32_t *)(uintptr_t)r->y,
+                            .n = 1,
+                            .add = add};
+    sl_cuda_launch(r->c, SL_CUDA_sl_k_check, 1, 1, 1, 32, 0, &args);
+    args.n = 0; /* it was copied */
+}
+
+static void put_x(const recorded *r, uint32_t x) {
+    sl_err err;
+    sl_cuda_drain(r->c);
+    assert_int_equal(sl_cuda_copy_in(r->c, r->x, &x, sizeof x, &err), SL_OK);
+}
+
+static void y_is(const recorded *r, uint32_t want) {
+    sl_err err;
+    uint32_t y;
+    assert_int_equal(sl_cuda_copy_out(r->c, &y, r->y, sizeof y, &err), SL_OK);
+    assert_int_equal(y, want);
+}
+
+/* Nothing runs while it is recorded, and every time that the graph does. */
+static void launches_are_recorded(void **state) {
+    const sl_cuda_step step = {0};
+    char why[SL_CUDA_WHY_BYTES];
+    sl_err err;
+    (void)state;
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        recorded r = {.c = opened(seed)};
+        assert_true(sl_cuda_has_graphs(r.c));
+        assert_int_equal(sl_cuda_alloc(r.c, 4, &r.x, &err), SL_OK);
+        assert_int_equal(sl_cuda_alloc(r.c, 4, &r.y, &err), SL_OK);
+        put_x(&r, 3);
+        launch_check(&r, 1);
+        assert_true(sl_cuda_record_begin(r.c, &step, why));
+        launch_check(&r, 5);
+        sl_cuda_copy(r.c, r.x, r.y, 4);
+        launch_check(&r, 6);
+        sl_cuda_graph *g = sl_cuda_record_end(r.c, why);
+        if (!g) fail_msg("%s", why);
+        y_is(&r, sl_check_value(3, 1));
+        for (uint32_t i = 10; i < 12; i++) {
+            put_x(&r, i);
+            assert_true(sl_cuda_graph_run(r.c, g, why));
+            y_is(&r, sl_check_value(sl_check_value(i, 5), 6));
+        }
+        assert_false(sl_cuda_graph_is_stale(r.c, g));
+        sl_cuda_free(r.c, r.x);
+        assert_true(sl_cuda_graph_is_stale(r.c, g));
+        sl_cuda_graph_free(r.c, g);
+        sl_cuda_free(r.c, r.y);
+        is_well(r.c);
+        sl_cuda_close(r.c);
+    }
+}
+
+/* What no graph can have speaks against it, and is no failure. */
+static void what_cannot_be_recorded_is_said(void **state) {
+    static const char *const said[] = {"a list of the host is read (sl_k_check)",
+                                       "cuStreamSynchronize",
+                                       "scratch grows",
+                                       "CAPTURE_INVALIDATED",
+                                       "cuEventQuery",
+                                       "cuLaunchKernel"};
+    const sl_cuda_step step = {0};
+    const uint32_t word = 1;
+    char why[SL_CUDA_WHY_BYTES];
+    sl_cuda_event *e;
+    sl_err err;
+    uint64_t more = 0;
+    (void)state;
+    recorded r = {.c = opened(0)};
+    assert_int_equal(sl_cuda_alloc(r.c, 4, &r.x, &err), SL_OK);
+    assert_int_equal(sl_cuda_alloc(r.c, 4, &r.y, &err), SL_OK);
+    assert_int_equal(sl_cuda_event_create(r.c, &e, &err), SL_OK);
+    put_x(&r, 3);
+    for (uint32_t i = 0; i < SL_LEN(said); i++) {
+        sl_cuda_event_record(r.c, e);
+        assert_true(sl_cuda_record_begin(r.c, &step, why));
+        if (i == 0) assert_null(sl_cuda_list(r.c, &word, sizeof word));
+        if (i == 1) sl_cuda_drain(r.c);
+        if (i == 2) assert_true(sl_cuda_scratch(r.c, 1 << 20) == 0);
+        if (i == 3) assert_int_not_equal(sl_cuda_alloc(r.c, 4, &more, &err), SL_OK);
+        if (i == 4) assert_true(sl_cuda_event_is_done(r.c, e));
+        if (i == 5) fail_at("cuLaunchKernel", 1, 700);
+        launch_check(&r, 2);
+        assert_null(sl_cuda_record_end(r.c, why));
+        if (!strstr(why, said[i])) fail_msg("'%s' in: %s", said[i], why);
+        launch_check(&r, i);
+        y_is(&r, sl_check_value(3, i));
+        is_well(r.c);
+    }
+    sl_cuda_event_free(r.c, e);
+    sl_cuda_free(r.c, r.x);
+    sl_cuda_free(r.c, r.y);
+    sl_cuda_close(r.c);
+}
+
 static void another_thread_takes_over(void **state) {
     pthread_t thread;
     void *wrong;
@@ -370,6 +476,8 @@ int main(void) {
         cmocka_unit_test(marks_tell_what_has_run),
         cmocka_unit_test(the_first_failure_stays),
         cmocka_unit_test(opening_fails_cleanly),
+        cmocka_unit_test(launches_are_recorded),
+        cmocka_unit_test(what_cannot_be_recorded_is_said),
         cmocka_unit_test(another_thread_takes_over),
     };
     return cmocka_run_group_tests(tests, begin, NULL);

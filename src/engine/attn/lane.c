@@ -25,6 +25,28 @@ void sl_lane_wake(sl_lane *lane) {
     if (join) send_join(lane);
 }
 
+/* Where this worker hosts all experts and its device computes a block by itself, rows stay: only
+ * the words of the round go. So a step is asked of the device block by block without waiting for
+ * it, but for the last block with experts, whose gates show rows that are not finite. */
+static bool keeps_rows(const sl_lane *lane) {
+    const sl_attn *a = lane->attn;
+    const sl_worker *w = a->w;
+    const bool exactly = w->device->inside_exact && w->plan.wire == SL_WIRE_F32;
+    const bool freely = !w->plan.exact && !w->device->inside_f32;
+    return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
+           a->n_chunks == 1 && (freely || exactly);
+}
+
+static bool stays_inside(const sl_lane *lane) {
+    return keeps_rows(lane) && lane->attn->m->ffn[lane->pass.layer] == SL_FFN_MOE;
+}
+
+/* Nor for what comes between such blocks, or in front of them: what follows is behind it on the
+ * device, and reads rows, tokens and pages of this step, which stay. */
+static void await_nothing(sl_lane *lane) {
+    if (keeps_rows(lane) && !lane->attn->w->device->inside_f32) lane->pass.event = (sl_event){0};
+}
+
 /* ---- forming a step ---- */
 
 static void add_rows(sl_lane *lane, const sl_step_part *part) {
@@ -44,6 +66,7 @@ static void begin_step(sl_lane *lane) {
     lane->have_next = false;
     for (size_t i = 0; i < lane->pass.step.n_parts; i++) add_rows(lane, &lane->pass.step.part[i]);
     sl_pass_embed(&lane->pass);
+    await_nothing(lane);
 }
 
 /* ---- the end of a round ---- */
@@ -108,19 +131,6 @@ static bool block_ran(sl_lane *lane) {
     return false;
 }
 
-/* Where this worker hosts all experts and its device computes a block by itself, rows stay: only
- * the words of the round go. So a step is asked of the device block by block without waiting for
- * it, but for the last block with experts, whose gates show rows that are not finite. */
-static bool stays_inside(const sl_lane *lane) {
-    const sl_attn *a = lane->attn;
-    const sl_worker *w = a->w;
-    const uint32_t layer = lane->pass.layer;
-    const bool exactly = w->device->inside_exact && w->plan.wire == SL_WIRE_F32;
-    const bool freely = !w->plan.exact && !w->device->inside_f32;
-    return w->device->inside && a->n_experts == 1 && w->experts.ids[0] == w->id &&
-           a->n_chunks == 1 && (freely || exactly) && a->m->ffn[layer] == SL_FFN_MOE;
-}
-
 static void begin_block(sl_lane *lane) {
     lane->n_left = 0;
     lane->leaves = lane->inside = lane->pass.cut = false;
@@ -132,6 +142,7 @@ static void begin_block(sl_lane *lane) {
         sl_pass_inside(&lane->pass, sl_is_last_moe(lane->attn->m, lane->pass.layer));
     } else {
         sl_pass_block(&lane->pass);
+        if (lane->attn->m->ffn[lane->pass.layer] == SL_FFN_DENSE) await_nothing(lane);
     }
 }
 

@@ -180,10 +180,12 @@ void sl_cuda_close(sl_cuda *c) {
 
 void sl_cuda_set_many(sl_cuda *c, bool many) {
     c->many = many && c->numerics == SL_NUMERICS_FAST;
+    sl_cuda_moves(c);
 }
 
 void sl_cuda_set_few(sl_cuda *c, sl_cuda_few few) {
     c->few = few;
+    sl_cuda_moves(c);
 }
 
 sl_numerics sl_cuda_numerics_of(const sl_cuda *c) {

@@ -1,10 +1,11 @@
-/* What a context is made of, for the files that make it: launch.c, memory.c, lists.c,
- * context.c, each of which calls those before it. */
+/* What a context is made of, for the files that make it: launch.c, memory.c, lists.c, context.c,
+ * graph.c, each of which calls those before it. */
 #ifndef SL_STAGE_CUDA_CONTEXT_H
 #define SL_STAGE_CUDA_CONTEXT_H
 
 #include "stage/cuda/cuda_int.h"
 #include "stage/cuda/driver.h"
+#include "stage/cuda/graph.h"
 #include "stage/cuda/kernels/args_fast_vec.h"
 #include "stage/cuda/kernels/args_rows.h"
 
@@ -61,6 +62,14 @@ typedef struct sl_cuda_rounded {
     uint64_t at, asked;
 } sl_cuda_rounded;
 
+/* While launches are recorded (graph.h). */
+typedef struct sl_cuda_recording {
+    bool on, named;              /* named: the kernel that wanted what cannot be is */
+    uint64_t moved;              /* when it began */
+    const sl_cuda_step *step;    /* whose lists are there */
+    char why[SL_CUDA_WHY_BYTES]; /* what speaks against it; "": nothing */
+} sl_cuda_recording;
+
 struct sl_cuda {
     const sl_cu_driver *d;
     sl_cu_device device;
@@ -83,8 +92,10 @@ struct sl_cuda {
     uint64_t wide;     /* memory for rounded rows (exec_fast_wide.c), or 0 */
     size_t wide_bytes;
     sl_cuda_rounded rounded;
-    uint64_t asked;      /* counts what may have written to the GPU's memory */
-    uint32_t wide_shape; /* sl_cuda_wide_as */
+    sl_cuda_recording recording;
+    _Atomic uint64_t moved; /* counts changes of what a graph has for good: sl_cuda_moves */
+    uint64_t asked;         /* counts what may have written to the GPU's memory */
+    uint32_t wide_shape;    /* sl_cuda_wide_as */
     bool wide_alone;
     bool failed;
     sl_err failure;
@@ -95,7 +106,8 @@ struct sl_cuda_event {
     bool put;
 };
 
-/* For what returns no error: keeps the first. False: there is one. */
+/* For what returns no error: keeps the first. False: there is one, or while launches are recorded
+ * something that speaks against the graph. */
 bool sl_cuda_did(sl_cuda *c, const char *call, sl_cu_result r);
 #define SL_CUDA_DO(c, call, ...) sl_cuda_did(c, #call, (c)->d->call(__VA_ARGS__))
 

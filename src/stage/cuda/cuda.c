@@ -3,12 +3,14 @@
  * so; calls run one after another, whatever their queues. What a call writes to the host's memory
  * (ids and gates of routers, rows that leave, logits) comes by way of pinned memory, and is put
  * where it belongs when the call is through. */
+#include "base/log.h"
 #include "base/options.h"
 #include "stage/cuda/exec_rows.h"
 #include "stage/cuda/exec_wide.h"
 #include "stage/cuda/experts.h"
 #include "stage/cuda/few_choice.h"
 #include "stage/cuda/slabs.h"
+#include "stage/cuda/steps.h"
 #include "stage/cuda/ops.h"
 #include "stage/stage_int.h"
 
@@ -24,8 +26,10 @@
 typedef struct launched {
     sl_stage_call call;
     sl_cuda_event *event;
-    bool marked; /* `event` is behind it; what is before the next mark is through with that */
-    const uint8_t *result; /* in the ring; NULL: it has none */
+    sl_cuda_event *mark; /* behind it: `event`, or that of a graph; what is before the next mark is
+                          * through with that. NULL: none is */
+    sl_cuda_known *run;  /* whose graph has done its work; NULL: it was launched */
+    const uint8_t *result; /* in the ring, or a graph's; NULL: it has none */
     uint64_t end;          /* of results up to this call's, counted from the first ever */
 } launched;
 
@@ -51,7 +55,10 @@ typedef struct cuda {
     uint64_t results_at;
     size_t results_cap;
     uint64_t results_used, results_done; /* bytes ever */
-    sl_cuda_piece logits;                /* f32, of the GPU */
+    uint8_t *own_result; /* where results of a call go that a graph will do; NULL: to the ring */
+    uint64_t own_at;
+    sl_cuda_steps steps;
+    sl_cuda_piece logits; /* f32, of the GPU */
     void (*tick)(void *ctx);
     void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
     void *tick_ctx; /* of both */
@@ -98,7 +105,7 @@ static void deliver(const cuda *d, const launched *l) {
 
 static void mark(cuda *d, launched *l) {
     sl_cuda_event_record(d->c, l->event);
-    l->marked = true;
+    l->mark = l->event;
 }
 
 /* The first call in flight with a mark, which the last one gets if there is none: whoever asks is
@@ -107,7 +114,7 @@ static launched *next_mark(cuda *d) {
     launched *l = NULL;
     for (d->unmarked = SL_MAX(d->unmarked, d->n_done); d->unmarked < d->n_launched; d->unmarked++) {
         l = &d->call[d->unmarked % MOST_CALLS];
-        if (l->marked) return l;
+        if (l->mark) return l;
     }
     d->unmarked--;
     mark(d, l);
@@ -119,15 +126,18 @@ static void cuda_poll(sl_device *base) {
     sl_err err;
     if (base->failed != SL_OK) return;
     sl_status st = sl_cuda_failed(d->c, &err);
+    sl_cuda_event *passed = NULL;
     while (st == SL_OK && d->n_done < d->n_launched) {
         const launched *until = next_mark(d), *l;
-        if (!sl_cuda_event_is_done(d->c, until->event)) break;
+        if (until->mark != passed && !sl_cuda_event_is_done(d->c, until->mark)) break;
+        passed = until->mark; /* of a graph: one question for all its calls */
         st = sl_cuda_failed(d->c, &err);
         if (st != SL_OK) break;
         do {
             l = &d->call[d->n_done++ % MOST_CALLS];
             deliver(d, l);
             d->results_done = l->end;
+            if (l->run) sl_cuda_known_ran(l->run);
             sl_device_ran(base, l->call.queue);
         } while (l != until);
     }
@@ -137,7 +147,7 @@ static void cuda_poll(sl_device *base) {
 /* Waits until the oldest call is through. */
 static void wait_for_one(cuda *d) {
     if (d->n_done == d->n_launched) return;
-    sl_cuda_event_wait(d->c, next_mark(d)->event);
+    sl_cuda_event_wait(d->c, next_mark(d)->mark);
     cuda_poll(&d->base);
 }
 
@@ -170,6 +180,10 @@ static sl_status grow_results(cuda *d, size_t bytes, sl_err *err) {
 /* Pinned memory for a call's results, at *at for kernels; NULL: the device has failed. */
 static uint8_t *take_result(cuda *d, size_t bytes, uint64_t *at) {
     sl_err err;
+    if (d->own_result) {
+        *at = d->own_at;
+        return d->own_result;
+    }
     bytes = (bytes + 63) / 64 * 64;
     sl_status st = grow_results(d, bytes, &err);
     if (st != SL_OK) {
@@ -380,22 +394,60 @@ static void run(cuda *d, launched *l) {
     }
 }
 
+static void launch(cuda *d, launched *l) {
+    sl_arena_reset(&d->rows);
+    sl_arena_reset(&d->lists);
+    run(d, l);
+    sl_cuda_settle(d->c);
+    sl_cuda_fence(d->c);
+}
+
+/* ---- steps as graphs ---- */
+
+static void record_call(void *ctx, const sl_stage_call *c, uint8_t *result, uint64_t at) {
+    cuda *d = ctx;
+    launched l = {.call = *c};
+    d->own_result = result;
+    d->own_at = at;
+    launch(d, &l);
+    d->own_result = NULL;
+}
+
+static void wait_for_all(void *ctx) {
+    all_done(ctx);
+}
+
+/* The first n calls of a step whose graph has run, which goes on otherwise: what the graph left is
+ * that of its last call. They are through, whoever asked for them. */
+static void compute_again(cuda *d, const sl_stage_call *of, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        launched l = {.call = sl_cuda_steps_call(&d->steps, i, of)};
+        launch(d, &l);
+    }
+}
+
+/* A call whose graph has run long ago is no mark for others that were launched since. */
+static void mark_last(cuda *d) {
+    launched *l = &d->call[(d->n_launched - 1) % MOST_CALLS];
+    if (d->n_launched > d->n_done && !l->mark) mark(d, l);
+}
+
 static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     cuda *d = (cuda *)base;
     while (d->n_launched - d->n_done == MOST_CALLS && base->failed == SL_OK) wait_for_one(d);
     if (base->failed != SL_OK) return; /* never through */
+    const sl_cuda_step_says says = sl_cuda_steps_take(&d->steps, c);
+    if (says.again) compute_again(d, c, says.again);
+    if (says.run && c->op != SL_OP_EMBED) mark_last(d);
     launched *l = &d->call[d->n_launched % MOST_CALLS];
     l->call = *c;
-    l->result = NULL;
-    l->marked = false;
-    sl_arena_reset(&d->rows);
-    sl_arena_reset(&d->lists);
-    run(d, l);
+    l->result = says.result;
+    l->run = says.run;
+    l->mark = says.run ? says.run->end : NULL;
+    if (!says.run) launch(d, l);
     l->end = d->results_used;
-    sl_cuda_settle(d->c);
-    sl_cuda_fence(d->c);
     d->n_launched++;
-    if (l->result && (c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer)))
+    if (!says.run && l->result && (c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer)))
         mark(d, l); /* somebody waits for it */
 }
 
@@ -433,6 +485,9 @@ static void cuda_write_page(sl_device *base, uint32_t page, uint32_t first, uint
                             const void *from) {
     cuda *d = (cuda *)base;
     sl_err err;
+    /* A graph writes K and V of its step before anybody has asked for them, of one that is given up
+     * by then, too. */
+    if (d->steps.c) sl_cuda_drain(d->c);
     sl_status st = sl_cuda_copy_in(d->c, block_at(d, page, first, n), from,
                                    n * sl_kv_block_bytes(base->spec), &err);
     if (st != SL_OK) fails(d, st, &err);
@@ -513,6 +568,7 @@ static sl_status cuda_host(sl_device *base, const uint8_t *hosted, uint32_t max_
     if (base->inside || grows(d, max_pairs)) all_done(d);
     sl_status st = make_scratch(d, max_pairs, err);
     if (st == SL_OK) st = sl_model_host(d->model, hosted, patient, left, err);
+    sl_cuda_moves(d->c);
     if (st != SL_OK || *left != SL_HOSTING_DONE) return st;
     look_at_experts(d);
     if (!base->inside) return SL_OK;
@@ -535,6 +591,7 @@ static void cuda_close(sl_device *base) {
     sl_model_free(d->model);
     for (uint32_t i = 0; d->c && i < MOST_CALLS; i++) sl_cuda_event_free(d->c, d->call[i].event);
     if (d->c) {
+        sl_cuda_steps_free(&d->steps);
         sl_cuda_experts_free(&d->fast);
         sl_cuda_unpin(d->c, d->results);
         sl_cuda_free(d->c, d->logits.at);
@@ -633,6 +690,20 @@ static sl_status choose_forms(cuda *d, sl_err *err) {
     return SL_OK;
 }
 
+/* As graphs where somebody asks for it: no GPU has run one yet. */
+static sl_status make_steps(cuda *d, sl_err *err) {
+    const char *asked = sl_options_cuda_graphs();
+    const sl_cuda_step_work work = {.launch = record_call, .wait = wait_for_all, .ctx = d};
+    if (!asked) return SL_OK;
+    if (strcmp(asked, "try") != 0)
+        return sl_fail(err, SL_ERR_ARG, "SLUICE_CUDA_GRAPHS '%s' is unknown: try", asked);
+    if (d->base.inside && d->kv_pages)
+        return sl_cuda_steps_create(d->c, d->base.spec, &d->memory, d->kv, &work, &d->steps, err);
+    sl_log(SL_LOG_INFO, "cuda",
+           "steps are no graphs here: rows of blocks with experts leave the GPU");
+    return SL_OK;
+}
+
 sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = cuda_close,
                                       .submit = cuda_submit,
@@ -662,7 +733,9 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = make_pages(d, o->kv_pages, err);
     if (st == SL_OK) st = make_logits(d, logits_bytes(d, o->head_rows), err);
     if (st == SL_OK) st = choose_forms(d, err);
+    if (st == SL_OK) st = make_steps(d, err);
     d->routed = o->routed;
+    d->steps.tells = d->routed != NULL;
     if (st == SL_OK) sl_cuda_drain(d->c); /* pages are zero before any is written */
     if (st == SL_OK) st = sl_cuda_failed(d->c, err);
     if (st == SL_OK)

@@ -30,6 +30,12 @@ static sl_status load(sl_err *err) {
 #undef SL_CU_CALL
     (void)look_up(library, "cuTensorMapEncodeTiled", &driver.cuTensorMapEncodeTiled);
     (void)look_up(library, "cuLaunchKernelEx", &driver.cuLaunchKernelEx);
+    (void)look_up(library, "cuStreamBeginCapture_v2", &driver.cuStreamBeginCapture_v2);
+    (void)look_up(library, "cuStreamEndCapture", &driver.cuStreamEndCapture);
+    (void)look_up(library, "cuGraphInstantiateWithFlags", &driver.cuGraphInstantiateWithFlags);
+    (void)look_up(library, "cuGraphLaunch", &driver.cuGraphLaunch);
+    (void)look_up(library, "cuGraphExecDestroy", &driver.cuGraphExecDestroy);
+    (void)look_up(library, "cuGraphDestroy", &driver.cuGraphDestroy);
     (void)look_up(library, "sluice_cuda_image", &driver.image);
     sl_err why = {0};
     if (SL_CU_DO(&driver, &why, cuInit, 0) == SL_OK) return SL_OK;

@@ -17,6 +17,8 @@ typedef struct CUmod_st *sl_cu_module;
 typedef struct CUfunc_st *sl_cu_function;
 typedef struct CUstream_st *sl_cu_stream;
 typedef struct CUevent_st *sl_cu_event;
+typedef struct CUgraph_st *sl_cu_graph;
+typedef struct CUgraphExec_st *sl_cu_graph_exec;
 
 /* Numbers of the API. */
 enum {
@@ -33,6 +35,11 @@ enum {
     SL_CU_NOT_FOUND = 500,
     SL_CU_NOT_READY = 600,
     SL_CU_ILLEGAL_ADDRESS = 700,
+    SL_CU_CAPTURE_UNSUPPORTED = 900, /* while a stream is captured */
+    SL_CU_CAPTURE_INVALIDATED = 901,
+    SL_CU_CAPTURE_UNMATCHED = 903,
+    SL_CU_CAPTURED_EVENT = 907,
+    SL_CU_CAPTURE_WRONG_THREAD = 908,
 
     SL_CU_ATTRIBUTE_SMS = 16,
     SL_CU_ATTRIBUTE_MAJOR = 75,
@@ -43,7 +50,8 @@ enum {
     SL_CU_EVENT_UNTIMED = 2,
     SL_CU_HOST_PORTABLE = 1,
     SL_CU_HOST_MAPPED = 2,
-    SL_CU_LAUNCH_EARLY = 6, /* attribute: programmatic stream serialization */
+    SL_CU_LAUNCH_EARLY = 6,   /* attribute: programmatic stream serialization */
+    SL_CU_CAPTURE_THREAD = 1, /* what must not be during a capture is so of its thread alone */
 
     SL_CU_MAP_BF16 = 9, /* of tensor maps: type, swizzle, what is fetched at once */
     SL_CU_MAP_SWIZZLE_128 = 3,
@@ -121,6 +129,14 @@ typedef struct sl_cu_driver {
     /* Since CUDA 11.8; NULL: it has none. */
     sl_cu_result (*cuLaunchKernelEx)(const sl_cu_launch_config *how, sl_cu_function f, void **args,
                                      void **extra);
+    /* Graphs, since CUDA 11.4 all of them; NULL: it has none. */
+    sl_cu_result (*cuStreamBeginCapture_v2)(sl_cu_stream s, int mode);
+    sl_cu_result (*cuStreamEndCapture)(sl_cu_stream s, sl_cu_graph *out);
+    sl_cu_result (*cuGraphInstantiateWithFlags)(sl_cu_graph_exec *out, sl_cu_graph g,
+                                                unsigned long long flags);
+    sl_cu_result (*cuGraphLaunch)(sl_cu_graph_exec g, sl_cu_stream s);
+    sl_cu_result (*cuGraphExecDestroy)(sl_cu_graph_exec g);
+    sl_cu_result (*cuGraphDestroy)(sl_cu_graph g);
     /* A driver that has kernels of its own, as that of the tests, exports sluice_cuda_image: it is
      * loaded instead of the program's. NULL: any other. */
     const void *image;

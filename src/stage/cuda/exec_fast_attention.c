@@ -1,6 +1,7 @@
 /* Attention in numerics fast: which rows go to which kernel, and how positions are split. */
 #include "stage/cuda/exec_rows.h"
 
+#include "stage/cuda/graph.h"
 #include "stage/cuda/kernels/args_fast_attention.h"
 
 #include <math.h>
@@ -50,31 +51,65 @@ static uint32_t pages_of_part(const sl_cuda *c, const sl_attn_args *a, uint32_t 
                   (most + SL_FAST_ATTN_SPLITS - 1) / SL_FAST_ATTN_SPLITS);
 }
 
-/* Rows and numbers of their pages. */
-static void fill_rows(sl_cuda *c, const sl_attn_args *a, sl_fast_attn_args *k) {
-    const void *list;
+static uint32_t columns_of(const sl_attn_args *a) {
+    const uint32_t group = sl_attn_group(a);
+    return a->m->n_kv_heads * ((group + SL_FAST_ATTN_HEADS - 1) / SL_FAST_ATTN_HEADS);
+}
+
+size_t sl_cuda_split_pages(const sl_attn_args *a) {
     size_t n = 0;
-    uint32_t at = 0;
     for (uint32_t r = 0; r < a->n_rows; r++) n += row_pages(a, r);
-    uint32_t *page = sl_cuda_list_room(c, n * sizeof *page, &list);
-    k->page = list;
-    k->n_rows = a->n_rows;
+    return n;
+}
+
+void sl_cuda_split(const sl_cuda *c, const sl_attn_args *a, uint32_t at, uint32_t *page,
+                   sl_fast_attn_list *out) {
+    out->per = pages_of_part(c, a, columns_of(a));
+    out->blocks = 0;
     for (uint32_t r = 0; r < a->n_rows; r++) {
         const uint32_t low = sl_sight_first(a->m, a->layer, a->pos[r]), pages = row_pages(a, r);
-        k->row[r] = (sl_fast_attn_row){
-            .first_block = k->blocks, .row = r, .low = low, .pos = a->pos[r], .pages = at};
+        out->row[r] = (sl_fast_attn_row){
+            .first_block = out->blocks, .row = r, .low = low, .pos = a->pos[r], .pages = at};
         for (uint32_t i = 0; i < pages; i++) page[at++] = a->pages[r][low / SL_KV_PAGE_TOKENS + i];
-        k->blocks += (pages + k->per - 1) / k->per;
+        out->blocks += (pages + out->per - 1) / out->per;
     }
+}
+
+/* Rows and numbers of their pages: of a launch that is recorded they come with the step. */
+static void fill_rows(sl_cuda *c, const sl_attn_args *a, sl_fast_attn_args *k) {
+    const sl_cuda_step *s = sl_cuda_step_with(c, a->pos, a->n_rows);
+    const uint32_t sight = a->m->sight[a->layer];
+    const void *list;
+    k->n_rows = a->n_rows;
+    if (s) {
+        k->page = s->page_at;
+        k->list = s->list_at[sight];
+        k->of.blocks = s->blocks[sight];
+        return;
+    }
+    uint32_t *page = sl_cuda_list_room(c, sl_cuda_split_pages(a) * sizeof *page, &list);
+    k->page = list;
+    sl_cuda_split(c, a, 0, page, &k->of);
+}
+
+/* Behind counters: what parts make; then, from `state` bytes on, what they say of it. */
+static size_t split_room(const sl_attn_args *a, uint32_t blocks, size_t *state) {
+    const size_t vectors = (size_t)blocks * columns_of(a) * SL_FAST_ATTN_HEADS;
+    *state = COUNTERS * sizeof(uint32_t) + vectors * a->m->head_dim * sizeof(float);
+    return *state + vectors * 2 * sizeof(float);
+}
+
+bool sl_cuda_split_reserve(sl_cuda *c, const sl_attn_args *a, uint32_t blocks) {
+    size_t state;
+    return sl_cuda_scratch(c, split_room(a, blocks, &state)) != 0;
 }
 
 /* Of at most SL_FAST_ATTN_ROWS rows. */
 static void split_rows(sl_cuda *c, const sl_attn_args *a) {
     static const sl_cuda_kernel_id kernel[SL_KV_TYPES][2] = {SL_CUDA_OF_KV_TYPES(sl_k_fast_attn)};
     const sl_model_spec *m = a->m;
-    const uint32_t group = sl_attn_group(a),
-                   slices = (group + SL_FAST_ATTN_HEADS - 1) / SL_FAST_ATTN_HEADS;
-    const uint32_t columns = m->n_kv_heads * slices;
+    const uint32_t group = sl_attn_group(a), columns = columns_of(a),
+                   slices = columns / m->n_kv_heads;
     sl_fast_attn_args k = {.q = a->q,
                            .o = a->o,
                            .sink = a->sink,
@@ -84,23 +119,20 @@ static void split_rows(sl_cuda *c, const sl_attn_args *a) {
                            .head_bytes = sl_kv_tile_bytes(m),
                            .q_stride = a->q_stride,
                            .o_stride = a->o_stride,
-                           .per = pages_of_part(c, a, columns),
                            .group = group,
                            .skip = a->skip,
                            .n_heads = m->n_heads,
                            .heads = (group + slices - 1) / slices,
                            .slices = slices,
                            .scale = (float)((double)a->scale * LOG2E)};
+    size_t state;
     fill_rows(c, a, &k);
-    const size_t vectors = (size_t)k.blocks * columns * SL_FAST_ATTN_HEADS;
-    const size_t counters = COUNTERS * sizeof(uint32_t),
-                 part = vectors * m->head_dim * sizeof(float);
-    const uint64_t at = sl_cuda_scratch(c, counters + part + vectors * 2 * sizeof(float));
+    const uint64_t at = sl_cuda_scratch(c, split_room(a, k.of.blocks, &state));
     if (!at) return;
     k.done = (uint32_t *)(uintptr_t)at;
-    k.part = (float *)(uintptr_t)(at + counters);
-    k.state = (float *)(uintptr_t)(at + counters + part);
-    sl_cuda_launch(c, kernel[m->kv_type][m->head_dim == 128], columns, k.blocks, 1,
+    k.part = (float *)(uintptr_t)(at + COUNTERS * sizeof(uint32_t));
+    k.state = (float *)(uintptr_t)(at + state);
+    sl_cuda_launch(c, kernel[m->kv_type][m->head_dim == 128], columns, k.of.blocks, 1,
                    SL_FAST_ATTN_WARPS * 32, 0, &k);
     sl_cuda_fence(c);
 }
@@ -112,10 +144,20 @@ static uint32_t run_of(const sl_attn_args *a, uint32_t r) {
     return end - r;
 }
 
+/* Rows of a launch. */
+static uint32_t most_rows(const sl_attn_args *a) {
+    return SL_MIN(SL_FAST_ATTN_ROWS, COUNTERS / SL_MAX(columns_of(a), 1u));
+}
+
+bool sl_cuda_split_alone(const sl_attn_args *a) {
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < a->n_rows; r += n)
+        if ((n = run_of(a, r)) >= PROMPT_ROWS) return false;
+    return a->n_rows > 0 && a->n_rows <= most_rows(a);
+}
+
 bool sl_cuda_fast_attention(sl_cuda *c, const sl_attn_args *a) {
-    const uint32_t columns =
-        a->m->n_kv_heads * ((sl_attn_group(a) + SL_FAST_ATTN_HEADS - 1) / SL_FAST_ATTN_HEADS);
-    const uint32_t most = SL_MIN(SL_FAST_ATTN_ROWS, COUNTERS / SL_MAX(columns, 1u));
+    const uint32_t most = most_rows(a);
     if (!can(a) || most == 0) return false;
     for (uint32_t r = 0; r < a->n_rows;) {
         uint32_t n = run_of(a, r);

@@ -50,6 +50,7 @@ static bool parts_room(sl_cuda *c, sl_product_args *a) {
     const size_t parts = blocks_at_once(c) * tile, counts = blocks_at_once(c) * sizeof(uint32_t);
     sl_err err;
     if (!c->parts) {
+        if (sl_cuda_refuses(c, "memory of parts grows")) return false;
         if (sl_cuda_alloc(c, parts + counts, &c->parts, &err) != SL_OK) return false;
         sl_cuda_fill(c, c->parts + parts, 0, counts);
     }

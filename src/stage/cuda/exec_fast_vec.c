@@ -103,6 +103,7 @@ bool sl_cuda_vec_routes(sl_cuda *c, const sl_k_route_args *r, uint32_t n_rows) {
         return false;
     if (!c->vec_done) {
         sl_err err;
+        if (sl_cuda_refuses(c, "a counter has no memory")) return false;
         if (sl_cuda_alloc(c, sizeof *a->done, &c->vec_done, &err) != SL_OK) return false;
         (void)SL_CUDA_DO(c, cuMemsetD8Async, c->vec_done, 0, sizeof *a->done, c->stream);
     }

@@ -62,6 +62,7 @@ uint64_t sl_cuda_wide_room(sl_cuda *c, size_t bytes) {
     sl_err err;
     c->rounded.x = NULL;
     if (bytes <= c->wide_bytes) return c->wide;
+    if (sl_cuda_refuses(c, "memory of rounded rows grows")) return 0;
     sl_cuda_free(c, c->wide);
     c->wide = c->wide_bytes = 0;
     if (sl_cuda_alloc(c, bytes, &c->wide, &err) != SL_OK) return 0;

@@ -3,6 +3,7 @@
 #include "stage/cuda/exec_products.h"
 
 #include "stage/cuda/exec_products_int.h"
+#include "stage/cuda/graph.h"
 
 #define MOST_FEW      32u                   /* rows of a job that count as few ... */
 #define MOST_FEW_INT8 8u                    /* ... and of rounded ones */
@@ -315,9 +316,10 @@ void sl_cuda_quantise(sl_cuda *c, const float *x, const uint32_t *row, uint32_t 
 }
 
 void sl_cuda_embed(sl_cuda *c, const sl_mat *w, const uint32_t *ids, uint32_t n_rows, float *x) {
+    const sl_cuda_step *s = sl_cuda_step_with(c, ids, n_rows);
     if (n_rows == 0 || !mat_fits(c, w)) return;
     const sl_widen_args a = {.side = side_of(w),
-                             .id = sl_cuda_list(c, ids, n_rows * sizeof *ids),
+                             .id = s ? s->id_at : sl_cuda_list(c, ids, n_rows * sizeof *ids),
                              .x = x,
                              .n_rows = n_rows,
                              .k = w->k,

@@ -10,6 +10,7 @@
 #include "quant/wire_rows.h"
 #include "stage/cuda/cuda_int.h"
 #include "stage/cuda/kernels/args_attention.h"
+#include "stage/cuda/kernels/args_fast_attention.h"
 
 /* Whether this address and so many floats are multiples of 16 bytes: what four values at a time
  * want. */
@@ -133,6 +134,15 @@ bool sl_cuda_prompt_wide(sl_cuda *c, const sl_attn_args *a, const sl_k_attention
  * over the GPU; f32 pages are rounded to tf32 on the way, pages of 16 bits go as they are. False,
  * and nothing is done, where heads are not what the kernels take. */
 bool sl_cuda_fast_attention(sl_cuda *c, const sl_attn_args *a);
+/* Rows of single requests as one launch of numerics fast has them: whether they are all of one;
+ * numbers of pages of all; how they are split, with numbers of pages from page[at] on; and scratch
+ * for launches of up to so many blocks, as long as nobody else wants more (0: there is a failure).
+ * Of `a` only the model, a layer, rows, positions and pages are read. */
+bool sl_cuda_split_alone(const sl_attn_args *a);
+size_t sl_cuda_split_pages(const sl_attn_args *a);
+void sl_cuda_split(const sl_cuda *c, const sl_attn_args *a, uint32_t at, uint32_t *page,
+                   sl_fast_attn_list *out);
+bool sl_cuda_split_reserve(sl_cuda *c, const sl_attn_args *a, uint32_t blocks);
 /* Numerics exact, of heads that fast attention takes: the same bits for every row, whatever others
  * there are (exec_attention.c). */
 void sl_cuda_exact_attention(sl_cuda *c, const sl_attn_args *a);

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static const char *const names[] = {
 #define SL_CUDA_KERNEL(name, args) #name,
@@ -22,6 +23,21 @@ void sl_cuda_adopt(sl_cuda *c) {
     SL_CUDA_DO(c, cuCtxSetCurrent, c->context);
 }
 
+/* While launches are recorded nothing is a failure: without a graph it will be tried again, and be
+ * one then. */
+void sl_cuda_refuse(sl_cuda *c, const char *fmt, ...) {
+    va_list args;
+    if (!c->recording.on || c->recording.why[0]) return;
+    va_start(args, fmt);
+    vsnprintf(c->recording.why, sizeof c->recording.why, fmt, args);
+    va_end(args);
+}
+
+bool sl_cuda_refuses(sl_cuda *c, const char *why) {
+    sl_cuda_refuse(c, "%s", why);
+    return c->recording.on;
+}
+
 /* The first failure. */
 
 sl_status sl_cuda_failed(const sl_cuda *c, sl_err *err) {
@@ -35,11 +51,21 @@ void sl_cuda_fail(sl_cuda *c, sl_status code, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (c->recording.on) {
+        sl_cuda_refuse(c, "%s", text);
+        return;
+    }
     c->failed = sl_fail(&c->failure, code, "%s", text) != SL_OK;
 }
 
 bool sl_cuda_did(sl_cuda *c, const char *call, sl_cu_result r) {
+    sl_err err;
     if (r == SL_CU_OK) return true;
+    if (c->recording.on) {
+        (void)!sl_cu_check(c->d, call, r, &err);
+        sl_cuda_refuse(c, "%s", err.msg);
+        return false;
+    }
     if (!c->failed) c->failed = sl_cu_check(c->d, call, r, &c->failure) != SL_OK;
     return false;
 }
@@ -82,13 +108,24 @@ static sl_cu_result start(const sl_cuda *c, sl_cuda_kernel_id k, const uint32_t 
                                 c->stream, list, NULL);
 }
 
+/* Whether a graph with this launch is given up; says for which kernel's sake. */
+static bool given_up(sl_cuda *c, sl_cuda_kernel_id k) {
+    sl_cuda_recording *r = &c->recording;
+    if (!r->on || !r->why[0]) return false;
+    const size_t n = strlen(r->why);
+    if (!r->named) snprintf(r->why + n, sizeof r->why - n, " (%s)", names[k]);
+    r->named = true;
+    return true;
+}
+
 static void launch(sl_cuda *c, sl_cuda_kernel_id k, const uint32_t grid[3], uint32_t threads,
                    uint32_t dynamic_shared, const void *args) {
     const uint32_t grid_x = grid[0], grid_y = grid[1], grid_z = grid[2];
-    if (c->failed || !grid_x || !grid_y || !grid_z) return;
+    if (c->failed || !grid_x || !grid_y || !grid_z || given_up(c, k)) return;
     if (!allow_shared(c, k, dynamic_shared)) return;
     void *list[] = {(void *)(uintptr_t)args};
     if (sl_cuda_did(c, "cuLaunchKernel", start(c, k, grid, threads, dynamic_shared, list))) return;
+    if (c->recording.on) return;
     (void)sl_err_prefix(&c->failure, "kernel %s, %u x %u x %u blocks of %u threads", names[k],
                         grid_x, grid_y, grid_z, threads);
 }

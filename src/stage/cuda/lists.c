@@ -87,7 +87,8 @@ static bool turn(sl_cuda *c, size_t bytes) {
     return true;
 }
 
-/* After a failure nobody reads a list, but its caller writes it. */
+/* After a failure, and for a graph that cannot be, nobody reads a list, but its caller writes it.
+ */
 static void *junk(sl_cuda_lists *l, size_t bytes) {
     if (l->junk_bytes < bytes) {
         sl_free(l->junk);
@@ -104,7 +105,7 @@ void *sl_cuda_list_room(sl_cuda *c, size_t bytes, const void **out) {
     const sl_cuda_part *open = &l->parts[l->open];
     SL_ASSERT(taken >= bytes);
     *out = NULL;
-    if (c->failed) return junk(l, taken);
+    if (sl_cuda_refuses(c, "a list of the host is read") || c->failed) return junk(l, taken);
     if (open->bytes - open->used < taken && !turn(c, taken)) return junk(l, taken);
     sl_cuda_part *p = &l->parts[l->open];
     void *room = p->host + p->used;
@@ -122,6 +123,7 @@ const void *sl_cuda_list(sl_cuda *c, const void *list, size_t bytes) {
 
 void sl_cuda_fence(sl_cuda *c) {
     sl_cuda_lists *l = &c->lists;
+    if (c->recording.on) return; /* which has no lists, and a mark would be the graph's */
     if (c->failed || l->fenced == l->open) return; /* still in the part of the last fence */
     for (uint32_t i = 0; i < l->n; i++) {
         sl_cuda_part *p = &l->parts[i];

@@ -2,13 +2,20 @@
 #include "base/mem.h"
 #include "stage/cuda/context.h"
 
+#include <stdatomic.h>
+
 /* Memory. */
+
+void sl_cuda_moves(sl_cuda *c) {
+    (void)atomic_fetch_add_explicit(&c->moved, 1, memory_order_relaxed); /* its owner asks: none */
+}
 
 sl_status sl_cuda_alloc(sl_cuda *c, size_t bytes, uint64_t *out, sl_err *err) {
     size_t free_bytes = 0, all = 0;
     *out = 0;
     sl_status st = sl_cuda_enter(c, err);
     if (st != SL_OK) return st;
+    sl_cuda_moves(c);
     const sl_cu_result r = c->d->cuMemAlloc_v2(out, SL_MAX(bytes, (size_t)1));
     if (r == SL_CU_OUT_OF_MEMORY && c->d->cuMemGetInfo_v2(&free_bytes, &all) == SL_CU_OK)
         return sl_fail(err, SL_ERR_NOMEM, "%s has no %zu bytes: of %zu, %zu are free", c->info.name,
@@ -18,7 +25,9 @@ sl_status sl_cuda_alloc(sl_cuda *c, size_t bytes, uint64_t *out, sl_err *err) {
 
 void sl_cuda_free(sl_cuda *c, uint64_t address) {
     sl_err err;
-    if (address && sl_cuda_enter(c, &err) == SL_OK) (void)c->d->cuMemFree_v2(address);
+    if (!address || sl_cuda_enter(c, &err) != SL_OK) return;
+    sl_cuda_moves(c);
+    (void)c->d->cuMemFree_v2(address);
 }
 
 uint64_t sl_cuda_scratch(sl_cuda *c, size_t bytes) {
@@ -26,6 +35,7 @@ uint64_t sl_cuda_scratch(sl_cuda *c, size_t bytes) {
     uint64_t bigger;
     if (c->failed) return 0;
     if (bytes <= c->scratch_bytes) return c->scratch;
+    if (sl_cuda_refuses(c, "scratch grows")) return 0;
     bytes = SL_MAX(bytes, 2 * c->scratch_bytes);
     if (sl_cuda_alloc(c, bytes, &bigger, &err) != SL_OK) {
         sl_cuda_fail(c, err.code, "scratch: %s", err.msg);

@@ -16,9 +16,18 @@ typedef struct sl_fast_attn_row {
     uint32_t first_block, row, low, pos, pages;
 } sl_fast_attn_row;
 
+/* How positions of rows are split: pages of a part, parts of all rows. */
+typedef struct sl_fast_attn_list {
+    uint32_t per, blocks, pad[2];
+    sl_fast_attn_row row[SL_FAST_ATTN_ROWS];
+} sl_fast_attn_list;
+
 /* A kv head and a slice of its query heads a block in x, a part of a row's pages in y. */
 typedef struct sl_fast_attn_args {
     const uint32_t *page; /* list */
+    /* In the GPU's memory, where a launch is for every step of so many rows: blocks behind its
+     * parts have nothing to do. NULL: `of` is it. */
+    const sl_fast_attn_list *list;
     const float *q;
     const uint8_t *k, *v;
     const float *sink; /* of a query head; NULL: none has one */
@@ -29,10 +38,9 @@ typedef struct sl_fast_attn_args {
     uint32_t *done;
     uint64_t page_bytes, head_bytes;
     uint32_t q_stride, o_stride;
-    uint32_t n_rows, blocks, per; /* parts of all rows; pages of a part */
-    uint32_t group, skip, n_heads, heads, slices;
+    uint32_t n_rows, group, skip, n_heads, heads, slices;
     float scale; /* of scores, as powers of 2 */
-    sl_fast_attn_row row[SL_FAST_ATTN_ROWS];
+    sl_fast_attn_list of;
 } sl_fast_attn_args;
 
 #endif

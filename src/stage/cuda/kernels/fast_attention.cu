@@ -30,22 +30,29 @@ typedef struct task {
     uint32_t kv_head, head, heads;
 } task;
 
+/* Of row i; of the row behind the last one all parts that there are. */
+SL_DEV uint32_t first_block(const sl_fast_attn_args *a, uint32_t i) {
+    if (a->list) return i < a->n_rows ? a->list->row[i].first_block : a->list->blocks;
+    return i < a->n_rows ? a->of.row[i].first_block : a->of.blocks;
+}
+
 SL_DEV task task_of_block(const sl_fast_attn_args *a) {
     task t;
     uint32_t lo = 0, hi = a->n_rows;
     while (lo + 1 < hi) {
         const uint32_t mid = (lo + hi) / 2;
-        if (a->row[mid].first_block <= blockIdx.y)
+        if (first_block(a, mid) <= blockIdx.y)
             lo = mid;
         else
             hi = mid;
     }
+    const uint32_t per = a->list ? a->list->per : a->of.per;
     t.slot = lo;
-    t.row = a->row[lo];
-    t.parts = (lo + 1 < a->n_rows ? a->row[lo + 1].first_block : a->blocks) - t.row.first_block;
-    t.first = t.row.low / PAGE + (blockIdx.y - t.row.first_block) * a->per;
+    t.row = a->list ? a->list->row[lo] : a->of.row[lo];
+    t.parts = first_block(a, lo + 1) - t.row.first_block;
+    t.first = t.row.low / PAGE + (blockIdx.y - t.row.first_block) * per;
     t.end = t.row.pos / PAGE + 1;
-    if (t.end > t.first + a->per) t.end = t.first + a->per;
+    if (t.end > t.first + per) t.end = t.first + per;
     t.kv_head = blockIdx.x / a->slices;
     const uint32_t slice = blockIdx.x - t.kv_head * a->slices, end = (t.kv_head + 1) * a->group;
     uint32_t h0 = t.kv_head * a->group + slice * a->heads, h1 = h0 + a->heads;
@@ -521,6 +528,10 @@ SL_DEV void attend(uint32_t type, const sl_fast_attn_args *a, uint32_t dim, floa
     running r = {{-INFINITY, -INFINITY}, {0, 0}};
     float o[DIM / 16][4];
     if (t.heads == 0) return;
+    if (a->list && blockIdx.y >= a->list->blocks) {
+        sl_fast_wait();
+        return;
+    }
     SL_UNROLL
     for (uint32_t c = 0; c < DIM / 16; c++) {
         SL_UNROLL
