@@ -262,8 +262,7 @@ static sl_status on_striped(sl_rails *r, rails_link *l, const sl_wire_header *h,
     if (far ? s.number <= l->got : s.number != l->got + 1)
         return sl_fail(err, SL_ERR_PROTOCOL, "message %llu in stripes, %llu expected",
                        (unsigned long long)s.number, (unsigned long long)l->got + 1);
-    if (far && h->rows == 0)
-        return sl_fail(err, SL_ERR_PROTOCOL, "a message in parts of no rows");
+    if (far && h->rows == 0) return sl_fail(err, SL_ERR_PROTOCOL, "a message in parts of no rows");
     rails_item *it = item_take(r);
     sl_buf *b = it ? sl_net_buf_take(r->o.main, s.bytes) : NULL;
     if (!b) {

@@ -649,7 +649,8 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     sl_model_info info = {0};
     sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
     if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
-    if (st == SL_OK) st = sl_model_measure(d->model, &info, err);
+    /* Random weights lie in no file: there is nothing that could come from one. */
+    if (st == SL_OK && !o->hosts.random) st = sl_model_measure(d->model, &info, err);
     if (st != SL_OK) return st;
     d->cut = (sl_cuda_cut){info.expert_piece, info.expert_small, info.expert_pieces};
     d->expert_bytes = info.bytes_expert_most;
