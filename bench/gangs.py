@@ -11,7 +11,7 @@
                                                           with --by pp ranks of a pipeline, and as many micro-batches
 
 The first takes turns: one device, threads, processes, machines (all on this one), and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
-that decode; medians, and medians of the quotients with the one device of the same turn. The second does so for ranks behind each of the links, and for
+that decode; medians, and medians of the quotients with the one device of the same turn; then means of the fastest third of the turns, for machines that are disturbed. The second does so for ranks behind each of the links, and for
 another program with --beside, against which the quotients then are. The third runs `ep` and `hybrid` over the same gangs in turns, all ranks in namespaces of their own: the time
 to the first token of a prompt of --rows, the time to the last first token of one such prompt for each gang at once, the time of a step of --batch requests at each node, and what left by each
 rank's links from the first request to the last; with --beside it runs `hybrid` of both programs instead. The fourth needs a config.json alone; stages
@@ -95,7 +95,7 @@ def linked_rate(program, model, *args):
 
 def linked(model, ranks, pairs, rate, programs):
     """programs by name; quotients are with the first."""
-    print(f"{model}, {ranks} ranks of one thread each, linked by {rate}, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)")
+    print(f"{model}, {ranks} ranks of one thread each, linked by {rate}, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)    of the fastest third")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as there:
         secret = f"{folder}/secret"
         subprocess.run([SLUICE, "secret", "-o", secret], check=True, capture_output=True)
@@ -176,12 +176,18 @@ def beside(o, rate):
                 print(f"{what:12} {way:8} {ms:9.1f} ms  {statistics.median(quotients):.2f} ({min(quotients):.2f}, {max(quotients):.2f})  MB by link: {links}", flush=True)
 
 
+def upper(rates):
+    """The mean of the fastest third: whatever disturbs a run makes it slower."""
+    return statistics.mean(sorted(rates, reverse=True)[:(len(rates) + 2) // 3])
+
+
 def report(test, got):
     """Quotients with the first."""
     first = next(iter(got.values()))
     for way, rates in got.items():
         quotients = [a / b for a, b in zip(rates, first)]
-        print(f"{test:12} {way:12} {statistics.median(rates):8.1f}  {statistics.median(quotients):.3f} ({min(quotients):.3f}, {max(quotients):.3f})", flush=True)
+        print(f"{test:12} {way:12} {statistics.median(rates):8.1f}  {statistics.median(quotients):.3f} ({min(quotients):.3f}, {max(quotients):.3f})"
+              f"  {upper(rates):8.1f}  {upper(rates) / upper(first):.3f}", flush=True)
 
 
 def real(model, ranks, pairs):
@@ -193,7 +199,7 @@ def compare(model, ranks, pairs, hosts, secret):
     ways = {"one device": [], "threads": ["--tp", ranks, "--pin", "auto"],
             "processes": ["--tp", ranks, "--tp-ranks", "processes", "--pin", "auto"],
             "machines": ["--tp", ranks, "--threads", 1, "--rank-hosts", hosts, "--secret-file", secret]}
-    print(f"{model}, {ranks} ranks of one thread each, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)")
+    print(f"{model}, {ranks} ranks of one thread each, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)    of the fastest third")
     for test, options in TESTS.items():
         got = {way: [] for way in ways}
         for _ in range(pairs):

@@ -235,6 +235,7 @@ struct sl_device {
     bool inside;   /* it takes SL_OP_INSIDE, */
     bool inside_exact; /* with the bits of rows that travel in f32, */
     bool inside_f32;   /* and is to be asked for it where rows would travel so, and nowhere else */
+    bool copies_lists; /* calls' lists are its own once it has been asked */
     bool mtp;          /* it takes SL_OP_MTP */
     uint32_t spreads;  /* its ranks exchange rows with those of others themselves: so many columns
                         * rank 0 has of a row that is cut. 0: they do not */

@@ -44,7 +44,7 @@ static bool stays_inside(const sl_lane *lane) {
 /* Nor for what comes between such blocks, or in front of them: what follows is behind it on the
  * device, and reads rows, tokens and pages of this step, which stay. */
 static void await_nothing(sl_lane *lane) {
-    if (keeps_rows(lane) && !lane->attn->w->device->inside_f32) lane->pass.event = (sl_event){0};
+    if (keeps_rows(lane) && lane->attn->w->device->copies_lists) lane->pass.event = (sl_event){0};
 }
 
 /* ---- forming a step ---- */

@@ -77,13 +77,16 @@ static void learn_costs(sl_engine *e) {
         learn_both(e);
         return;
     }
-    if (known->fixed_us > 0 || known->floor_us > 0 || known->row_us > 0) return;
+    if (known->fixed_us > 0 || known->floor_us > 0 || known->row_us > 0) {
+        *cost = *known; /* not what was learnt while some were on GPUs */
+        return;
+    }
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_counts *c = &e->worker[i].counts;
         for (uint32_t l = 0; l < c->n_layers; l++) rows += c->layer[l].rows;
         for (uint32_t l = 0; l < c->n_layers; l++) ns += c->layer[l].expert_ns;
     }
-    if (rows) cost->row_us = 1e-3 * (double)ns / (double)rows;
+    if (rows) *cost = (sl_stage_cost){.row_us = 1e-3 * (double)ns / (double)rows};
 }
 
 static sl_adapt_view view(sl_engine *e) {

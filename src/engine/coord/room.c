@@ -40,9 +40,9 @@ sl_room sl_rooming_look(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_worker_stats *s = &e->worker[i].stats;
         r->own[i] = sl_plan_on_gpu(&e->plan, i);
-        r->free[i] = s->wall_us == 0 ? UINT64_MAX
-                     : r->own[i]     ? s->device_free
-                                     : limited(e, s->memory_free);
+        const uint64_t said = r->own[i] ? s->device_free : s->memory_free;
+        const uint64_t there = s->wall_us ? said : UINT64_MAX;
+        r->free[i] = r->own[i] ? there : limited(e, there);
         r->machine[i] = r->own[i] ? gpu_of(e, i) : s->machine;
     }
     return (sl_room){e->plan.n_workers, r->free, r->machine, r->own};

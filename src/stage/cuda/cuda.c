@@ -669,7 +669,7 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     st = sl_cuda_experts_create(d->c, d->model, &d->memory, &d->fast, err);
     d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
                      !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
-    d->stays_inside = d->base.inside;
+    d->stays_inside = d->base.copies_lists = d->base.inside;
     d->base.inside_exact = d->base.inside && exact;
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }
