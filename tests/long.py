@@ -50,7 +50,7 @@ ENGINES = ["test_engine_ledger", "test_engine_replay", "test_pipeline"]
 WHOLE = ["test_kernel", "test_kernel_driver", "test_model_forward", "test_model_golden", "test_gang", "test_engine_memory", *ENGINES, *FABRIC]
 WHOLE_FILES = ["api", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py", "multi/test_stall.py",
                "oracle/test_demo.py"]
-EMULATED = ["test_products", "test_fast", "test_fast_products"]  # of tests/cuda
+EMULATED = ["test_products", "test_fast", "test_fast_products", "test_graphs"]  # of tests/cuda
 NUMERICS = list(json.loads((ROOT / "tests" / "scores" / "golden.json").read_text())["numerics"])
 
 
@@ -94,7 +94,9 @@ PARTS = {
                     ("law loop, seed 2, one in 4", [*law("build", "loop", 2, 4), "deferred"])]),
     "law": ("every schedule of every deployment, three transports; draws of a second seed and of ucx", 24,
             [(f"{t}, seed 1", law("build", t, 1, 1)) for t in ("loop", "shm", "tcp")]
-            + [("experts that move, loop", ["build/tests/test_adapt", "loop", "build/sluice", SIM, "1"])]
+            + [("experts that move, loop", ["build/tests/test_adapt", "loop", "build/sluice", SIM, "1"]),
+               ("experts that move, GPU", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
+                                           *whole("build", "test_hot", "loop", "build/sluice", SIM)])]
             + [("emulated GPUs, seed 1, one in 100", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
                                                        *law("build", "loop", 1, 100), "cuda"])]
             + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]

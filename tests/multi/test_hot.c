@@ -16,6 +16,7 @@
 #include "format/plan_gpu.h"
 #include "format/plan_json.h"
 #include "format/plan_lab.h"
+#include "sanitized.h"
 
 #include <stdatomic.h>
 
@@ -214,10 +215,10 @@ int main(int argc, char **argv) {
     size_t one_in;
     if (!read_arguments(argc, argv, &one_in)) return 2;
     int bad = run_alone(want);
-    if (!bad) bad = run_deployment(APART, SL_SCHED_DEP, 0, want);
+    if (!bad && take_whole()) bad = run_deployment(APART, SL_SCHED_DEP, 0, want);
     if (!bad) bad = run_deployment(APART, SL_SCHED_AEP, 5, want);
     if (!bad) bad = run_deployment(COLOCATED, SL_SCHED_EP, 5, want);
-    if (!bad) bad = run_deployment(BESIDE_ATTENTION, SL_SCHED_AEP, 0, want);
+    if (!bad && take_whole()) bad = run_deployment(BESIDE_ATTENTION, SL_SCHED_AEP, 0, want);
     printf("%s\n", bad ? "FAILED" : "no token changed");
     return bad != 0;
 }
