@@ -346,7 +346,7 @@ static void steps_have_the_same_bits(void **state) {
     static void (*const take[])(void) = {take_qwen3, take_mixtral, take_glm4};
     static const sl_kv_type types[] = {SL_KV_F32, SL_KV_F16, SL_KV_BF16, SL_KV_Q8_0, SL_KV_FP8};
     (void)state;
-    for (uint32_t i = 0, all = take_whole() ? 5 : 2; i < all; i++) {
+    for (uint32_t i = 0, all = take_whole() ? 5 : SL_SLOW_BUILD ? 1 : 2; i < all; i++) {
         take[i % SL_LEN(take)]();
         const kind k = {.numerics = SL_NUMERICS_FAST, .kv_type = types[i], .hears = i % 2};
         decode(&k, 40 + i, 12);
@@ -382,6 +382,7 @@ static void lanes_take_turns(void **state) {
     gpu a, b;
     load l = new_load(8);
     (void)state;
+    if (SL_SLOW_BUILD && !take_whole()) return;
     take_glm4();
     for (uint32_t seed = 0, all = take_whole() ? 2 : 1; seed < all; seed++) {
         seeded(seed);
@@ -553,6 +554,7 @@ static void those_used_last_are_kept(void **state) {
     gpu a, b;
     load l = new_load(4);
     (void)state;
+    if (SL_SLOW_BUILD && !take_whole()) return; /* a minute and more */
     seeded(0);
     take_qwen3();
     open_gpu(&plainly, &a);
@@ -582,6 +584,7 @@ static void what_cannot_be_runs_plainly(void **state) {
                                         "cuGraphInstantiateWithFlags", "cuGraphLaunch"};
     gpu a, b;
     (void)state;
+    if (SL_SLOW_BUILD && !take_whole()) return; /* a minute and more */
     seeded(0);
     take_qwen3();
     for (uint32_t i = 0; i < SL_LEN(calls); i++) {
