@@ -7,7 +7,6 @@
 
 #define ALIGN 256u
 #define SLAB  ((size_t)64 << 20)
-#define STEP  ((uint64_t)2 << 20) /* the driver gives memory in these */
 #define PART  16u /* a slab is no more than one part of so many of what the limit leaves */
 
 sl_status sl_cuda_slabs_take(sl_cuda_slabs *m, size_t bytes, const char *what, uint64_t *out,
@@ -111,11 +110,9 @@ static size_t best_of(const sl_cuda_slabs *m, size_t bytes) {
 }
 
 /* For a piece of so many bytes where the limit leaves `left`: some of these, as rows and pages want
- * memory, too; whole steps, as the driver gives no less, where there are some. */
+ * memory, too. */
 static size_t slab_bytes(uint64_t left, size_t bytes) {
-    const uint64_t size = SL_MAX(SL_MIN((uint64_t)SLAB, left / PART), (uint64_t)bytes);
-    const uint64_t up = (size + STEP - 1) / STEP * STEP;
-    return (size_t)(up <= left ? up : size);
+    return (size_t)SL_MAX(SL_MIN((uint64_t)SLAB, left / PART), (uint64_t)bytes);
 }
 
 /* Bytes that the limit leaves. */
