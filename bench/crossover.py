@@ -39,6 +39,7 @@ SCHEDULES = {
 }
 NEAR = "near tp 2 x ep 2"  # where links are slow: ranks of a gang share a machine. That is a better network, so it is not ranked
 RAILS = "near, hybrid"  # the same with a card for each rank, as fast as the other's one
+BETTER_LINKED = NEAR, RAILS
 GANGS = {
     # name: devices that are one worker's ranks, linked as workers are; colocated, fields of the plan
     "tp 4": (4, True, {"schedule": "ep"}),
@@ -105,7 +106,7 @@ def rank_link(point, ranks, near):
 
 def runs_at(point, column):
     """Not all columns are at all points."""
-    if column in (NEAR, RAILS):
+    if column in BETTER_LINKED:
         return LINKS[point["link"]] is not None
     ranks, colocated, _ = GANGS.get(column, (1, True, None))
     return colocated or split_of(point["ratio"])[0] % ranks == 0
@@ -120,7 +121,7 @@ def settings_of(point, column):
               for stage, part in (("attention", share), ("expert", 1 - share))}
     policy = {"policy": "defrag" if SKEWS[point["skew"]] else "rmf"} if plan["schedule"] == "aep" else {}
     if ranks > 1:
-        device["rank_link"] = rank_link(point, ranks, column in (NEAR, RAILS))
+        device["rank_link"] = rank_link(point, ranks, column in BETTER_LINKED)
         policy["tp"] = {"attention": ranks, "expert": ranks}
     fields = {"attention": WORKERS // ranks if colocated else attention // ranks, "experts": 0 if colocated else experts // ranks,
               "device": device, "load.concurrency": point["requests"]}
@@ -298,7 +299,7 @@ def at(measured, **fields):
 
 def best_two(rates):
     """The best of all, and the best whose workers are one device each."""
-    return max((c for c in rates if c not in (NEAR, RAILS)), key=rates.get), max((c for c in rates if c in SCHEDULES), key=rates.get)
+    return max((c for c in rates if c not in BETTER_LINKED), key=rates.get), max((c for c in rates if c in SCHEDULES), key=rates.get)
 
 
 def table_of(name, measured):

@@ -37,6 +37,9 @@ TESTS = {"prompt 512": ["--n-prompt", 512, "--n-gen", 0], "decode 1": ["--n-prom
          "decode 16": ["--n-prompt", 0, "--n-gen", 48, "--batch", 16]}
 
 
+COLUMNS = "tokens/s  quotient (least, most)    of the fastest third"  # report
+
+
 def sluice(*args):
     done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True)
     if done.returncode:
@@ -95,7 +98,7 @@ def linked_rate(program, model, *args):
 
 def linked(model, ranks, pairs, rate, programs):
     """programs by name; quotients are with the first."""
-    print(f"{model}, {ranks} ranks of one thread each, linked by {rate}, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)    of the fastest third")
+    print(f"{model}, {ranks} ranks of one thread each, linked by {rate}, {pairs} turns\n{'':12} {'':12} {COLUMNS}")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as there:
         secret = f"{folder}/secret"
         subprocess.run([SLUICE, "secret", "-o", secret], check=True, capture_output=True)
@@ -199,7 +202,7 @@ def compare(model, ranks, pairs, hosts, secret):
     ways = {"one device": [], "threads": ["--tp", ranks, "--pin", "auto"],
             "processes": ["--tp", ranks, "--tp-ranks", "processes", "--pin", "auto"],
             "machines": ["--tp", ranks, "--threads", 1, "--rank-hosts", hosts, "--secret-file", secret]}
-    print(f"{model}, {ranks} ranks of one thread each, {pairs} turns\n{'':12} {'':12} tokens/s  quotient (least, most)    of the fastest third")
+    print(f"{model}, {ranks} ranks of one thread each, {pairs} turns\n{'':12} {'':12} {COLUMNS}")
     for test, options in TESTS.items():
         got = {way: [] for way in ways}
         for _ in range(pairs):

@@ -11,7 +11,6 @@ token), then --batch requests decode (milliseconds a step). Both are given in th
 import argparse
 import contextlib
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -52,23 +51,13 @@ def strategies(nodes, gpus, o):
 
 def measure(nodes, gpus, strategy, o, folder):
     words, workers, cards = strategy
-    serve = ["serve", o.model, "--remote", *words, "--device", f"emulated:{o.device}", "--time-scale", o.scale, "--wire", "bf16", "--max-num-seqs", 256,
-             "--max-num-batched-tokens", 2048, "--transport", "tcp", "--fabric-host", rails.at(0, 0), "--fabric-port", 7000, "--secret-file", folder / "secret",
-             "--host", "127.0.0.1", "--port", rails.PORT, "--no-status"]
-    with network(nodes, gpus, o, cards):
-        log = open(os.environ.get("RAILS_LOG", os.devnull), "a")
-        quiet = {"stdout": log, "stderr": log}
-        started = [rails.inside(0, rails.SLUICE, *serve, **quiet)]
-        for i in range(workers):
-            more = ["--rails", ",".join(rails.at(i, t) for t in range(1, gpus))] if "hybrid" in words else []
-            started.append(rails.inside(i, rails.SLUICE, "worker", "--join", f"{rails.at(0, 0)}:7000", "--secret-file", folder / "secret", "--fabric-host", rails.at(i, 0),
-                                        "--worker-id", i, "--model", o.model, *more, **quiet))
-        with rails.running(started):
-            client = ["python3", rails.__file__, "--client", "--rows", o.rows, "--batch", o.batch, "--tokens", o.tokens, "--differ", "--together", nodes * gpus]
-            out, _ = rails.inside(0, *client, stdout=subprocess.PIPE).communicate(timeout=1200)
-            if not out:
-                sys.exit(f"strategies.py: {words}: no answer; RAILS_LOG=FILE has what the programs say")
-            return {k: v / o.scale for k, v in json.loads(out).items() if k in ("together", "decode")}
+    words = [*words, "--device", f"emulated:{o.device}", "--time-scale", o.scale, "--wire", "bf16", "--max-num-seqs", 256, "--max-num-batched-tokens", 2048]
+    with network(nodes, gpus, o, cards), rails.joined(words, workers, gpus if "hybrid" in words else 1, o.model, folder):
+        client = ["python3", rails.__file__, "--client", "--rows", o.rows, "--batch", o.batch, "--tokens", o.tokens, "--differ", "--together", nodes * gpus]
+        out, _ = rails.inside(0, *client, stdout=subprocess.PIPE).communicate(timeout=1200)
+        if not out:
+            sys.exit(f"strategies.py: {words}: no answer; RAILS_LOG=FILE has what the programs say")
+        return {k: v / o.scale for k, v in json.loads(out).items() if k in ("together", "decode")}
 
 
 def main():

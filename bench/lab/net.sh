@@ -7,7 +7,7 @@
 #   net.sh exec TAG NODE COMMAND...     in the node's namespace, UCX on its one interface over TCP
 #   net.sh address TAG NODE [CARD]
 #   net.sh link TAG NODE up|down        the hub's end of its cable: down is silence, not an error
-#   net.sh rate TAG NODE RATE [BURST]
+#   net.sh rate TAG NODE RATE [BURST [QUEUE]]
 #   net.sh can                          exit status 0: this machine can do all of it; else says what is missing
 #   net.sh down TAG                     ends what still runs there, removes the namespaces
 #
@@ -16,13 +16,14 @@
 # With --gang each M nodes in a row have a second network among themselves, interface eth1, by which they reach each other
 # at the same addresses; eth0 leads to all others.
 set -eu
+BURST=1mbit QUEUE=50ms
 
 fail() { echo "net.sh: $*" >&2; exit 1; }
 hub() { ip -n "$1-hub" "${@:2}"; }
 state() { echo "/run/sluice-lab-$1"; }
 
-shape() { # namespace interface rate burst [queue]
-    tc -n "$1" qdisc replace dev "$2" root tbf rate "$3" burst "$4" latency "${5:-50ms}"
+shape() { # namespace interface rate burst queue
+    tc -n "$1" qdisc replace dev "$2" root tbf rate "$3" burst "$4" latency "$5"
 }
 
 add_node() { # tag node rate burst queue
@@ -52,7 +53,7 @@ add_card() { # tag node card rate burst queue
 }
 
 # A node's end of its gang's network, and the way to the others of the gang.
-add_inside() { # tag node gang rate burst
+add_inside() { # tag node gang rate burst queue
     local ns="$1-$2" first=$(($2 / $3 * $3)) i
     hub "$1" link show "in$first" >/dev/null 2>&1 || hub "$1" link add "in$first" type bridge
     hub "$1" link set "in$first" up
@@ -63,13 +64,13 @@ add_inside() { # tag node gang rate burst
         [ $i = "$2" ] || ip -n "$ns" route add "10.77.0.$((i + 1))/32" dev eth1 src "10.77.0.$(($2 + 1))"
     done
     [ "$4" = none ] && return
-    shape "$ns" eth1 "$4" "$5"
-    shape "$1-hub" "q$2" "$4" "$5"
+    shape "$ns" eth1 "$4" "$5" "$6"
+    shape "$1-hub" "q$2" "$4" "$5" "$6"
 }
 
 up() { # tag nodes options...
-    local tag=$1 nodes=$2 rate=none burst=1mbit delay=0 jitter=0 seed=1 cable="" congestion=reno gang=0 inside=none
-    local cards=1 queue=50ms ports i t
+    local tag=$1 nodes=$2 rate=none burst=$BURST delay=0 jitter=0 seed=1 cable="" congestion=reno gang=0 inside=none
+    local cards=1 queue=$QUEUE ports i t
     shift 2
     while [ $# -gt 1 ]; do
         case $1 in
@@ -87,7 +88,7 @@ up() { # tag nodes options...
     ip netns exec "$tag-hub" sysctl -qw net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
     for ((i = 0; i < nodes; i++)); do
         add_node "$tag" $i "$rate" "$burst" "$queue"
-        [ "$gang" -lt 2 ] || add_inside "$tag" $i "$gang" "$inside" "$burst"
+        [ "$gang" -lt 2 ] || add_inside "$tag" $i "$gang" "$inside" "$burst" "$queue"
         for ((t = 1; t < cards; t++)); do add_card "$tag" $i $t "$rate" "$burst" "$queue"; done
     done
     for ((t = 0; t < cards; t++)); do
@@ -161,6 +162,8 @@ exec)
     exec ip netns exec "$1-$2" env UCX_TLS=tcp UCX_NET_DEVICES=eth0 "${@:3}" ;;
 address) echo "10.77.${3:-0}.$(($2 + 1))" ;;
 link) hub "$1" link set "p$2" "$3" ;;
-rate) shape "$1-$2" eth0 "$3" "${4:-1mbit}"; shape "$1-hub" "p$2" "$3" "${4:-1mbit}" ;;
+rate)
+    shape "$1-$2" eth0 "$3" "${4:-$BURST}" "${5:-$QUEUE}"
+    shape "$1-hub" "p$2" "$3" "${4:-$BURST}" "${5:-$QUEUE}" ;;
 *) fail "unknown command $verb" ;;
 esac

@@ -188,12 +188,13 @@ static bool may_enter(const sim *s, const sim_port *p, uint32_t peer) {
 /* As many pieces of the connection as may be at the port, those first that have waited longest. */
 static void follow(sim *s, uint32_t worker, sim_port *p, uint32_t peer) {
     uint32_t i = 0;
-    while (i < p->n_wait && may_enter(s, p, peer)) {
+    while (i < p->n_wait) {
         sim_passage *x = &p->wait[i];
         if (x->peer != peer) {
             i++;
             continue;
         }
+        if (!may_enter(s, p, peer)) return;
         enter(s, worker, p, *x);
         x->what += 1ull << PIECE_AT;
         if (--x->pieces > 0) continue;

@@ -122,21 +122,13 @@ class Counted:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self.listener.accept()
-                far, bytes_of = self.reached(), [0, 0]
+                far, bytes_of = launched.wait(f"port {self.to}", 30, self.reach), [0, 0]  # its program may have just been started
                 self.links.append(bytes_of)
                 for i, ends in enumerate(((near, far), (far, near))):
                     threading.Thread(target=self.carry, args=(*ends, bytes_of, i), daemon=True).start()
 
-    def reached(self):
-        """The port, which may not be there yet: a program that has just been started."""
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                return socket.create_connection(("127.0.0.1", self.to))
-            except ConnectionRefusedError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+    def reach(self):
+        return socket.create_connection(("127.0.0.1", self.to))
 
     @staticmethod
     def carry(source, sink, bytes_of, i):
