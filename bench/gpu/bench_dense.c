@@ -187,7 +187,7 @@ static double time_tiles(const data *d, const shape *s, double *error) {
     uint32_t tiles = 0;
     memset(&a, 0, sizeof a);
     a.n_jobs = s->n_jobs;
-    a.cols = SL_FAST_TILE_COLS;
+    a.shape.cols = SL_FAST_TILE_COLS;
     for (uint32_t i = 0; i < s->n_jobs; i++) {
         sl_product_job *j = &a.job[i];
         j->side[0].w = (const uint8_t *)weights_at(d, s, i, 0);
@@ -199,7 +199,7 @@ static double time_tiles(const data *d, const shape *s, double *error) {
         j->n = s->n[i], j->k = s->k, j->n_rows = d->rows, j->y_stride = s->n[i];
         j->first = tiles;
         j->end = (uint8_t)s->end;
-        const uint32_t across = a.cols / sides_of(s);
+        const uint32_t across = a.shape.cols / sides_of(s);
         tiles += (j->n + across - 1) / across * ((d->rows + 127) / 128);
     }
     const uint32_t shared = (SL_FAST_STAGES * SL_FAST_TILE_COLS + 2 * 128) * 128;

@@ -236,15 +236,36 @@ def test_forms_of_kernels_that_are_tried_give_the_same_ids():
     assert wrong.returncode != 0 and "SLUICE_CUDA_FORMS 'best' is unknown: try" in wrong.stderr
 
 
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("type_, extra", [("q8_0", []), ("q4_0", ["--exact"]), ("q8_0", ["--exact", *APART, "--schedule", "dep"])])
+def test_experts_in_blocks_stay_on_the_gpu(wide, tmp_path, type_, extra):
+    """Their lists are made there, and no bit of a pair's result changes: with --exact the ids are the CPU's."""
+    model = tmp_path / "m.gguf"
+    assert sluice("convert", wide, model, "--type", type_).returncode == 0
+
+    def said(*how, **forms):
+        done = sluice("run", model, "--ids", "3,17,41,90,5,7,700", "-n", 12, "--ignore-eos", "--temp", 0, "--kv-type", "f32", "--json", "--log", "info", *how, driver=FAKE, **forms)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["ids"], done.stderr
+    (plain, quiet), (tried, told) = said("--device", "cuda:0", *extra), said("--device", "cuda:0", *extra, SLUICE_CUDA_FORMS="try", SLUICE_CUDA_GRAPHS="try")
+    assert tried == plain and "experts in blocks" not in quiet and "experts in blocks: their lists are made on the GPU" in told
+    assert (steps_as_graphs(told) > 5) == (not extra) and ("rows stay there" in told) == (APART[0] not in extra), told
+    if extra:
+        assert tried == said(*extra)[0]
+    else:
+        assert "experts in blocks" not in said("--device", "cuda:0", "--activations", "f32", SLUICE_CUDA_FORMS="try")[1]
+
+
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    """The fixture with heads of 64 values, which numerics fast has kernels of its own for, and weights drawn anew."""
+    """The fixture with heads of 64 values, which numerics fast has kernels of its own for, experts of as many, which are whole blocks, and weights
+    drawn anew."""
     numpy = pytest.importorskip("numpy")
     folder, draw = tmp_path_factory.mktemp("wide"), numpy.random.default_rng(5)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
         (folder / name).write_bytes((FIXTURE / name).read_bytes())
     config = json.loads((FIXTURE / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "head_dim": 64}))
+    (folder / "config.json").write_text(json.dumps({**config, "head_dim": 64, "moe_intermediate_size": 64}))
     weights = (FIXTURE / "model.safetensors").read_bytes()
     known = json.loads(weights[8:8 + int.from_bytes(weights[:8], "little")])
     header, data = {}, b""
@@ -256,6 +277,8 @@ def wide(tmp_path_factory):
             shape[0] *= 2
         if name.endswith(".o_proj.weight"):
             shape[1] *= 2
+        if ".experts." in name:
+            shape["down_proj" in name] = 64
         values = 1 + 0.1 * draw.standard_normal(shape) if len(shape) == 1 else draw.standard_normal(shape) * 1.5 / shape[-1] ** 0.5
         rounded = (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + len(rounded)]}

@@ -556,9 +556,10 @@ static sl_status make_scratch(cuda *d, uint32_t max_pairs, sl_err *err) {
 /* Numerics fast compute experts by one kind of kernels: the faster one, if all that are here have
  * it. A block's rows stay inside with that alone. */
 static void look_at_experts(cuda *d) {
-    if (!d->fast.c || sl_cuda_numerics_of(d->c) == SL_NUMERICS_EXACT) return;
-    d->not_fast = !sl_cuda_experts_can(d->model);
-    d->base.inside = d->stays_inside && !d->not_fast;
+    if (!d->fast.c) return;
+    const bool can = sl_cuda_experts_can(d->model, d->fast.kinds);
+    d->not_fast = sl_cuda_numerics_of(d->c) == SL_NUMERICS_FAST && !can;
+    d->base.inside = d->stays_inside && can;
 }
 
 static sl_status cuda_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs, bool patient,
@@ -644,6 +645,38 @@ static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
     return SL_OK;
 }
 
+static bool tries_forms(void) {
+    const char *asked = sl_options_cuda_forms();
+    return asked && strcmp(asked, "try") == 0;
+}
+
+/* What experts' kernels may compute. Those of blocks no GPU has run yet. */
+static sl_cuda_kinds expert_kinds(const sl_device_opts *o) {
+    const sl_numerics n = o->device->numerics;
+    return (sl_cuda_kinds){.bf16 = n != SL_NUMERICS_CPU,
+                           .ints = tries_forms() && n != SL_NUMERICS_EXACT &&
+                                   o->activations == SL_ACTIVATIONS_INT8};
+}
+
+/* Routed experts by kernels of their own, where there are some for this model. */
+static sl_status open_experts(cuda *d, const sl_device_opts *o, sl_err *err) {
+    const sl_model_spec *m = d->base.spec;
+    const sl_cuda_kinds kinds = expert_kinds(o);
+    const bool can = sl_cuda_experts_can(d->model, kinds);
+    const bool owes = o->device->numerics != SL_NUMERICS_FAST;
+    /* Where bits are owed an expert's kernels are no matter of which others are here. */
+    if ((!kinds.bf16 && !kinds.ints) || (owes ? !sl_cuda_experts_shaped(m) : !can)) return SL_OK;
+    sl_status st = sl_cuda_experts_create(d->c, d->model, kinds, &d->memory, &d->fast, err);
+    d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
+                     !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
+    d->stays_inside = d->base.copies_lists = d->base.inside;
+    d->base.inside_exact = d->base.inside && owes;
+    if (kinds.ints && can)
+        sl_log(SL_LOG_INFO, "cuda", "experts in blocks: their lists are made on the GPU%s",
+               d->base.inside ? ", rows stay there" : "");
+    return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
+}
+
 static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     const sl_home home = {.put = home_put, .drop = home_drop, .ctx = d};
     sl_model_info info = {0};
@@ -660,18 +693,7 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     d->exec.lists = &d->lists;
     d->exec.activations = o->activations;
     st = sl_model_settle(d->model, &home, o->progress, o->progress_ctx, err);
-    const sl_model_spec *m = d->base.spec;
-    const bool exact = o->device->numerics == SL_NUMERICS_EXACT,
-               can = sl_cuda_experts_can(d->model);
-    if (st != SL_OK || o->device->numerics == SL_NUMERICS_CPU) return st;
-    /* exact: an expert's kernels are no matter of which others are here */
-    if (exact ? !sl_cuda_experts_shaped(m) : !can) return st;
-    st = sl_cuda_experts_create(d->c, d->model, &d->memory, &d->fast, err);
-    d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
-                     !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
-    d->stays_inside = d->base.copies_lists = d->base.inside;
-    d->base.inside_exact = d->base.inside && exact;
-    return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
+    return st == SL_OK ? open_experts(d, o, err) : st;
 }
 
 /* Forms of kernels by measurement, where somebody asks for it: no GPU has run all of them yet.

@@ -38,7 +38,7 @@ static void shape_stream(sl_product_launch *l) {
     const uint32_t tiles = sl_product_tiles(l, 16, SL_FAST_FEW_ROWS);
     const bool wide =
         tiles > 2 * blocks_at_once(l->c) || (l->n_rows > 2 && tiles > blocks_at_once(l->c) / 2);
-    l->args.cols = wide ? 32 : 16;
+    l->args.shape.cols = wide ? 32 : 16;
     l->kernel = wide ? SL_CUDA_sl_k_fast_stream_32 : SL_CUDA_sl_k_fast_stream_16;
     l->rows = SL_FAST_FEW_ROWS;
     l->shared = 0;
@@ -65,9 +65,9 @@ static void shape_tiles(sl_product_launch *l) {
     l->kernel = l->rows == 32   ? SL_CUDA_sl_k_fast_tile_32
                 : l->rows == 64 ? SL_CUDA_sl_k_fast_tile_64
                                 : SL_CUDA_sl_k_fast_tile_128;
-    l->args.cols = SL_FAST_TILE_COLS;
+    l->args.shape.cols = SL_FAST_TILE_COLS;
     l->shared = (SL_FAST_STAGES * SL_FAST_TILE_COLS + 2 * l->rows) * TILE_ROW_BYTES;
-    const uint32_t tiles = sl_product_tiles(l, l->args.cols, l->rows);
+    const uint32_t tiles = sl_product_tiles(l, l->args.shape.cols, l->rows);
     const uint32_t fit = blocks_at_once(l->c) / SL_MAX(tiles, 1u);
     l->parts = SL_MAX(1u, SL_MIN(fit, chunks / LEAST_CHUNKS));
     if (l->parts > 1 && !parts_room(l->c, &l->args)) l->parts = 1;
@@ -80,9 +80,9 @@ static void shape_exact(sl_product_launch *l) {
     const uint32_t segments = (chunks + SL_EXACT_CHUNKS - 1) / SL_EXACT_CHUNKS;
     l->rows = l->n_rows <= 32 ? 32 : 64;
     l->kernel = l->rows == 32 ? SL_CUDA_sl_k_exact_tile_32 : SL_CUDA_sl_k_exact_tile_64;
-    l->args.cols = SL_FAST_TILE_COLS;
+    l->args.shape.cols = SL_FAST_TILE_COLS;
     l->shared = (SL_FAST_STAGES * SL_FAST_TILE_COLS + 2 * l->rows) * TILE_ROW_BYTES;
-    const uint64_t tiles = sl_product_tiles(l, l->args.cols, l->rows);
+    const uint64_t tiles = sl_product_tiles(l, l->args.shape.cols, l->rows);
     const bool few = tiles * 2 <= blocks_at_once(l->c) &&
                      tiles * segments * l->rows <= (uint64_t)blocks_at_once(l->c) * MOST_ROWS;
     l->parts = few && segments > 1 && parts_room(l->c, &l->args) ? segments : 1;

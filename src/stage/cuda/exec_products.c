@@ -4,6 +4,7 @@
 
 #include "stage/cuda/exec_products_int.h"
 #include "stage/cuda/graph.h"
+#include "stage/cuda/product_room.h"
 
 #define MOST_FEW      32u                   /* rows of a job that count as few ... */
 #define MOST_FEW_INT8 8u                    /* ... and of rounded ones */
@@ -84,27 +85,11 @@ static bool product_fits(sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
 
 /* ---- one launch ---- */
 
-static uint32_t up_to(uint32_t n, uint32_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
-
-/* The stages of shared memory with so many columns and values of a row. Rows lie so that those that
- * are read at once have banks of their own: of f32 products eight threads read 64 bytes of two
- * rows, of integers 32 threads 16 bytes of eight. */
+/* The stages of shared memory with so many columns and values of a row. */
 static sl_product_room room_of(const sl_product_launch *l, uint32_t cols, uint32_t chunk) {
-    const uint32_t bytes = up_to((uint32_t)sl_dtype_row_bytes(l->type, chunk) + 15, 16);
-    const bool rounded = l->kind != SL_ACT_NONE;
-    uint32_t rows = SL_MIN(tile_rows[l->way], l->n_rows);
-    sl_product_room r = {.chunk = chunk};
-    if (l->way == SL_WAY_INT8) rows = up_to(rows, 16);
-    r.pitch = rounded ? bytes | 16 : up_to(bytes + 32, 64) - 32;
-    r.scale_at = cols * r.pitch;
-    r.scale_pitch = l->type == SL_F8_E4M3 ? chunk / SL_F8_BLOCK + 1 : 0;
-    r.x_at = up_to(r.scale_at + cols * r.scale_pitch * (uint32_t)sizeof(float), 16);
-    r.x_pitch = rounded ? up_to(chunk + chunk / sl_act_block(l->kind) * 4, 16) | 16
-                        : chunk * (uint32_t)sizeof(float);
-    r.stage = r.x_at + rows * r.x_pitch;
-    return r;
+    const uint32_t rows = SL_MIN(tile_rows[l->way], l->n_rows);
+    return sl_product_room_of(l->type, l->kind, l->way == SL_WAY_INT8 ? (rows + 15) / 16 * 16 : rows,
+                              cols, chunk);
 }
 
 /* Narrow tiles where there are fewer than multiprocessors, with longer rows, so that as much is
@@ -123,8 +108,8 @@ static void shape_few(sl_product_launch *l) {
             cols /= 2;
         room = room_of(l, cols, chunk);
     }
-    l->args.cols = cols;
-    l->args.room = room;
+    l->args.shape.cols = cols;
+    l->args.shape.room = room;
     l->threads = l->way == SL_WAY_FEW_INT8 ? 2 * cols : SL_FEW_THREADS; /* a warp has 16 */
     l->shared = SL_MIN(SL_FEW_STAGES, SL_MAX(1, (l->k + chunk - 1) / chunk)) * room.stage;
 }
@@ -133,14 +118,14 @@ static void shape_int8(sl_product_launch *l) {
     const sl_cuda_info *info = sl_cuda_info_of(l->c);
     uint32_t cols = SL_INT8_COLS;
     while (cols > 16 && sl_product_tiles(l, cols, SL_INT8_ROWS) < info->sms) cols /= 2;
-    l->args.cols = cols;
-    l->args.room = room_of(l, cols, LONGEST);
+    l->args.shape.cols = cols;
+    l->args.shape.room = room_of(l, cols, LONGEST);
     l->threads = cols * 4; /* a warp has eight */
-    l->shared = SL_INT8_STAGES * l->args.room.stage;
+    l->shared = SL_INT8_STAGES * l->args.shape.room.stage;
 }
 
 static void shape_many(sl_product_launch *l) {
-    l->args.cols = SL_MANY_COLS;
+    l->args.shape.cols = SL_MANY_COLS;
     l->threads = SL_MANY_THREADS;
     l->shared = 2 * (SL_MANY_X_WORDS + SL_MANY_W_WORDS) * (uint32_t)sizeof(float);
 }
@@ -172,7 +157,7 @@ static void run_launch(sl_product_launch *l) {
         shape_launch(l);
         for (uint32_t i = 0; i < a->n_jobs; i++) {
             a->job[i].first = tiles;
-            tiles += sl_product_job_tiles(&a->job[i], a->cols, l->rows);
+            tiles += sl_product_job_tiles(&a->job[i], a->shape.cols, l->rows);
         }
         sl_cuda_launch(l->c, l->kernel, tiles, l->parts, 1, l->threads, l->shared, a);
     }
@@ -287,7 +272,6 @@ void sl_cuda_gemm(sl_cuda *c, const sl_gemm_job *jobs, const sl_mat *const *up, 
 
 /* ---- rows ---- */
 
-#define QUANTISE_WARPS 8u
 #define WIDEN_THREADS  128u
 #define WIDEN_VALUES   (WIDEN_THREADS * 8u) /* of a row by a block */
 
@@ -299,7 +283,6 @@ void sl_cuda_quantise(sl_cuda *c, const float *x, const uint32_t *row, uint32_t 
                      s ? "in segments" : "to BF16 (--activations bf16)");
         return;
     }
-    const uint64_t warps = (uint64_t)n_rows * ((k + 255) / 256);
     sl_quantise_args a = {.x = x,
                           .dst = dst,
                           .dst_stride = sl_act_row_bytes(kind, k),
@@ -309,9 +292,8 @@ void sl_cuda_quantise(sl_cuda *c, const float *x, const uint32_t *row, uint32_t 
                           .block = sl_act_block(kind)};
     if (row && n_rows) a.row = sl_cuda_list(c, row, n_rows * sizeof *row);
     a.aligned = (uintptr_t)x % 16 == 0 && x_stride % 4 == 0;
-    sl_cuda_launch(c, SL_CUDA_sl_k_quantise,
-                   (uint32_t)((warps + QUANTISE_WARPS - 1) / QUANTISE_WARPS), 1, 1,
-                   QUANTISE_WARPS * 32, 0, &a);
+    sl_cuda_launch(c, SL_CUDA_sl_k_quantise, sl_quantise_blocks(n_rows, k), 1, 1,
+                   SL_QUANTISE_THREADS, 0, &a);
     sl_cuda_fence(c);
 }
 

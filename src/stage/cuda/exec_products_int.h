@@ -32,7 +32,7 @@ typedef struct sl_product_launch {
     sl_cuda_kernel_id kernel;
     uint32_t rows, parts; /* of x in a tile; of k */
     uint32_t shared, threads;
-    sl_product_args args; /* with cols and room, and what parts need */
+    sl_product_args args; /* with its shape, and what parts need */
 } sl_product_launch;
 
 /* How many tiles a job has, of so many weight rows and rows of x; and all of a launch. */

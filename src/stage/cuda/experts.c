@@ -13,36 +13,54 @@ bool sl_cuda_experts_shaped(const sl_model_spec *s) {
            s->n_experts <= SL_FAST_EXPERTS;
 }
 
-/* One of a model of that shape. */
-static bool can_expert(const sl_expert_mats *e) {
-    return !e->biased && e->gate->dtype == SL_BF16 && e->up->dtype == SL_BF16 &&
-           e->down->dtype == SL_BF16 && !e->gate->stride && !e->up->stride && !e->down->stride;
+static bool is_plain(const sl_mat *w) {
+    return !w->stride && !w->strips;
 }
 
-bool sl_cuda_experts_can(const sl_model *m) {
+/* One of a model of that shape. */
+static bool can_expert(const sl_expert_mats *e, sl_cuda_kinds kinds) {
+    const sl_fast_types t = {e->gate->dtype, e->down->dtype};
+    if (e->biased || !is_plain(e->gate) || !is_plain(e->up) || !is_plain(e->down)) return false;
+    if (e->up->dtype != t.up) return false;
+    if (t.up == SL_BF16 && t.down == SL_BF16) return kinds.bf16;
+    return kinds.ints && sl_fast_ints_fit(e->gate->k, e->down->k, t) &&
+           ((uintptr_t)e->gate->data | (uintptr_t)e->up->data | (uintptr_t)e->down->data) % 2 == 0;
+}
+
+static bool same_types(const sl_expert_mats *a, const sl_expert_mats *b) {
+    return a->gate->dtype == b->gate->dtype && a->down->dtype == b->down->dtype;
+}
+
+bool sl_cuda_experts_can(const sl_model *m, sl_cuda_kinds kinds) {
     const sl_model_spec *s = sl_model_spec_of(m);
-    sl_expert_mats e;
+    sl_expert_mats e, first;
     bool any = false;
     if (!sl_cuda_experts_shaped(s)) return false;
-    for (uint32_t b = 0; b < s->n_moe; b++)
+    for (uint32_t b = 0; b < s->n_moe; b++) {
+        bool some = false;
         for (uint32_t i = 0; i < s->n_experts; i++) {
             if (!sl_model_expert(m, s->moe_layer[b], i, &e)) continue;
-            any = true;
-            if (!can_expert(&e)) return false;
+            if (!some) first = e;
+            some = any = true;
+            if (!can_expert(&e, kinds) || !same_types(&e, &first)) return false;
         }
+    }
     return any;
 }
 
-static bool is_exact(const sl_cuda_experts *x) {
-    return sl_cuda_numerics_of(x->c) == SL_NUMERICS_EXACT;
+/* Numerics exact and cpu: a pair's bits are a matter of its row and its expert alone, and pairs are
+ * added in the order of those that travel. */
+static bool owes_bits(const sl_cuda_experts *x) {
+    return sl_cuda_numerics_of(x->c) != SL_NUMERICS_FAST;
 }
 
-sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_slabs *memory,
-                                 sl_cuda_experts *out, sl_err *err) {
+sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_kinds kinds,
+                                 sl_cuda_slabs *memory, sl_cuda_experts *out, sl_err *err) {
     const sl_model_spec *s = sl_model_spec_of(m);
     const size_t n = (size_t)s->n_moe * s->n_experts;
-    *out = (sl_cuda_experts){.c = c, .model = m, .memory = memory};
-    out->arrays = sl_alloc_arrays(SL_ARRAY(out->known, n), SL_ARRAY(out->at, n));
+    *out = (sl_cuda_experts){.c = c, .kinds = kinds, .model = m, .memory = memory};
+    out->arrays = sl_alloc_arrays(SL_ARRAY(out->known, n), SL_ARRAY(out->at, n),
+                                  SL_ARRAY(out->types, s->n_moe));
     if (!out->arrays) return sl_fail(err, SL_ERR_NOMEM, "tables of %zu experts", n);
     sl_status st = sl_cuda_slabs_grow(memory, n * sizeof(sl_fast_expert), "table of experts",
                                       &out->table, err);
@@ -66,8 +84,11 @@ static sl_status take(sl_cuda_experts *x, size_t bytes, sl_cuda_piece *p, sl_err
 
 static size_t scratch_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
-    return (is_exact(x) ? sl_fast_exact_bytes : sl_fast_scratch_bytes)(
+    const size_t ints = sl_fast_ints_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs,
+                                           max_pairs);
+    const size_t bf16 = (owes_bits(x) ? sl_fast_exact_bytes : sl_fast_scratch_bytes)(
         s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
+    return SL_MAX(x->kinds.ints ? ints : 0, x->kinds.bf16 ? bf16 : 0);
 }
 
 static size_t rows_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
@@ -93,9 +114,11 @@ static sl_status put_expert(sl_cuda_experts *x, uint32_t block, uint32_t expert,
                             const sl_expert_mats *e, sl_err *err) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
     const size_t i = (size_t)block * s->n_experts + expert;
-    const uint64_t maps = x->maps.at ? x->maps.at + i * SL_FAST_MAPS_BYTES : 0;
+    const bool bf16 = e->gate->dtype == SL_BF16;
+    const uint64_t maps = x->maps.at && bf16 ? x->maps.at + i * SL_FAST_MAPS_BYTES : 0;
     const sl_cuda_places at = {e->gate->data, e->up->data, e->down->data};
     sl_fast_expert row;
+    x->types[block] = bf16 ? (sl_fast_types){0} : (sl_fast_types){e->gate->dtype, e->down->dtype};
     if (x->known[i] && memcmp(&x->at[i], &at, sizeof at) == 0) return SL_OK;
     sl_status st = sl_cuda_fast_expert(x->c, e->gate->data, e->up->data, e->down->data, s->d_model,
                                        s->d_ff_expert, maps, &row, err);
@@ -119,6 +142,7 @@ static sl_fast_moe batch_of(const sl_cuda_experts *x, uint32_t layer, const floa
     return (sl_fast_moe){.d_model = s->d_model,
                          .d_ff = s->d_ff_expert,
                          .n_experts = s->n_experts,
+                         .types = x->types[s->moe_index[layer]],
                          .expert = table_of(x, layer),
                          .limit = s->glu_limit,
                          .x = rows,
@@ -227,7 +251,7 @@ static void list_pairs(sl_cuda_experts *x, const sl_stage_experts *e, uint32_t n
     b->n_rows = n_rows;
 }
 
-/* ---- numerics exact ---- */
+/* ---- numerics exact and cpu ---- */
 
 /* Of a call: which of its groups have kernels, where pairs of a row of results begin in the list
  * that is sorted by these rows, and that list. */
@@ -247,7 +271,7 @@ static void choose_groups(const sl_cuda_experts *x, uint32_t layer, exact_call *
     sl_expert_mats m;
     for (uint32_t g = 0; g < e->n_groups; g++) {
         k->ours[g] = e->first[g] < e->first[g + 1] &&
-                     sl_model_expert(x->model, layer, e->expert[g], &m) && can_expert(&m);
+                     sl_model_expert(x->model, layer, e->expert[g], &m) && can_expert(&m, x->kinds);
         if (k->ours[g]) k->n_ours += e->first[g + 1] - e->first[g];
     }
 }
@@ -356,17 +380,18 @@ static bool run_exact(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
 bool sl_cuda_experts_run(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists) {
     const sl_stage_experts *e = &c->experts;
     const uint32_t pairs = e->first[e->n_groups], n_rows = rows_of(e);
-    if (is_exact(x)) return run_exact(x, c, lists);
+    if (owes_bits(x)) return run_exact(x, c, lists);
     if (!e->to || pairs == 0) return pairs == 0;
     if (n_rows > UINT16_MAX) return false; /* blocks of a grid */
     uint32_t *place = sl_arena_take(lists, 3 * (size_t)n_rows, sizeof *place);
     SL_ASSERT(place);
     if (!find_places(e, n_rows, place)) return false;
     const bool direct = same_places(e, n_rows, place);
+    if (!put_experts(x, c, NULL)) return true;
     sl_fast_moe b = batch_of(x, c->layer, sl_mem_at(e->x),
                              direct ? sl_mem_at(e->part[0].rows) : (float *)(uintptr_t)x->rows.at);
     list_pairs(x, e, n_rows, place + n_rows, &b);
-    if (put_experts(x, c, NULL)) sl_cuda_fast_moe(x->c, &b);
+    sl_cuda_fast_moe(x->c, &b);
     sl_cuda_fence(x->c);
     if (!direct) hand_out(x, e, n_rows, place, place + n_rows);
     return true;

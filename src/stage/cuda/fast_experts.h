@@ -11,8 +11,16 @@
 #include "stage/cuda/cuda_int.h"
 #include "stage/cuda/kernels/args_fast.h"
 #include "stage/cuda/kernels/args_fast_vec.h"
+#include "stage/cuda/kernels/args_group.h"
 
 #define SL_FAST_LAUNCHES 6
+
+/* What matrices of experts are: blocks of whole numbers that are multiplied with rows in 8 bits
+ * (quant/act.h), gate and up of one type; left out: BF16. Blocks have way SL_FAST_INTS alone, whose
+ * results of pairs have the bits of numerics `cpu`. */
+typedef struct sl_fast_types {
+    sl_dtype up, down;
+} sl_fast_types;
 
 /* y[r] (+)= sum over the row's pairs of gate * down(swiglu(gate x[r], up x[r])) of expert id, in
  * f32, in the order of the pairs where more than SL_FAST_SMALL_ROWS rows are asked for. The experts
@@ -23,6 +31,7 @@ typedef struct sl_fast_moe {
     uint32_t d_model, d_ff, n_experts, n_rows, n_pairs;
     uint32_t top_k; /* n_pairs / n_rows, where every row has as many; else row_first says */
     uint32_t n_out; /* rows of y, of which row_first then speaks; 0: those of x */
+    sl_fast_types types;
     const sl_fast_expert *expert;         /* [n_experts], of sl_cuda_fast_expert */
     const uint32_t *id;                   /* [n_pairs], 16-byte aligned; n_experts or more: none */
     const float *gate;                    /* [n_pairs], 16-byte aligned */
@@ -62,6 +71,7 @@ typedef enum sl_fast_way {
     SL_FAST_RING,   /* the same, weights by the copy engine */
     SL_FAST_LINES,  /* as BIG, with another end (fast_lines.cu); no GPU has run it yet */
     SL_FAST_EXACT,  /* numerics exact: tiles, sums in f32; a row's bits are its own matter */
+    SL_FAST_INTS,   /* of blocks of whole numbers, and nothing else is; no GPU has run it yet */
     SL_FAST_WAYS
 } sl_fast_way;
 
@@ -78,6 +88,8 @@ typedef struct sl_fast_launch {
         sl_fast_small_args small;
         sl_fast_big_args big;
         sl_vec_moe_args vec;
+        sl_quantise_args quantise;
+        sl_group_args group;
     } args;
 } sl_fast_launch;
 
@@ -94,9 +106,13 @@ bool sl_fast_vec_plan(const sl_fast_moe *m, bool ring, void *mid, sl_fast_plan *
 /* For batches of at most n_rows rows and n_pairs pairs, by any way but SL_FAST_EXACT. */
 size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
                              uint32_t n_pairs);
-/* The same for SL_FAST_EXACT. */
+/* The same for SL_FAST_EXACT, and for SL_FAST_INTS of any types. */
 size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
                            uint32_t n_pairs);
+size_t sl_fast_ints_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                          uint32_t n_pairs);
+/* Whether matrices of these sizes and types can be computed as SL_FAST_INTS. */
+bool sl_fast_ints_fit(uint32_t d_model, uint32_t d_ff, sl_fast_types types);
 /* A way that cannot be taken is chosen anew. */
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
 
@@ -105,9 +121,9 @@ void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out)
 void sl_cuda_fast_moe(sl_cuda *c, const sl_fast_moe *m);
 void sl_cuda_fast_moe_by(sl_cuda *c, const sl_fast_moe *m, sl_fast_way way);
 
-/* What a table of experts says of one, with matrices at gate, up and down: device addresses of bf16
+/* What a table of experts says of one, with matrices at gate, up and down: device addresses of them
  * that outlive it. maps: SL_FAST_MAPS_BYTES of device memory for what the copy engine is told of
- * them, 128-byte aligned; 0, or a GPU that has no use for it: nothing. Waits. */
+ * them if they are bf16, 128-byte aligned; 0, or a GPU that has no use for it: nothing. Waits. */
 #define SL_FAST_MAPS_BYTES 384u
 sl_status sl_cuda_fast_expert(sl_cuda *c, const void *gate, const void *up, const void *down,
                               uint32_t d_model, uint32_t d_ff, uint64_t maps, sl_fast_expert *out,

@@ -2,6 +2,7 @@
 #include "stage/cuda/fast_experts.h"
 
 #include "base/status.h"
+#include "stage/cuda/product_room.h"
 
 #include <string.h>
 
@@ -64,6 +65,37 @@ size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, 
                            uint32_t n_pairs) {
     const fast_room r = room_of(d_model, d_ff, n_experts, n_rows, n_pairs);
     return r.part + aligned((size_t)n_pairs * d_model * sizeof(float));
+}
+
+/* Behind the lists with blocks of whole numbers: codes of rows of x; of each pair a row of d_ff in
+ * f32, its codes, and a row of d_model in f32. */
+typedef struct ints_room {
+    size_t codes, mid, mid_codes, part, end;
+} ints_room;
+
+/* Codes of 32 values with a scale are the longer ones. */
+static ints_room ints_room_of(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                              size_t pairs) {
+    ints_room r = {.codes = room_of(d_model, d_ff, n_experts, 0, pairs).x16};
+    r.mid = r.codes + aligned(n_rows * sl_act_row_bytes(SL_ACT_32, d_model));
+    r.mid_codes = r.mid + aligned(pairs * d_ff * sizeof(float));
+    r.part = r.mid_codes + aligned(pairs * sl_act_row_bytes(SL_ACT_32, d_ff));
+    r.end = r.part + aligned(pairs * d_model * sizeof(float));
+    return r;
+}
+
+size_t sl_fast_ints_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                          uint32_t n_pairs) {
+    return ints_room_of(d_model, d_ff, n_experts, n_rows, n_pairs).end;
+}
+
+static bool whole_blocks(sl_dtype t, uint32_t k) {
+    const sl_act_kind kind = sl_act_kind_of(t);
+    return sl_act_is_int8(kind) && k % sl_act_block(kind) == 0;
+}
+
+bool sl_fast_ints_fit(uint32_t d_model, uint32_t d_ff, sl_fast_types types) {
+    return whole_blocks(types.up, d_model) && whole_blocks(types.down, d_ff);
 }
 
 /* Rows that an expert has on average. */
@@ -181,7 +213,7 @@ static void plan_sort(const planner *f, const sorting *s) {
         plan_sort_one(f, s);
 }
 
-static void plan_sum(const planner *f, bool wide) {
+static sl_fast_sum_args *plan_sum(const planner *f, bool wide) {
     const sl_fast_moe *m = f->m;
     sl_fast_launch *l = next(f, SL_CUDA_sl_k_fast_sum, (m->d_model + 1023) / 1024,
                              m->n_out ? m->n_out : m->n_rows, 128, 0);
@@ -193,6 +225,7 @@ static void plan_sum(const planner *f, bool wide) {
     l->args.sum.d_model = m->d_model;
     l->args.sum.top_k = m->top_k;
     l->args.sum.add = m->add;
+    return &l->args.sum;
 }
 
 static void plan_up(const planner *f, sl_fast_launch *l) {
@@ -253,7 +286,7 @@ static void plan_stream(const planner *f) {
                     stream_shared(cap, m->d_model)));
     plan_down(f, next(f, down[i], (m->d_model + STREAM_DOWN_COLS - 1) / STREAM_DOWN_COLS, groups,
                       STREAM_THREADS, stream_shared(cap, m->d_ff)));
-    plan_sum(f, true);
+    (void)plan_sum(f, true);
 }
 
 /* As fast_tiles.cu has it. */
@@ -276,7 +309,7 @@ static void plan_tiles(const planner *f, bool exact) {
     plan_up(f, next(f, up[i], (m->d_ff + 63) / 64, groups, TILE_THREADS, shared));
     plan_down(f, next(f, down[exact][i], (m->d_model + TILE_ROWS - 1) / TILE_ROWS, groups,
                       TILE_THREADS, shared));
-    plan_sum(f, exact);
+    (void)plan_sum(f, exact);
 }
 
 /* As fast_small.cu has it. */
@@ -397,11 +430,92 @@ static void plan_big(const planner *f, bool lines) {
              SHARED_BYTES)
             ->args.big = a;
     }
-    plan_sum(f, false);
+    (void)plan_sum(f, false);
+}
+
+/* ---- blocks of whole numbers ---- */
+
+#define INTS_CHUNK 256 /* values of a row in a stage */
+
+/* Rows of x to codes of the type that they meet. */
+static void plan_quantise(const planner *f, const float *x, sl_dtype t, uint32_t n, uint32_t k,
+                          uint8_t *codes) {
+    const sl_act_kind kind = sl_act_kind_of(t);
+    next(f, SL_CUDA_sl_k_quantise, sl_quantise_blocks(n, k), 1, SL_QUANTISE_THREADS, 0)
+        ->args.quantise = (sl_quantise_args){.x = x,
+                                             .dst = codes,
+                                             .dst_stride = sl_act_row_bytes(kind, k),
+                                             .n_rows = n,
+                                             .x_stride = k,
+                                             .k = k,
+                                             .block = sl_act_block(kind),
+                                             .aligned = true};
+}
+
+/* Kernels of few pairs and of more, by type. */
+static sl_cuda_kernel_id group_kernel(sl_dtype t, bool few) {
+#define OF(type, name)                                                                             \
+    case type:                                                                                     \
+        return few ? SL_CUDA_sl_k_group_few_int8_##name : SL_CUDA_sl_k_group_int8_##name
+    switch (t) {
+        OF(SL_Q8_0, q8_0);
+        OF(SL_Q4_0, q4_0);
+        OF(SL_Q4_K, q4_k);
+        OF(SL_Q5_K, q5_k);
+        OF(SL_Q6_K, q6_k);
+    default:
+        SL_ASSERT(false);
+        return SL_CUDA_KERNEL_COUNT;
+    }
+#undef OF
+}
+
+/* The product of codes with gate and up, or with down: n columns. */
+static void plan_group(const planner *f, sl_dtype t, uint32_t cap, const sl_group_args *has) {
+    const sl_fast_moe *m = f->m;
+    const bool few = cap <= SL_FEW_ROWS;
+    const uint32_t cols = few ? SL_FEW_COLS : SL_INT8_COLS, across = has->up ? cols / 2 : cols;
+    const uint32_t chunks = (has->k + INTS_CHUNK - 1) / INTS_CHUNK;
+    const uint32_t stages = few ? SL_MIN(SL_FEW_STAGES, chunks) : SL_INT8_STAGES;
+    const sl_act_kind kind = sl_act_kind_of(t);
+    sl_group_args a = *has;
+    a.group = at(f, f->room.group);
+    a.counts = at(f, f->room.counts);
+    a.x_row = at(f, f->room.x_row);
+    a.weight = at(f, f->room.weight);
+    a.x_stride = sl_act_row_bytes(kind, a.k);
+    a.shape.cols = cols;
+    a.shape.room = sl_product_room_of(t, kind, cap, cols, INTS_CHUNK);
+    next(f, group_kernel(t, few), (a.n + across - 1) / across,
+         (uint32_t)most_groups(m->n_pairs, m->n_experts, cap), few ? 2 * cols : 4 * cols,
+         stages * a.shape.room.stage)
+        ->args.group = a;
+}
+
+static void plan_ints(const planner *f) {
+    const sl_fast_moe *m = f->m;
+    const ints_room r = ints_room_of(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs);
+    const uint32_t cap = mean_of(m) <= SL_FEW_ROWS ? SL_FEW_ROWS : SL_INT8_ROWS;
+    float *mid = at(f, r.mid), *part = at(f, r.part);
+    plan_sort(f, &(sorting){.cap = cap});
+    plan_quantise(f, m->x, m->types.up, m->n_rows, m->d_model, at(f, r.codes));
+    plan_group(f, m->types.up, cap,
+               &(sl_group_args){
+                   .x = at(f, r.codes), .y = mid, .n = m->d_ff, .k = m->d_model, .up = true});
+    plan_quantise(f, mid, m->types.down, m->n_pairs, m->d_ff, at(f, r.mid_codes));
+    plan_group(f, m->types.down, cap,
+               &(sl_group_args){
+                   .x = at(f, r.mid_codes), .y = part, .n = m->d_model, .k = m->d_ff});
+    plan_sum(f, true)->part = part;
+}
+
+static bool is_ints(const sl_fast_moe *m) {
+    return sl_act_is_int8(sl_act_kind_of(m->types.up));
 }
 
 bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
     sl_fast_small_args a;
+    if (way == SL_FAST_INTS || is_ints(m)) return way == SL_FAST_INTS && is_ints(m);
     if (way == SL_FAST_STREAM) return can_stream(m);
     if (way == SL_FAST_SMALL) return small_args(m, &a);
     if (way == SL_FAST_VEC || way == SL_FAST_RING)
@@ -410,6 +524,7 @@ bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
 }
 
 static sl_fast_way choose(const sl_fast_moe *m) {
+    if (is_ints(m)) return SL_FAST_INTS;
     if (mean_of(m) > 64 && can_big(m)) return m->many ? SL_FAST_LINES : SL_FAST_BIG;
     const sl_fast_way few = m->few.ring ? SL_FAST_RING : SL_FAST_VEC;
     if (sl_fast_can(m, few)) return few;
@@ -424,6 +539,8 @@ void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out)
         (void)sl_fast_vec_plan(m, way == SL_FAST_RING, at(&f, f.room.mid), out);
     else if (way == SL_FAST_SMALL)
         plan_small(&f);
+    else if (way == SL_FAST_INTS)
+        plan_ints(&f);
     else if (way == SL_FAST_STREAM)
         plan_stream(&f);
     else if (way == SL_FAST_BIG || way == SL_FAST_LINES)

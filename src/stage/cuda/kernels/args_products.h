@@ -85,16 +85,28 @@ typedef struct sl_product_room {
     uint32_t stage; /* bytes of all */
 } sl_product_room;
 
+/* A launch's tiles: their weight rows, a power of two, and how a stage lies. */
+typedef struct sl_product_shape {
+    uint32_t cols;
+    sl_product_room room;
+} sl_product_shape;
+
 typedef struct sl_product_args {
     uint32_t n_jobs;
-    uint32_t cols; /* weight rows of a tile: a power of two */
-    sl_product_room room;
+    sl_product_shape shape;
     /* Numerics fast, where several blocks have parts of k: sums of each part of each tile, and how
      * many have come, zero before and after. */
     float *parts;
     uint32_t *done;
     sl_product_job job[SL_PRODUCT_JOBS];
 } sl_product_args;
+
+/* A warp has 256 values of a row. */
+#define SL_QUANTISE_THREADS 256u
+static inline uint32_t sl_quantise_blocks(uint32_t n_rows, uint32_t k) {
+    const uint64_t warps = (uint64_t)n_rows * ((k + 255) / 256), each = SL_QUANTISE_THREADS / 32;
+    return (uint32_t)((warps + each - 1) / each);
+}
 
 /* Row i of dst is row[i] (or i) of x in 8 bits, `block` values with one scale, sums of `part`. */
 typedef struct sl_quantise_args {

@@ -141,7 +141,7 @@ SL_DEV float stream_sum(const float *part, uint32_t tiles, uint32_t tile, uint32
 SL_DEV void stream(const sl_product_args *a, uint32_t tiles, uint32_t ahead) {
     SL_SHARED(float, part, STREAM_WARPS * 2 * 128);
     const sl_product_job *j = &a->job[sl_product_find(a, blockIdx.x)];
-    const sl_product_tile at = sl_product_tile_of(a, j, blockIdx.x, SL_FAST_FEW_ROWS);
+    const sl_product_tile at = sl_product_tile_of(&a->shape, j, blockIdx.x, SL_FAST_FEW_ROWS);
     const stream_lane l = stream_lane_of(j, &at, tiles);
     float d[2][4] = {{0}};
     sl_fast_let_next();
@@ -193,7 +193,7 @@ SL_DEV tile_share tile_share_of(const sl_product_args *a, const sl_product_job *
     s.w[0] = j->side[0].w, s.w[1] = j->side[at->pairs].w, s.x = j->x;
     SL_UNROLL
     for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t r = mine + 32 * i, row = sl_product_row_of(a, j, at, r);
+        const uint32_t r = mine + 32 * i, row = sl_product_row_of(&a->shape, j, at, r);
         s.w_at[i] = (uint32_t)(row * j->side[i < 2 ? 0 : at->pairs].stride / 16);
         if (32 * i < rows)
             s.x_at[i] = (uint32_t)((sl_product_x(j, at, r < at->rows ? r : 0) - j->x) / 16);
@@ -334,7 +334,7 @@ SL_DEV void tile_end(const sl_product_job *j, const sl_product_tile *at, uint32_
 SL_DEV void tile(const sl_product_args *a, uint32_t rows) {
     SL_DYNAMIC(uint8_t, room);
     const sl_product_job *j = &a->job[sl_product_find(a, blockIdx.x)];
-    const sl_product_tile at = sl_product_tile_of(a, j, blockIdx.x, rows);
+    const sl_product_tile at = sl_product_tile_of(&a->shape, j, blockIdx.x, rows);
     const uint32_t chunks = (j->k + STEP - 1) / STEP;
     const uint32_t begin = chunks * blockIdx.y / gridDim.y;
     const uint32_t end = chunks * (blockIdx.y + 1) / gridDim.y;
@@ -351,7 +351,7 @@ SL_DEV void tile(const sl_product_args *a, uint32_t rows) {
 SL_DEV void exact_tile(const sl_product_args *a, uint32_t rows) {
     SL_DYNAMIC(uint8_t, room);
     const sl_product_job *j = &a->job[sl_product_find(a, blockIdx.x)];
-    const sl_product_tile at = sl_product_tile_of(a, j, blockIdx.x, rows);
+    const sl_product_tile at = sl_product_tile_of(&a->shape, j, blockIdx.x, rows);
     const uint32_t chunks = (j->k + STEP - 1) / STEP, mine = SL_EXACT_CHUNKS * blockIdx.y;
     const uint32_t begin = mine < chunks ? mine : chunks, left = chunks - begin;
     const uint32_t n = gridDim.y > 1 && left > SL_EXACT_CHUNKS ? SL_EXACT_CHUNKS : left;

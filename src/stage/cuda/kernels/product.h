@@ -21,37 +21,37 @@ SL_DEV uint32_t sl_product_find(const sl_product_args *a, uint32_t tile) {
 }
 
 /* A block's part of a job: rows r0 .. r0 + rows - 1 of y, columns from col0 on, as many weight rows
- * in shared memory as the kernel's tiles have. With two sides the second half of them are side 1's
- * rows for the same columns. */
+ * in shared memory as the kernel's tiles have. With two sides (`pairs`) the second half of them are
+ * side 1's rows for the same columns; where they take `turns` every second one. */
 typedef struct sl_product_tile {
     uint32_t r0, rows, col0;
-    bool pairs;
+    bool pairs, turns;
 } sl_product_tile;
 
-SL_DEV sl_product_tile sl_product_tile_of(const sl_product_args *a, const sl_product_job *j,
+SL_DEV sl_product_tile sl_product_tile_of(const sl_product_shape *a, const sl_product_job *j,
                                           uint32_t tile, uint32_t most_rows) {
     const bool pairs = j->end == SL_PRODUCT_SWIGLU;
     const uint32_t down = (j->n_rows + most_rows - 1) / most_rows, t = tile - j->first;
     const uint32_t r0 = t % down * most_rows, left = j->n_rows - r0;
     const sl_product_tile at = {r0, left < most_rows ? left : most_rows,
-                                t / down * (pairs ? a->cols / 2 : a->cols), pairs};
+                                t / down * (pairs ? a->cols / 2 : a->cols), pairs, false};
     return at;
 }
 
 /* Which side weight row c of a tile is of, and which row of it; past the last one that again. */
-SL_DEV uint32_t sl_product_side_of(const sl_product_args *a, const sl_product_tile *at,
+SL_DEV uint32_t sl_product_side_of(const sl_product_shape *a, const sl_product_tile *at,
                                    uint32_t c) {
-    return at->pairs && c >= a->cols / 2;
+    return at->pairs && (at->turns ? c & 1 : c >= a->cols / 2);
 }
 
-SL_DEV uint32_t sl_product_row_of(const sl_product_args *a, const sl_product_job *j,
+SL_DEV uint32_t sl_product_row_of(const sl_product_shape *a, const sl_product_job *j,
                                   const sl_product_tile *at, uint32_t c) {
-    const uint32_t i = at->col0 + (at->pairs ? c & (a->cols / 2 - 1) : c);
+    const uint32_t i = at->col0 + (!at->pairs ? c : at->turns ? c / 2 : c & (a->cols / 2 - 1));
     return i < j->n ? i : j->n - 1;
 }
 
 /* Where weight row c has its values from `chunk` on. */
-SL_DEV const uint8_t *sl_product_weights(const sl_product_args *a, const sl_product_job *j,
+SL_DEV const uint8_t *sl_product_weights(const sl_product_shape *a, const sl_product_job *j,
                                          const sl_product_tile *at, sl_dtype t, uint32_t c,
                                          uint32_t chunk) {
     const sl_product_side *s = &j->side[sl_product_side_of(a, at, c)];
@@ -60,7 +60,7 @@ SL_DEV const uint8_t *sl_product_weights(const sl_product_args *a, const sl_prod
 }
 
 /* Values of chunk `chunk`. */
-SL_DEV uint32_t sl_product_values(const sl_product_args *a, const sl_product_job *j,
+SL_DEV uint32_t sl_product_values(const sl_product_shape *a, const sl_product_job *j,
                                   uint32_t chunk) {
     const uint32_t left = j->k - chunk * a->room.chunk;
     return left < a->room.chunk ? left : a->room.chunk;
@@ -76,7 +76,7 @@ SL_DEV uint32_t sl_product_bytes(sl_dtype t, uint32_t n) {
 
 /* Begins to copy the weights of a chunk to a stage. A row keeps its place within 16 bytes: whole
  * sixteens are read that hold some of it. */
-SL_DEV void sl_product_copy_weights(const sl_product_args *a, const sl_product_job *j,
+SL_DEV void sl_product_copy_weights(const sl_product_shape *a, const sl_product_job *j,
                                     const sl_product_tile *at, sl_dtype t, uint32_t chunk,
                                     uint8_t *stage) {
     const uint32_t lanes = sl_bytes_of_256(t) >= 512 ? 32 : 16; /* of a row */
@@ -91,12 +91,12 @@ SL_DEV void sl_product_copy_weights(const sl_product_args *a, const sl_product_j
 }
 
 /* F8_E4M3: where in its block of scales a chunk of side s begins. */
-SL_DEV uint32_t sl_product_past(const sl_product_args *a, const sl_product_side *s,
+SL_DEV uint32_t sl_product_past(const sl_product_shape *a, const sl_product_side *s,
                                 uint32_t chunk) {
     return (s->scale_col + chunk * a->room.chunk) % SL_F8_BLOCK;
 }
 
-SL_DEV void sl_product_copy_scales(const sl_product_args *a, const sl_product_job *j,
+SL_DEV void sl_product_copy_scales(const sl_product_shape *a, const sl_product_job *j,
                                    const sl_product_tile *at, uint32_t chunk, uint8_t *stage) {
     const uint32_t n = sl_product_values(a, j, chunk), pitch = a->room.scale_pitch;
     float *to = (float *)(stage + a->room.scale_at);
@@ -117,7 +117,7 @@ SL_DEV const uint8_t *sl_product_x(const sl_product_job *j, const sl_product_til
 }
 
 /* Begins to copy a chunk of rows of f32. What is behind their end in the last sixteen is zero. */
-SL_DEV void sl_product_copy_f32(const sl_product_args *a, const sl_product_job *j,
+SL_DEV void sl_product_copy_f32(const sl_product_shape *a, const sl_product_job *j,
                                 const sl_product_tile *at, const uint8_t *const *from,
                                 uint32_t chunk, uint8_t *stage) {
     const uint32_t n = sl_product_values(a, j, chunk), words = j->x_aligned ? 4 : 1;
@@ -134,7 +134,7 @@ SL_DEV void sl_product_copy_f32(const sl_product_args *a, const sl_product_job *
 }
 
 /* Begins to copy a chunk of rounded rows: codes, then scales of a value a `block`. */
-SL_DEV void sl_product_copy_int8(const sl_product_args *a, const sl_product_job *j,
+SL_DEV void sl_product_copy_int8(const sl_product_shape *a, const sl_product_job *j,
                                  const sl_product_tile *at, const uint8_t *const *from,
                                  uint32_t block, uint32_t chunk, uint8_t *stage) {
     const uint32_t c = a->room.chunk, n = sl_product_values(a, j, chunk);

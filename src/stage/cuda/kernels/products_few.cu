@@ -45,7 +45,7 @@ SL_DEV float few_own(const float a[2][2], uint32_t q) {
 }
 
 /* Stores what the thread owns of rows 2h and 2h + 1 of its own. */
-SL_DEV void few_store(const sl_product_args *a, const sl_product_job *j, const sl_product_tile *at,
+SL_DEV void few_store(const sl_product_shape *a, const sl_product_job *j, const sl_product_tile *at,
                       const few_part *p, uint32_t h, float y) {
     const float other = __shfl_xor_sync(SL_ALL, y, 2);
     const uint32_t r = p->group + (2 * h + p->q % 2) * p->groups;
@@ -62,7 +62,7 @@ typedef struct few_view {
     const uint8_t *x[FEW_MINE];
 } few_view;
 
-SL_DEV few_view few_view_of(const sl_product_args *a, const sl_product_job *j,
+SL_DEV few_view few_view_of(const sl_product_shape *a, const sl_product_job *j,
                             const sl_product_tile *at, const few_part *p, sl_dtype t,
                             uint32_t chunk, const uint8_t *stage) {
     few_view v;
@@ -149,7 +149,7 @@ SL_DEV void few_tail(sl_dtype t, const few_view *v, uint32_t q, uint32_t u, uint
     }
 }
 
-SL_DEV void few_chunk(const sl_product_args *a, const sl_product_job *j, const sl_product_tile *at,
+SL_DEV void few_chunk(const sl_product_shape *a, const sl_product_job *j, const sl_product_tile *at,
                       const few_part *p, sl_dtype t, uint32_t chunk, const uint8_t *stage,
                       float acc[FEW_MINE][2][4]) {
     const uint32_t n = sl_product_values(a, j, chunk), units = n / SL_UNIT, q = p->q;
@@ -165,7 +165,7 @@ SL_DEV void few_chunk(const sl_product_args *a, const sl_product_job *j, const s
     if (n % SL_UNIT) few_tail(t, &v, q, units, n % SL_UNIT, p->mine, acc);
 }
 
-SL_DEV void few_end(const sl_product_args *a, const sl_product_job *j, const sl_product_tile *at,
+SL_DEV void few_end(const sl_product_shape *a, const sl_product_job *j, const sl_product_tile *at,
                     const few_part *p, const float acc[FEW_MINE][2][4]) {
     SL_UNROLL
     for (uint32_t h = 0; h < FEW_MINE / 2; h++) {
@@ -186,35 +186,36 @@ SL_DEV void few_end(const sl_product_args *a, const sl_product_job *j, const sl_
 SL_DEV void few_f32(const sl_product_args *a, sl_dtype t) {
     SL_DYNAMIC(uint8_t, room);
     SL_SHARED(const uint8_t *, from, SL_FEW_ROWS);
+    const sl_product_shape *s = &a->shape;
     const sl_product_job *j = &a->job[sl_product_find(a, blockIdx.x)];
-    const sl_product_tile at = sl_product_tile_of(a, j, blockIdx.x, SL_FEW_ROWS);
-    const few_part p = few_part_of(a->cols, at.rows);
-    const uint32_t chunks = (j->k + a->room.chunk - 1) / a->room.chunk;
+    const sl_product_tile at = sl_product_tile_of(s, j, blockIdx.x, SL_FEW_ROWS);
+    const few_part p = few_part_of(s->cols, at.rows);
+    const uint32_t chunks = (j->k + s->room.chunk - 1) / s->room.chunk;
     float acc[FEW_MINE][2][4] = {{{0}}};
     if (threadIdx.x < at.rows) from[threadIdx.x] = sl_product_x(j, &at, threadIdx.x);
     for (uint32_t i = 0; i < SL_FEW_STAGES - 1 && i < chunks; i++) {
-        sl_product_copy_weights(a, j, &at, t, i, room + i * a->room.stage);
-        if (t == SL_F8_E4M3) sl_product_copy_scales(a, j, &at, i, room + i * a->room.stage);
+        sl_product_copy_weights(s, j, &at, t, i, room + i * s->room.stage);
+        if (t == SL_F8_E4M3) sl_product_copy_scales(s, j, &at, i, room + i * s->room.stage);
     }
     __syncthreads();
     for (uint32_t i = 0; i < SL_FEW_STAGES - 1; i++) {
-        if (i < chunks) sl_product_copy_f32(a, j, &at, from, i, room + i * a->room.stage);
+        if (i < chunks) sl_product_copy_f32(s, j, &at, from, i, room + i * s->room.stage);
         sl_cp_async_commit();
     }
     for (uint32_t i = 0; i < chunks; i++) {
         const uint32_t next = i + SL_FEW_STAGES - 1;
-        uint8_t *to = room + next % SL_FEW_STAGES * a->room.stage;
+        uint8_t *to = room + next % SL_FEW_STAGES * s->room.stage;
         sl_cp_async_wait(SL_FEW_STAGES - 2);
         __syncthreads();
         if (next < chunks) {
-            sl_product_copy_weights(a, j, &at, t, next, to);
-            if (t == SL_F8_E4M3) sl_product_copy_scales(a, j, &at, next, to);
-            sl_product_copy_f32(a, j, &at, from, next, to);
+            sl_product_copy_weights(s, j, &at, t, next, to);
+            if (t == SL_F8_E4M3) sl_product_copy_scales(s, j, &at, next, to);
+            sl_product_copy_f32(s, j, &at, from, next, to);
         }
         sl_cp_async_commit();
-        few_chunk(a, j, &at, &p, t, i, room + i % SL_FEW_STAGES * a->room.stage, acc);
+        few_chunk(s, j, &at, &p, t, i, room + i % SL_FEW_STAGES * s->room.stage, acc);
     }
-    few_end(a, j, &at, &p, acc);
+    few_end(s, j, &at, &p, acc);
 }
 
 #define FEW_F32(name, t)                                                                           \

@@ -192,7 +192,7 @@ SL_DEV void many_end(const sl_product_job *j, const sl_product_tile *tile, const
 SL_DEV void many(const sl_product_args *a, sl_dtype t) {
     SL_DYNAMIC(float, room);
     const sl_product_job *j = &a->job[sl_product_find(a, blockIdx.x)];
-    const sl_product_tile tile = sl_product_tile_of(a, j, blockIdx.x, SL_MANY_ROWS);
+    const sl_product_tile tile = sl_product_tile_of(&a->shape, j, blockIdx.x, SL_MANY_ROWS);
     const many_share share = many_share_of(j, &tile);
     const uint32_t chunks = (j->k + SL_UNIT * SL_MANY_UNITS - 1) / (SL_UNIT * SL_MANY_UNITS);
     const many_place at = {sl_warp() % 2 * LANE_ROWS,
