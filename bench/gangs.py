@@ -51,6 +51,12 @@ def rate(model, *args):
     return sluice("bench", model, "--reps", 1, "--json", *args)[-1]["median_ts"]
 
 
+def rate_and_share(model, *args):
+    """Tokens a second, and the part of the time in which ranks were in exchanges."""
+    got = sluice("bench", model, "--reps", 1, "--json", *args)[-1]
+    return got["median_ts"], got["ranks_share"]
+
+
 @contextlib.contextmanager
 def rank_servers(model, n):
     """Addresses at which n ranks of one thread wait, and the secret that they know."""
@@ -204,11 +210,14 @@ def compare(model, ranks, pairs, hosts, secret):
             "machines": ["--tp", ranks, "--threads", 1, "--rank-hosts", hosts, "--secret-file", secret]}
     print(f"{model}, {ranks} ranks of one thread each, {pairs} turns\n{'':12} {'':12} {COLUMNS}")
     for test, options in TESTS.items():
-        got = {way: [] for way in ways}
+        got, shares = {way: [] for way in ways}, {way: [] for way in ways}
         for _ in range(pairs):
             for way, how in ways.items():
-                got[way].append(rate(model, "--threads", ranks, *options, *how))
+                tokens, share = rate_and_share(model, "--threads", ranks, *options, *how)
+                got[way].append(tokens)
+                shares[way].append(share)
         report(test, got)
+        print(f"{test:12} in exchanges: " + ", ".join(f"{way} {100 * statistics.median(of):.1f} %" for way, of in shares.items() if way != "one device"))
 
 
 def predicted(model, device, batch, steps):

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define LINE_FLOATS 16u
@@ -95,9 +96,16 @@ void sl_coll_put_part(const float *from, size_t at, size_t n, sl_extent its, siz
 
 /* ---- calls ---- */
 
-static sl_status told(const sl_coll *c, sl_status st, sl_err *err) {
+/* The end of a call that began then. Only the rank's own thread writes, so no addition is lost. */
+static sl_status told(sl_coll *c, uint64_t began, sl_status st, sl_err *err) {
+    const uint64_t spent = atomic_load_explicit(&c->spent_ns, memory_order_relaxed);
+    atomic_store_explicit(&c->spent_ns, spent + (sl_now_ns() - began), memory_order_relaxed);
     if (st != SL_OK) *err = c->err;
     return st;
+}
+
+uint64_t sl_coll_spent_ns(const sl_coll *c) {
+    return atomic_load_explicit(&c->spent_ns, memory_order_relaxed);
 }
 
 /* What was begun before comes first. */
@@ -109,29 +117,35 @@ static sl_status ready(sl_coll *c, sl_coll_step last) {
 
 sl_status sl_coll_meet(sl_coll *c, sl_coll_step step, sl_err *err) {
     SL_ASSERT(c->err.code != SL_OK || step == SL_COLL_ALL || step != c->last);
-    const sl_status st = ready(c, step);
-    return told(c, st != SL_OK ? st : c->ops->step(c, step), err);
+    const uint64_t began = sl_now_ns();
+    sl_status st = ready(c, step);
+    if (st == SL_OK) st = c->ops->step(c, step);
+    const bool for_work = step == SL_COLL_SPEAKS && c->o.rank.index > 0;
+    return told(c, for_work ? sl_now_ns() : began, st, err);
 }
 
 sl_status sl_coll_all_reduce(sl_coll *c, float *y, size_t n, sl_err *err) {
+    const uint64_t began = sl_now_ns();
     const sl_status st = ready(c, SL_COLL_ALL);
-    return told(c, st != SL_OK ? st : c->ops->all_reduce(c, y, n), err);
+    return told(c, began, st != SL_OK ? st : c->ops->all_reduce(c, y, n), err);
 }
 
 sl_status sl_coll_reduce_scatter(sl_coll *c, float *y, uint32_t n_rows, uint32_t width,
                                  uint32_t *first, uint32_t *n, sl_err *err) {
+    const uint64_t began = sl_now_ns();
     const sl_extent mine = sl_coll_columns(c->o.rank, width);
     const sl_status st = ready(c, SL_COLL_ALL);
     *first = mine.first;
     *n = mine.n;
-    return told(c, st != SL_OK ? st : c->ops->reduce_scatter(c, y, n_rows, width, mine), err);
+    return told(c, began, st != SL_OK ? st : c->ops->reduce_scatter(c, y, n_rows, width, mine), err);
 }
 
 sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
                              uint32_t n, uint32_t width, float *whole, sl_err *err) {
+    const uint64_t began = sl_now_ns();
     const sl_status st = ready(c, SL_COLL_ALL);
     const sl_extent mine = {first, n};
-    return told(c, st != SL_OK ? st : c->ops->all_gather(c, part, n_rows, mine, width, whole), err);
+    return told(c, began, st != SL_OK ? st : c->ops->all_gather(c, part, n_rows, mine, width, whole), err);
 }
 
 /* ---- while rows travel ---- */
@@ -140,10 +154,11 @@ static sl_status begin(sl_coll *c, const float *part, size_t stride, uint32_t n_
                        sl_extent mine, uint32_t width, float *whole, uint64_t *ticket,
                        sl_err *err) {
     SL_ASSERT(c->ops->begin != NULL);
+    const uint64_t began = sl_now_ns();
     c->last = SL_COLL_ALL;
     *ticket = 0;
-    if (c->err.code != SL_OK) return told(c, c->err.code, err);
-    return told(c, c->ops->begin(c, part, stride, n_rows, mine, width, whole, ticket), err);
+    if (c->err.code != SL_OK) return told(c, began, c->err.code, err);
+    return told(c, began, c->ops->begin(c, part, stride, n_rows, mine, width, whole, ticket), err);
 }
 
 sl_status sl_coll_begin_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
@@ -159,7 +174,8 @@ sl_status sl_coll_begin_share(sl_coll *c, float *rows, uint32_t n_rows, uint32_t
 
 sl_status sl_coll_finish(sl_coll *c, uint64_t ticket, sl_err *err) {
     SL_ASSERT(c->ops->finish != NULL);
-    return told(c, c->err.code != SL_OK ? c->err.code : c->ops->finish(c, ticket), err);
+    const uint64_t began = sl_now_ns();
+    return told(c, began, c->err.code != SL_OK ? c->err.code : c->ops->finish(c, ticket), err);
 }
 
 /* ---- life ---- */

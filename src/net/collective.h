@@ -81,6 +81,10 @@ sl_status sl_coll_meet(sl_coll *c, sl_coll_step step, sl_err *err) SL_MUST_CHECK
 /* y, n values, becomes the sum of all ranks'. */
 sl_status sl_coll_all_reduce(sl_coll *c, float *y, size_t n, sl_err *err) SL_MUST_CHECK;
 
+/* Nanoseconds that this rank was in calls, waiting, copying and adding up; but where it waited for
+ * rank 0's word. Thread: any. */
+uint64_t sl_coll_spent_ns(const sl_coll *c);
+
 /* Columns of a rank, whole cache lines where there are enough. */
 sl_extent sl_coll_columns(sl_rank r, size_t width);
 

@@ -28,6 +28,7 @@ struct sl_coll {
     sl_coll_opts o;
     sl_err err;        /* code SL_OK: none yet */
     sl_coll_step last; /* ALL: of any call but a meeting */
+    _Atomic uint64_t spent_ns; /* in calls, but where rank 0's word was waited for */
 };
 
 /* Values of all ranks that each adds up by itself: cheaper than another step. */

@@ -212,6 +212,8 @@ typedef struct sl_device_ops {
      * there: no call in flight may write them, none use them. NULL: pages stay here. */
     void (*read_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, void *to);
     void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
+    /* How long its first rank was in calls that ranks make together; NULL: it has none. */
+    uint64_t (*ranks_ns)(const sl_device *d);
     /* sl_device_tend; NULL: it needs none. */
     void (*tend)(sl_device *d);
     /* Of a device that `spreads`: a word to a rank about its rail, at any time. */

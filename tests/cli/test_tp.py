@@ -94,3 +94,9 @@ def test_an_emulated_gang_answers_as_one_device(tmp_path):
 ])
 def test_what_gangs_cannot_do_is_said(extra, why):
     assert why in refusal(*extra)
+
+
+@pytest.mark.parametrize("extra, exchange", [([], False), (["--tp", 2], True), (["--tp", 2, "--tp-ranks", "processes"], True), (APART, True)])
+def test_bench_says_how_long_ranks_were_in_exchanges(extra, exchange):
+    said = json.loads(sluice("bench", FIXTURE, "--n-prompt", 32, "--n-gen", 0, "--reps", 2, "--json", *extra).stdout)
+    assert (0 < said[-1]["ranks_share"] < 1) == exchange and said[-1]["ranks_share"] <= 1, said

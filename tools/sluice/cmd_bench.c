@@ -123,6 +123,20 @@ static sl_status run_decode(bench *b, uint32_t n_gen, result *r, sl_err *err) {
     return st == SL_OK && r ? measure_together(b, n, r, err) : st;
 }
 
+/* Of the time that workers computed, as they last said: what their ranks were in exchanges. */
+static double ranks_share(const bench *b) {
+    uint64_t ranks = 0, all = 0;
+    sl_engine_detail d;
+    sl_err err;
+    if (sl_engine_detail_get(b->engine, &d, &err) != SL_OK) return 0;
+    for (uint32_t i = 0; i < d.n_workers; i++) {
+        ranks += d.worker[i].ranks_us;
+        all += d.worker[i].ranks_us ? d.worker[i].execute_us : 0;
+    }
+    sl_engine_detail_free(&d);
+    return all ? (double)ranks / (double)all : 0;
+}
+
 static void print_result(const bench *b, const result *r, uint32_t n_prompt, uint32_t n_gen,
                          bool first) {
     double mean, sd, ns_mean, ns_sd, ns[MAX_REPS];
@@ -131,9 +145,12 @@ static void print_result(const bench *b, const result *r, uint32_t n_prompt, uin
     mean_and_sd(ns, r->n, &ns_mean, &ns_sd);
     const sl_plan *p = &b->d->opts.plan;
     if (!b->o->json) {
-        printf("%s%-4u batch %-4u %10.2f tokens/s (median of %u; mean %.2f +- %.2f)\n",
+        const double ranks = ranks_share(b);
+        printf("%s%-4u batch %-4u %10.2f tokens/s (median of %u; mean %.2f +- %.2f)",
                n_gen ? "tg" : "pp", n_gen ? n_gen : n_prompt, n_gen ? b->o->batch : 1,
                median(r->ts, r->n), r->n, mean, sd);
+        if (ranks > 0) printf(", ranks in exchanges %.1f %% of it", 100 * ranks);
+        printf("\n");
         return;
     }
     printf("%s{\"model_filename\": ", first ? "[" : ", ");
@@ -142,11 +159,11 @@ static void print_result(const bench *b, const result *r, uint32_t n_prompt, uin
            "\"wire\": \"%s\", \"exact\": %s, \"n_prompt\": %u, \"n_gen\": %u, \"n_depth\": %u, "
            "\"n_batch\": %u, "
            "\"avg_ns\": %.0f, \"stddev_ns\": %.0f, \"avg_ts\": %.4f, \"stddev_ts\": %.4f, "
-           "\"median_ts\": %.4f, \"samples_ns\": [",
+           "\"median_ts\": %.4f, \"ranks_share\": %.4f, \"samples_ns\": [",
            (unsigned long long)b->d->spec.n_params, p->threads, p->n_workers, b->d->opts.transport,
            sl_wire_format_name((sl_wire_format)p->wire), p->exact ? "true" : "false", n_prompt,
            n_gen, n_gen ? b->o->n_depth : 0, n_gen ? b->o->batch : 1, ns_mean, ns_sd, mean, sd,
-           median(r->ts, r->n));
+           median(r->ts, r->n), ranks_share(b));
     for (uint32_t i = 0; i < r->n; i++)
         printf("%s%llu", i ? ", " : "", (unsigned long long)r->ns[i]);
     printf("], \"samples_ts\": [");

@@ -41,6 +41,8 @@ void sl_worker_send_stats(sl_worker *w) {
     w->n.machine = sl_clock_id();
     w->n.memory_free = sl_memory_free();
     w->n.device_free = device_free(w);
+    if (w->device && w->device->ops->ranks_ns)
+        w->n.ranks_us = w->device->ops->ranks_ns(w->device) / 1000;
     if (w->rails) {
         const sl_rails_stats r = sl_rails_stats_of(w->rails);
         w->n.striped_messages = r.striped;

@@ -16,7 +16,8 @@
  * that came from the disk, that went there, and that were not used as they had changed there.
  * choices: how often something of the schedule was chosen anew (sched/resolve.h). put_messages: of
  * those sent, by windows (net/window.h). expert_us: how long its device had tasks of experts, from
- * when they were given to it until it was through. */
+ * when they were given to it until it was through. ranks_us: of execute_us, in calls that the ranks
+ * of its device make together. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -61,7 +62,8 @@
     X(choices)                                                                                     \
     X(put_messages)                                                                                \
     X(expert_us)                                                                                   \
-    X(device_free)
+    X(device_free)                                                                                 \
+    X(ranks_us)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

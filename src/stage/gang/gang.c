@@ -148,6 +148,11 @@ static void gang_tend(sl_device *base) {
     if (g->ways->tend) g->ways->tend(g);
 }
 
+static uint64_t gang_ranks_ns(const sl_device *base) {
+    const gang *g = (const gang *)base;
+    return g->own.coll ? sl_coll_spent_ns(g->own.coll) : 0;
+}
+
 static void gang_rail_word(sl_device *base, uint32_t rank, const sl_rails_word *w) {
     gang *g = (gang *)base;
     g->ways->rail(g, rank, w);
@@ -218,6 +223,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                       .host = gang_host,
                                       .read_page = gang_read_page,
                                       .write_page = gang_write_page,
+                                      .ranks_ns = gang_ranks_ns,
                                       .tend = gang_tend,
                                       .rail = gang_rail_word,
                                       .gather = gang_gather,
