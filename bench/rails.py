@@ -82,21 +82,21 @@ def running(started):
 
 
 @contextlib.contextmanager
-def joined(words, workers, ranks, model, folder):
-    """A coordinator with these options of `serve` at node 0, and a worker at each node, with a rail for each of `ranks` ranks."""
+def joined(words, places, ranks, model, folder):
+    """A coordinator with these options of `serve` at node 0, and worker i at node places[i], with a rail for each of `ranks` ranks."""
     log = open(os.environ.get("RAILS_LOG", os.devnull), "a")
     quiet, secret = {"stdout": log, "stderr": log}, folder / "secret"
     started = [inside(0, SLUICE, "serve", model, "--remote", *words, "--transport", "tcp", "--fabric-host", at(0, 0), "--fabric-port", 7000, "--secret-file", secret,
                       "--host", "127.0.0.1", "--port", PORT, "--no-status", **quiet)]
-    for i in range(workers):
-        rails = ["--rails", ",".join(at(i, t) for t in range(1, ranks))] if ranks > 1 else []
-        started.append(inside(i, SLUICE, "worker", "--join", f"{at(0, 0)}:7000", "--secret-file", secret, "--fabric-host", at(i, 0), "--worker-id", i, "--model", model, *rails, **quiet))
+    for i, node in enumerate(places):
+        rails = ["--rails", ",".join(at(node, t) for t in range(1, ranks))] if ranks > 1 else []
+        started.append(inside(node, SLUICE, "worker", "--join", f"{at(0, 0)}:7000", "--secret-file", secret, "--fabric-host", at(node, 0), "--worker-id", i, "--model", model, *rails, **quiet))
     with running(started):
         yield
 
 
 def deployment(schedule, nodes, ranks, a, folder):
-    return joined(options(schedule, nodes, ranks, a, folder), nodes, ranks if schedule != "ep" else 1, a.model, folder)
+    return joined(options(schedule, nodes, ranks, a, folder), range(nodes), ranks if schedule != "ep" else 1, a.model, folder)
 
 
 def ask(rows, tokens, marks, first=3):

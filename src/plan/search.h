@@ -51,6 +51,12 @@ typedef struct sl_layout {
     uint32_t spare; /* expert copies a worker has room for beyond its share (skewed routing) */
 } sl_layout;
 
+/* Experts by expert beside attention with tensor parallelism: workers of their own on the same
+ * devices, which take turns there, as a step's attention and experts do. They run as `dep`. */
+static inline bool sl_layout_takes_turns(const sl_layout *l) {
+    return l->kind == SL_LAYOUT_EP && l->tp_a != l->tp_e;
+}
+
 /* What keeps the batch from growing. */
 typedef enum sl_binding {
     SL_BINDING_MEMORY,

@@ -15,8 +15,8 @@ uint32_t sl_search_senders(const sl_search_problem *p, uint32_t group, uint32_t 
 }
 
 static const char *tp_not_run(const sl_search_problem *p, const sl_layout *l) {
-    if (!sl_layout_is_apart(l->kind) && l->tp_a != l->tp_e)
-        return "tensor parallelism of one role of two";
+    if (l->kind == SL_LAYOUT_EPS && l->tp_a != l->tp_e)
+        return "experts in groups with tensor parallelism of one role of two";
     bool cpus =
         (l->tp_a == 1 || is_cpu(p, l->attn_group)) && (l->tp_e == 1 || is_cpu(p, l->expert_group));
     return cpus ? NULL : "tensor parallelism over GPUs";
@@ -26,7 +26,8 @@ const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l) {
     if (l->kind == SL_LAYOUT_PIPELINE && !is_cpu(p, l->attn_group)) return "pipelines over GPUs";
     const char *tp = l->tp_a > 1 || l->tp_e > 1 ? tp_not_run(p, l) : NULL;
     if (tp) return tp;
-    uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);
+    const bool apart = sl_layout_is_apart(l->kind) || sl_layout_takes_turns(l);
+    uint64_t workers = (uint64_t)l->n_a + (apart ? l->n_e : 0);
     return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;
 }
 

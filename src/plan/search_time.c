@@ -160,7 +160,9 @@ static double link_rails(const batch *b, double rows) {
 static double link_us(const batch *b, double rows) {
     const sl_layout *l = &b->c->layout;
     if (b->free_links) return 0;
-    if (sl_layout_is_apart(l->kind)) return link_apart(b, rows);
+    const bool turns = sl_layout_takes_turns(l) && !b->s->p->as_published;
+    if (sl_layout_is_apart(l->kind) || (turns && !sl_layout_not_run(b->s->p, l)))
+        return link_apart(b, rows);
     if (sl_search_has_rails(b->s->p, l)) return link_rails(b, rows);
     return l->tp_e > 1 ? link_hybrid(b, rows) : link_pairwise(b, rows);
 }

@@ -95,8 +95,8 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
         fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
     if (planned)
         fprintf(out,
-                "* planned only: tensor parallelism and pipelines over GPUs, tensor parallelism of "
-                "one role of two and over %u workers are not run yet.\n",
+                "* planned only: tensor parallelism and pipelines over GPUs, experts in groups with "
+                "tensor parallelism of one role of two, and over %u workers are not run yet.\n",
                 SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)
@@ -201,13 +201,16 @@ static sl_plan_draft draft_of(const sl_candidate *c, const predicted *of) {
     const sl_layout *l = &c->layout;
     const bool groups = l->chunking == SL_CHUNK_EXPERTS || l->kind == SL_LAYOUT_EPS;
     const bool pipeline = l->kind == SL_LAYOUT_PIPELINE; /* with a micro-batch for each rank */
+    const bool turns = sl_layout_takes_turns(l);
     const uint32_t lanes = pipeline ? l->stages : l->lanes;
-    return (sl_plan_draft){.schedule = pipeline ? "pingpong" : sl_layout_name(l->kind),
+    return (sl_plan_draft){.schedule = pipeline ? "pingpong"
+                                       : turns  ? sl_layout_name(SL_LAYOUT_DEP)
+                                                : sl_layout_name(l->kind),
                            .lanes = l->kind == SL_LAYOUT_AEP ? 1 : lanes,
                            .chunks = l->chunks,
                            .by_experts = groups,
                            .order = l->order,
-                           .apart = sl_layout_is_apart(l->kind),
+                           .apart = sl_layout_is_apart(l->kind) || turns,
                            .n_a = l->n_a,
                            .tp_a = l->tp_a,
                            .n_e = l->n_e,
