@@ -2,6 +2,7 @@
 
 SLUICE_BIN names the program (default build/sluice)."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -165,6 +166,22 @@ def test_ranks_with_network_cards_elsewhere(tmp_path):
     deployment = Elsewhere(tmp_path, 2, [*ranks, *emulated])
     assert not any("hybrid" in line for line in deployment.said)
     deployment.stop()
+
+
+@pytest.mark.parametrize("numerics", [[], ["--exact"]])
+def test_resolved_elsewhere(tmp_path, numerics):
+    """Workers that somebody else started choose anew as they run, from what they measure; no token is another one."""
+    many = ["--schedule", "findep", "--microbatches", "4", "--chunks", "4", "--resolve", "1"]  # for one request at a time four lanes are three too many
+    deployment = Elsewhere(tmp_path, 3, [*SPLIT, *many, *numerics])
+    want = generate(*SPLIT, "--schedule", "dep", *numerics)[0]
+    deadline = time.monotonic() + 60
+    while sum(deployment.server.metrics("worker_schedule_changes_total")) == 0:
+        assert tokens(deployment.server) == want
+        assert time.monotonic() < deadline, "nothing was chosen anew"
+    with concurrent.futures.ThreadPoolExecutor(8) as asking:
+        assert all(got == want for got in asking.map(tokens, [deployment.server] * 16))
+    said = "".join(deployment.stop())
+    assert re.search(r"resolved: (\d lanes, order \w+|steps of up to \d+ rows in \d chunks of)", said), said
 
 
 def test_a_worker_that_cannot_measure(tmp_path):
