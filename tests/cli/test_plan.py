@@ -7,8 +7,12 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from served import Server  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
@@ -320,35 +324,58 @@ def test_tensor_parallelism_on_cpus_is_run(tmp_path):
     assert "was planned" in err and '"tp" has 1 ranks' in err
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_every_strategy_of_cpus_runs(tmp_path, nodes):
-    """A plan of each row: groups of ranks, experts in groups, as often as there are devices for them; the answer is one device's."""
-    cluster = tmp_path / "cluster.yaml"
+def strategies_of_four(folder, nodes):
+    """The arguments that ask for strategies of four devices on so many nodes, and what is answered."""
+    cluster = folder / "cluster.yaml"
     cluster.write_text("devices:\n  box: {memory: 1GB, bandwidth: 10GB/s, f32: 1TFLOPS, launch: 1us, cpu: true}\n"
                        f"nodes:\n  - {{device: box, devices_per_node: {4 // nodes}, count: {nodes}, intra: {{bandwidth: 100GB/s, latency: 1us}}, "
                        "inter: {bandwidth: 10GB/s, latency: 10us}}\n")
-    load = tmp_path / "load.yaml"
+    load = folder / "load.yaml"
     load.write_text("input: 32\noutput: 16\narrival: {closed: 8}\n")
     args = [TINY, "--cluster", cluster, "--strategies", "--top", 16, "--slo-tpot", "none", "--workload", load]
     group, = plan(*args, "--plans")["groups"]
-    names = [r["strategy"] for r in group["best"]]
+    return args, group["best"]
+
+
+UNEQUAL = "TP=2+DP=2, EP=4"  # attention and experts have different degrees
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_strategy_of_cpus_runs(tmp_path, nodes):
+    """A plan of each row: groups of ranks, experts in groups, as often as there are devices for them; the answer is one device's."""
+    args, best = strategies_of_four(tmp_path, nodes)
+    names = [r["strategy"] for r in best]
     wanted = {1: {"DP=4, EP=4"}, 2: {"TP=2, TP=2 [PP=2]", "TP=1, TP=1 [PP=4]"}}[nodes]
-    assert wanted | {"TP=2+DP=2, TP=2+EP=2", "DP=2, EP=2 [PP=2]"} <= set(names), names
-    assert any(r["replicas"] == 2 for r in group["best"]), names
+    assert wanted | {"TP=2+DP=2, TP=2+EP=2", UNEQUAL, "DP=2, EP=2 [PP=2]"} <= set(names), names
+    assert any(r["replicas"] == 2 for r in best), names
     request = ["--ids", "3,5,7,9,11", "-n", 6, "--ignore-eos", "--exact", "--json"]
     alone = json.loads(sluice("run", TINY, *request)[0])["ids"]
     file = tmp_path / "plan.json"
-    for row in group["best"]:
+    for row in best:
         assert row["planned_only"] is False
         file.write_text(json.dumps(row["plan"]))
         assert json.loads(sluice("run", TINY, "--plan", file, *request)[0])["ids"] == alone, row["strategy"]
         assert (row["plan"]["schedule"] == "hybrid") == bool(re.fullmatch(r"TP=2\+DP=2, TP=2(\+EP=2)?", row["strategy"])), row["strategy"]
-    found = plan(*args[:3], "--only", "hybrid", "--slo-tpot", "none", "--workload", load, "--plans")["deployments"]
+    found = plan(*args[:3], "--only", "hybrid", *args[6:], "--plans")["deployments"]
     assert found and all(r["planned_only"] is False and r["plan"]["schedule"] == "hybrid" for r in found)
     file.write_text(json.dumps(found[0]["plan"]))
     assert json.loads(sluice("run", TINY, "--plan", file, *request)[0])["ids"] == alone
     sluice("plan", *args, "--runnable", "-o", file)
     assert json.loads(file.read_text())["deployment"]["predicted"]["strategy"] == names[0]
+
+
+@pytest.mark.parametrize("strategy", [UNEQUAL, "TP=2+DP=2, TP=2+EP=2", "TP=2, TP=2 [PP=2]"])
+def test_strategies_are_served(tmp_path, strategy):
+    """By workers that are processes, as `serve --plan` starts them."""
+    row, = (r for r in strategies_of_four(tmp_path, 2)[1] if r["strategy"] == strategy)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(row["plan"]))
+    alone = json.loads(sluice("run", TINY, "--ids", "3,5,7,9,11", "-n", 6, "--temp", 0, "--ignore-eos", "--exact", "--json")[0])["ids"]
+    server = Server(TINY, "--plan", file, "--exact")
+    asked = {"model": "m", "prompt": [3, 5, 7, 9, 11], "max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    assert json.loads(server.request("POST", "/v1/completions", asked).read())["choices"][0]["token_ids"] == alone
+    assert set(server.workers()) == set(range(len(row["plan"]["workers"])))
+    server.stop_well()
 
 
 def test_strategies_that_are_not_run_are_not_written(tmp_path):
