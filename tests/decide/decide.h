@@ -15,10 +15,12 @@ typedef struct scene {
     const sl_model_spec *model;
     sl_plan plan;
     sl_costs attention, expert;
+    sl_link_cost rail[SL_MAX_RANKS - 1]; /* hybrid: of the ports of ranks beside the first */
     double control_us;
     sl_trace_request *arrival; /* [n], by time */
     uint32_t n;
     uint32_t **token; /* [n]: ids of prompt and answer, which the engine's run fills in */
+    uint64_t striped; /* messages that went in stripes in the engine's run */
 } scene;
 
 /* What one worker, or the coordinator, decided. */

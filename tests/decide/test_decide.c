@@ -13,7 +13,7 @@
  * What both sides have in common is not tested here: the rules of src/sched, by unit.sched_*. What
  * the simulator has no word for does not happen here either: clients that leave, workers that die,
  * tokens that end a request early (tests/sim has them). Stages take time one after the other, as on
- * the CPU. */
+ * the CPU. Ranks of gangs are threads: those of other processes are no part of a virtual clock. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -100,11 +100,26 @@ static void draw_schedule(uint64_t *rng, scene *x, sl_schedule schedule) {
     p->exact |= p->chunking == SL_CHUNK_EXPERTS || schedule == SL_SCHED_AEP;
 }
 
+/* Nodes that are gangs, and from where on messages of rows go in stripes: from none of them on to
+ * all. In half of the deployments each rank has the same card, else stripes come one by one. */
+static void draw_rails(uint64_t *rng, scene *x) {
+    sl_plan *p = &x->plan;
+    const bool same = below(rng, 2);
+    p->attention_tp = p->expert_tp = 2u << below(rng, 2);
+    p->rank_kind = SL_RANKS_THREADS;
+    for (uint32_t i = 0; i < SL_LEN(x->rail); i++) {
+        x->rail[i] = same ? x->attention.link : draw_link(rng);
+        x->rail[i].half_duplex = x->attention.link.half_duplex;
+    }
+    p->rail_bytes = below(rng, 4) ? 1u << below(rng, 13) : SL_PLAN_RAIL_BYTES;
+}
+
 static bool draw_plan(uint64_t *rng, scene *x, sl_schedule schedule) {
     static const uint32_t apart[][2] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {3, 2}};
     sl_plan *p = &x->plan;
     sl_err err;
-    bool together = schedule == SL_SCHED_EP || schedule == SL_SCHED_EPS || below(rng, 4) == 0;
+    bool together = schedule == SL_SCHED_EP || schedule == SL_SCHED_EPS ||
+                    schedule == SL_SCHED_HYBRID || below(rng, 4) == 0;
     const uint32_t *shape = apart[below(rng, SL_LEN(apart))];
     if (schedule == SL_SCHED_DEP) together = false;
     if (sl_plan_local(x->model, shape[0], together ? 0 : shape[1], p, &err) != SL_OK)
@@ -118,6 +133,7 @@ static bool draw_plan(uint64_t *rng, scene *x, sl_schedule schedule) {
     p->n_pages = below(rng, 3) ? p->max_num_seqs * pages : pages + below(rng, 3);
     p->prefill_stretch = 1 + 0.25 * below(rng, 8);
     draw_schedule(rng, x, schedule);
+    if (schedule == SL_SCHED_HYBRID) draw_rails(rng, x);
     if (schedule == SL_SCHED_FINDEP && !together && below(rng, 4)) p->resolve = 1 + below(rng, 6);
     p->max_num_batched_tokens = 8 * p->lanes + below(rng, 60);
     if (p->exact && below(rng, 2) && !draw_replicas(rng, x)) return false;
@@ -181,6 +197,7 @@ static bool simulate(const scene *x, decisions *log) {
         .plan = &x->plan,
         .attention = &x->attention,
         .expert = &x->expert,
+        .rail_link = x->rail,
         .row_bytes = sl_wire_row_bytes((sl_wire_format)x->plan.wire, x->model->d_model),
         .control_us = x->control_us,
         .load = &load,
@@ -206,6 +223,9 @@ static bool simulate(const scene *x, decisions *log) {
     X(several_of_both)                                                                             \
     X(replicas)                                                                                    \
     X(half_duplex)                                                                                 \
+    X(gangs_on_nodes)                                                                              \
+    X(message_in_stripes)                                                                          \
+    X(no_message_in_stripes)                                                                       \
     X(page_grew)                                                                                   \
     X(preempted)                                                                                   \
     X(started_again)                                                                               \
@@ -236,6 +256,7 @@ typedef enum situation {
 
 static uint64_t met[SITUATIONS_N], n_decisions;
 
+/* After the engine's run. */
 static void note_scene(const scene *x) {
     const sl_plan *p = &x->plan;
     uint32_t attention = 0, both = 0;
@@ -247,6 +268,11 @@ static void note_scene(const scene *x) {
     met[MET_several_of_both] += !both && attention > 1 && p->n_workers > attention + 1;
     met[MET_replicas] += p->place.first[p->n_experts] > p->n_experts;
     met[MET_half_duplex] += x->attention.link.half_duplex;
+    if (p->schedule == SL_SCHED_HYBRID) {
+        met[MET_gangs_on_nodes]++;
+        met[MET_message_in_stripes] += x->striped;
+        met[MET_no_message_in_stripes] += x->striped == 0;
+    }
     if (p->schedule == SL_SCHED_AEP) met[MET_defrag + (uint32_t)p->policy]++;
 }
 
@@ -326,6 +352,8 @@ static void print_scene(const scene *x, uint64_t seed) {
     const sl_plan *p = &x->plan;
     printf("seed %llu: %s, workers", (unsigned long long)seed, sl_schedule_name(p->schedule));
     for (uint32_t i = 0; i < p->n_workers; i++) printf(" %u", p->worker[i].roles);
+    if (p->schedule == SL_SCHED_HYBRID)
+        printf(" of %u ranks, stripes from %u bytes on", sl_plan_rails(p), p->rail_bytes);
     printf(", %u lanes, %u chunks, order %d, policy %d, wire %u%s%s, resolve %u, %u seqs, %u rows, "
            "%u pages, "
            "links of %g us and %g a byte, %g and %g%s, control %g us, %u requests\n",
@@ -342,7 +370,7 @@ static bool run_seed(const char *folder, const sl_model_spec *m, uint64_t seed, 
     uint64_t rng = seed * 7919;
     scene x = {.folder = folder, .model = m};
     draw_costs(&rng, &x);
-    bool ok = draw_plan(&rng, &x, (sl_schedule)(seed % SL_SCHED_HYBRID)) && draw_load(&rng, &x) &&
+    bool ok = draw_plan(&rng, &x, (sl_schedule)(seed % SL_SCHED_COUNT)) && draw_load(&rng, &x) &&
               world_run(&x, engine);
     if (ok) note_scene(&x);
     if (planted) x.control_us += 1;

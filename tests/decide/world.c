@@ -1,11 +1,13 @@
 /* The engine on a virtual clock: coordinator and workers in one thread, over "loop", whose messages
  * travel as src/sim's do. Each worker has a stack of its own, so that one whose stage takes time
- * stands still in the middle of it while the others go on. */
+ * stands still in the middle of it while the others go on. Rails (schedule hybrid) are driven here
+ * whenever they have something, as threads of their own would. */
 #include "base/mem.h"
 #include "decide.h"
 #include "engine/coord/coord_int.h"
 #include "engine/host/host.h"
 #include "engine/worker/worker.h"
+#include "net/rails_int.h"
 #include "sim/events.h"
 
 #include <stdio.h>
@@ -26,7 +28,7 @@ typedef enum event_kind {
 
 typedef struct parcel {
     sl_loop_parcel p;
-    uint32_t src, dst;
+    uint32_t src, dst, rail;
     bool there;
     struct parcel *next; /* of the same link */
 } parcel;
@@ -41,8 +43,8 @@ typedef struct actor {
     sl_worker *w;
     sl_watch watch;
     stage_times times;
-    uint64_t address;
-    sl_sim_port out, in;
+    uint64_t address[SL_RAILS_MAX]; /* of its main net, and from 1 on of its rails */
+    sl_sim_port out[SL_RAILS_MAX], in[SL_RAILS_MAX];
     bool dirty;
     ucontext_t here, outside;
     char *stack;
@@ -57,7 +59,7 @@ typedef struct world {
     sl_engine *engine;
     uint32_t n; /* workers */
     actor actor[MAX_WORKERS + 1];
-    channel link[MAX_WORKERS + 1][MAX_WORKERS + 1];
+    channel link[SL_RAILS_MAX][MAX_WORKERS + 1][MAX_WORKERS + 1];
     sl_sim_events ev;
     uint64_t start_us; /* before all are ready */
     bool serving, over, any_dirty;
@@ -80,15 +82,19 @@ static uint64_t now_us(void *ctx) {
 
 /* ---- messages ---- */
 
-static const sl_link_cost *link_of(const world *v, uint32_t worker) {
+static const sl_link_cost *link_of(const world *v, uint32_t worker, uint32_t by) {
+    if (by > 0) return &v->x->rail[by - 1];
     bool attention = v->x->plan.worker[worker].roles & SL_ROLE_ATTENTION;
     return attention ? &v->x->attention.link : &v->x->expert.link;
 }
 
-static uint32_t actor_at(const world *v, uint64_t address) {
-    uint32_t i = 0;
-    while (v->actor[i].address != address) i++;
-    return i;
+/* Which rail of whom has that address, 0 being the main net. */
+static uint32_t actor_at(const world *v, uint64_t address, uint32_t *by) {
+    for (uint32_t i = 0; i <= v->n; i++)
+        for (*by = 0; *by < SL_RAILS_MAX; ++*by)
+            if (v->actor[i].address[*by] == address) return i;
+    SL_ASSERT(!"a net of nobody");
+    return 0;
 }
 
 static void touch(world *v, uint32_t who) {
@@ -108,9 +114,10 @@ static void hand_over(world *v, channel *l) {
 /* Whether it takes a time that src/sim knows; the others (handshakes, heartbeats, statistics) take
  * none, and nobody is woken by them. */
 static bool takes_time(uint16_t kind) {
-    static const uint16_t kinds[] = {SL_MSG_SUBMIT,     SL_MSG_CANCEL,   SL_MSG_TOKENS, SL_MSG_ACK,
-                                     SL_MSG_PAGES,      SL_MSG_DISPATCH, SL_MSG_RETURN, SL_MSG_JOIN,
-                                     SL_MSG_ROUND_OPEN, SL_MSG_ROUND_SET};
+    static const uint16_t kinds[] = {SL_MSG_SUBMIT,    SL_MSG_CANCEL,  SL_MSG_TOKENS,
+                                     SL_MSG_ACK,       SL_MSG_PAGES,   SL_MSG_DISPATCH,
+                                     SL_MSG_RETURN,    SL_MSG_JOIN,    SL_MSG_ROUND_OPEN,
+                                     SL_MSG_ROUND_SET, SL_MSG_STRIPED, SL_MSG_STRIPE};
     for (size_t i = 0; i < SL_LEN(kinds); i++)
         if (kinds[i] == kind) return true;
     return false;
@@ -122,21 +129,25 @@ static void leave(world *v, parcel *p) {
         sl_sim_events_push(&v->ev, now + v->x->control_us, EV_THERE, 0, (uint64_t)(uintptr_t)p);
         return;
     }
-    const sl_link_cost *c = link_of(v, p->src);
-    double at = sl_sim_leave(&v->actor[p->src].out, now, c, c->alpha_us,
+    const sl_link_cost *c = link_of(v, p->src, p->rail);
+    double at = sl_sim_leave(&v->actor[p->src].out[p->rail], now, c, c->alpha_us,
                              (double)(p->p.bytes + HEADER_BYTES));
     sl_sim_events_push(&v->ev, at, EV_HEAD, 0, (uint64_t)(uintptr_t)p);
 }
 
 static void carry(void *ctx, const sl_loop_parcel *given) {
     world *v = ctx;
+    if (!v->serving || v->over) { /* nothing else is on its way */
+        sl_loop_hub_deliver(v->engine->hub, given);
+        return;
+    }
     parcel *p = calloc(1, sizeof *p);
     SL_ASSERT(p);
     p->p = *given;
-    p->src = actor_at(v, given->from);
-    p->dst = actor_at(v, given->to);
-    p->there = !v->serving || v->over || !takes_time(given->kind);
-    channel *l = &v->link[p->src][p->dst];
+    p->src = actor_at(v, given->from, &p->rail);
+    p->dst = actor_at(v, given->to, &p->rail);
+    p->there = !takes_time(given->kind);
+    channel *l = &v->link[p->rail][p->src][p->dst];
     *l->last = p;
     l->last = &p->next;
     if (!p->there) leave(v, p);
@@ -145,16 +156,24 @@ static void carry(void *ctx, const sl_loop_parcel *given) {
 
 static void on_head(world *v, parcel *p) {
     actor *to = &v->actor[p->dst];
-    const sl_link_cost *here = link_of(v, p->dst);
-    double at = sl_sim_come(here->half_duplex ? &to->out : &to->in, v->ev.now, link_of(v, p->src),
-                            here, (double)(p->p.bytes + HEADER_BYTES));
+    const sl_link_cost *here = link_of(v, p->dst, p->rail);
+    sl_sim_port *port = here->half_duplex ? &to->out[p->rail] : &to->in[p->rail];
+    double at = sl_sim_come(port, v->ev.now, link_of(v, p->src, p->rail), here,
+                            (double)(p->p.bytes + HEADER_BYTES));
     sl_sim_events_push(&v->ev, at, EV_THERE, 0, (uint64_t)(uintptr_t)p);
 }
 
+/* What threads do where time is real: at once, whatever the worker is at. */
+static void drive_rails(const actor *a) {
+    const sl_rails *r = a->w ? a->w->rails : NULL;
+    for (uint32_t i = 1; r && i < r->o.n; i++) rail_turn(&a->w->rails->rail[i]);
+}
+
 static void on_there(world *v, parcel *p) {
-    uint32_t src = p->src, dst = p->dst;
+    uint32_t src = p->src, dst = p->dst, by = p->rail;
     p->there = true;
-    hand_over(v, &v->link[src][dst]);
+    hand_over(v, &v->link[by][src][dst]);
+    if (by > 0) drive_rails(&v->actor[dst]);
     if (v->actor[dst].in_stage) sl_worker_tick(v->actor[dst].w); /* as kernels do all the while */
     touch(v, dst);
 }
@@ -235,6 +254,7 @@ static void pass(void *ctx, double us) {
 /* It goes on until its turn is over, or it stands in a stage. */
 static void go_on(world *v, actor *a) {
     swapcontext(&a->outside, &a->here);
+    drive_rails(a);
     check_stopped(v, a);
 }
 
@@ -317,14 +337,33 @@ static bool start_worker(world *v, uint32_t i) {
                                .device = {timed_open, &a->times},
                                .watch = &a->watch,
                                .clock = {now_us, v}};
-    a->address = v->actor[v->n].address + 1 + i; /* of a hub: numbers in the order of nets */
+    a->address[0] = v->actor[v->n].address[0] + 1 + i; /* of a hub: in the order of nets */
     if (sl_worker_create(&a->opts, &a->w, &err) != SL_OK) return failed(v, err.msg);
-    SL_ASSERT(a->address == number_of(sl_net_address(a->w->net)));
+    SL_ASSERT(a->address[0] == number_of(sl_net_address(a->w->net)));
     a->stack = malloc(STACK_BYTES);
     if (!a->stack || getcontext(&a->here) != 0) return failed(v, "no stack for a worker");
     a->here.uc_stack = (stack_t){.ss_sp = a->stack, .ss_size = STACK_BYTES};
     makecontext(&a->here, (void (*)(void))live, 1, i);
     return true;
+}
+
+/* Whether all are connected: where threads drive them nobody knows when they are. */
+static bool rails_are_there(const world *v) {
+    bool all = true;
+    for (uint32_t i = 0; i < v->n; i++) {
+        const sl_rails *r = v->actor[i].w->rails;
+        for (const rails_link *l = r ? r->links : NULL; l; l = l->next)
+            all = all && l->bound == r->all_bound;
+    }
+    return all;
+}
+
+static void find_rails(world *v) {
+    for (uint32_t i = 0; i < v->n; i++) {
+        const sl_rails *r = v->actor[i].w->rails;
+        for (uint32_t t = 1; r && t < r->o.n; t++)
+            v->actor[i].address[t] = number_of(sl_net_address(r->rail[t].net));
+    }
 }
 
 static bool start(world *v) {
@@ -338,28 +377,34 @@ static bool start(world *v) {
         return failed(v, err.msg);
     /* Time goes from event to event here, which is no stop of this process. */
     v->engine->clock = (sl_clock){now_us, v};
-    c->address = number_of(sl_net_address(v->engine->net));
+    c->address[0] = number_of(sl_net_address(v->engine->net));
     sl_loop_hub_set_carrier(v->engine->hub, carry, v);
     v->engine->admit.shape.watch = &c->watch;
     for (uint32_t i = 0; i < v->n; i++)
         if (!start_worker(v, i)) return false;
-    for (; !v->engine->serving && v->start_us < ORIGIN_US; v->start_us += 100) {
+    bool ready = false;
+    for (; !ready && v->start_us < ORIGIN_US; v->start_us += 100) {
         (void)sl_engine_step(v->engine);
         for (uint32_t i = 0; i < v->n; i++) go_on(v, &v->actor[i]);
+        ready = v->engine->serving && rails_are_there(v);
     }
-    if (!v->engine->serving) return failed(v, "workers are not ready");
+    if (!ready) return failed(v, "workers are not ready");
+    find_rails(v);
     v->serving = true;
     return true;
 }
 
 static void stop(world *v) {
     v->over = true; /* what is said from now on takes no time, as what was said before */
-    for (uint32_t i = 0; i <= v->n; i++)
-        for (uint32_t j = 0; j <= v->n; j++) {
-            for (parcel *p = v->link[i][j].first; p; p = p->next) p->there = true;
-            hand_over(v, &v->link[i][j]);
-        }
+    for (uint32_t r = 0; r < SL_RAILS_MAX; r++)
+        for (uint32_t i = 0; i <= v->n; i++)
+            for (uint32_t j = 0; j <= v->n; j++) {
+                for (parcel *p = v->link[r][i][j].first; p; p = p->next) p->there = true;
+                hand_over(v, &v->link[r][i][j]);
+            }
     for (uint32_t i = 0; i < v->n; i++) {
+        const sl_worker *w = v->actor[i].w;
+        if (w && w->rails) v->x->striped += sl_rails_stats_of(w->rails).striped;
         sl_worker_free(v->actor[i].w, true);
         free(v->actor[i].stack);
     }
@@ -378,7 +423,8 @@ bool world_run(scene *x, decisions *log) {
         actor *a = &v->actor[i];
         a->watch = (sl_watch){decisions_saw, &log[i]};
         log[i].origin_us = ORIGIN_US;
-        for (uint32_t j = 0; j <= v->n; j++) v->link[i][j].last = &v->link[i][j].first;
+        for (uint32_t r = 0; r < SL_RAILS_MAX; r++)
+            for (uint32_t j = 0; j <= v->n; j++) v->link[r][i][j].last = &v->link[r][i][j].first;
     }
     if (v->n_known && start(v)) run_load(v);
     bool ok = !v->why[0];
