@@ -14,6 +14,7 @@
  * heads that the kernels of attention take. */
 #include "base/mem.h"
 #include "base/rng.h"
+#include "law_tally.h"
 #include "rank_servers.h"
 #include "deferred.h"
 #include "engine/coord/engine.h"
@@ -376,9 +377,11 @@ static sl_status vary_sides(sl_plan *p, sl_err *err) {
     return sl_plan_add_prefill(n, together || !alone ? 0 : 3 - n, p, err);
 }
 
+/* *count: where a deployment of that kind is counted. */
 static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
                        uint32_t experts, uint32_t k, uint32_t wire, const char *how,
-                       uint64_t *state, char *schedule, size_t n, sl_engine **e, sl_err *err) {
+                       uint64_t *state, uint32_t **count, char *schedule, size_t n, sl_engine **e,
+                       sl_err *err) {
     static const char *const kinds[SL_RANK_KIND_COUNT] = {"threads", "processes", "machines"};
     const sl_route_skew skew = {.on = skewed, .permuted = true, .theta = 0.6, .seed = seed};
     sl_engine_opts o = {.model_folder = folder,
@@ -419,6 +422,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
         if (st == SL_OK && !devices.seed) st = vary_sides(&o.plan, err);
     }
+    *count = &law_tally[o.plan.schedule][law_ranks_of(&o.plan)];
     snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
              o.plan.order == SL_ORDER_ASAS ? "asas" : "aass", o.plan.lanes, o.plan.chunks,
              o.plan.chunking == SL_CHUNK_TOKENS ? "tokens" : "experts");
@@ -529,7 +533,8 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
     sl_err err;
     sl_engine *e = NULL;
     char schedule[160];
-    if (start(folder, m, 0, 0, 0, wire, "loop", NULL, schedule, sizeof schedule, &e, &err) != SL_OK)
+    uint32_t *count;
+    if (start(folder, m, 0, 0, 0, wire, "loop", NULL, &count, schedule, sizeof schedule, &e, &err))
         return printf("FAILED reference: %s\n", err.msg), 1;
     int bad = 0;
     for (uint32_t i = 0; !bad && i < N_REQUESTS; i++) {
@@ -562,8 +567,9 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
     sl_err err;
     sl_engine *e = NULL;
     outcome got[N_REQUESTS];
+    uint32_t *count = NULL;
     sl_status st = start(folder, m, deployments[which].attention, deployments[which].experts, k,
-                         wire, transport, state, schedule, sizeof schedule, &e, &err);
+                         wire, transport, state, &count, schedule, sizeof schedule, &e, &err);
     *none = st == SL_ERR_NOTFOUND;
     if (*none) return 0;
     snprintf(what, sizeof what, "%s %s, %s, wire %s, activations %s, KV %s, %s%s", m->arch,
@@ -592,6 +598,7 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
     stop_rank_servers();
     n_found += found;
     n_ran++;
+    ++*count;
     if (!bad) printf("same bits, %u tokens cached: %s\n", found, what);
     return bad;
 }
@@ -683,6 +690,7 @@ int main(int argc, char **argv) {
         bad |= check_fixture(folder);
         fixtures++;
     }
+    law_tally_print();
     printf("%d fixtures, %u deployments: %s\n", fixtures, (unsigned)n_ran,
            bad ? "FAILED" : "the law holds");
     const bool cold = n_found == 0 && n_ran >= ENOUGH_TO_CACHE;
