@@ -11,6 +11,7 @@
 #ifndef SL_STAGE_STAGE_H
 #define SL_STAGE_STAGE_H
 
+#include "base/pool.h"
 #include "base/span.h"
 #include "model/model.h"
 #include "net/net.h"
@@ -212,6 +213,8 @@ typedef struct sl_device_ops {
      * there: no call in flight may write them, none use them. NULL: pages stay here. */
     void (*read_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, void *to);
     void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
+    /* sl_device_share; NULL: no threads of this process help it. */
+    void (*share)(sl_device *d, size_t n, sl_pool_fn fn, void *ctx);
     /* How long its first rank was in calls that ranks make together; NULL: it has none. */
     uint64_t (*ranks_ns)(const sl_device *d);
     /* sl_device_tend; NULL: it needs none. */
@@ -239,6 +242,7 @@ struct sl_device {
     bool inside_f32;   /* and is to be asked for it where rows would travel so, and nowhere else */
     bool copies_lists; /* calls' lists are its own once it has been asked */
     bool mtp;          /* it takes SL_OP_MTP */
+    uint32_t sharers;  /* threads that sl_device_share has, the caller among them; 0: it alone */
     uint32_t spreads;  /* its ranks exchange rows with those of others themselves: so many columns
                         * rank 0 has of a row that is cut. 0: they do not */
     bool gathers;      /* ...and gather rows: it is to be tended often */
@@ -358,6 +362,16 @@ static inline sl_status sl_device_host(sl_device *d, const uint8_t *hosted, uint
  * own, but its machine's. */
 static inline uint64_t sl_device_room(sl_device *d, uint32_t max_pairs, uint64_t beside) {
     return d->ops->room ? d->ops->room(d, max_pairs, beside) : UINT64_MAX;
+}
+
+/* fn over 0 .. n-1, in pieces of one, by the caller and whatever threads help the device; returns
+ * when all are done. Results must not depend on who does what. No call may be in flight on a device
+ * whose stages these threads compute. */
+static inline void sl_device_share(sl_device *d, size_t n, sl_pool_fn fn, void *ctx) {
+    if (d->ops->share && d->sharers > 1 && n > 1)
+        d->ops->share(d, n, fn, ctx);
+    else
+        fn(ctx, 0, n);
 }
 
 /* To be called again and again while nothing is in flight, ten times a second at least: a device

@@ -280,6 +280,73 @@ static void draws_follow_the_distribution(void **state) {
     assert_int_equal(scratch.used, 0);
 }
 
+/* A vocabulary of many blocks, with ties, NaN and tokens that are not there: what is drawn is among
+ * those that sorting all of them keeps, as often as its share says. */
+#define WIDE  5000u
+#define DRAWN 400u
+
+static int by_logit(const void *a, const void *b, void *ctx) {
+    const float *l = ctx;
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (l[x] != l[y]) return l[x] > l[y] ? -1 : 1;
+    return x < y ? -1 : 1;
+}
+
+static void wide(const sl_sampling *how, const float *l) {
+    static uint32_t order[WIDE], count[WIDE];
+    static double w[WIDE], p[WIDE];
+    sl_sampling s = *how;
+    uint32_t n = 0, kept = 0;
+    double all = 0, mass = 0;
+    for (uint32_t i = 0; i < WIDE; i++)
+        if (!isnan(l[i])) order[n++] = i;
+    qsort_r(order, n, sizeof *order, by_logit, (void *)(uintptr_t)l);
+    if (s.top_k) n = SL_MIN(n, s.top_k);
+    for (uint32_t i = 0; i < n; i++) {
+        w[i] = exp(((double)l[order[i]] - l[order[0]]) / s.temperature);
+        if (w[i] < s.min_p) w[i] = 0;
+        all += w[i];
+    }
+    while (kept < n && (kept == 0 || mass < all * s.top_p)) mass += w[kept++];
+    memset(p, 0, sizeof p);
+    memset(count, 0, sizeof count);
+    for (uint32_t i = 0; i < kept; i++) p[order[i]] = w[i] / mass;
+    for (uint64_t i = 0; i < DRAWN; i++) count[sl_sample(&s, l, WIDE, i, NULL, &scratch)]++;
+    for (uint32_t i = 0; i < WIDE; i++) {
+        const double sigma = sqrt(p[i] * (1 - p[i]) / DRAWN);
+        if (p[i] == 0) assert_int_equal(count[i], 0);
+        assert_true(fabs((double)count[i] / DRAWN - p[i]) <= 6 * sigma + 4.0 / DRAWN);
+    }
+}
+
+static void draws_of_many_blocks(void **state) {
+    static const sl_sampling cases[] = {
+        {.temperature = 1, .top_p = 1},
+        {.temperature = 1, .top_p = 1, .min_p = 0.1f},
+        {.temperature = 0.8f, .top_p = 0.9f},
+        {.temperature = 3, .top_p = 0.7f, .min_p = 0.01f},
+        {.temperature = 50, .top_p = 0.5f},
+        {.temperature = 1, .top_p = 1, .top_k = 7},
+        {.temperature = 2, .top_p = 0.8f, .top_k = 3000},
+        {.temperature = 1, .top_p = 0.95f, .top_k = 20, .min_p = 0.05f},
+    };
+    float *l = malloc(WIDE * sizeof *l);
+    (void)state;
+    assert_non_null(l);
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        for (uint32_t i = 0; i < WIDE; i++) l[i] = 4.0f * sinf((float)i * (float)i * 0.37f);
+        if (kind == 1) /* few values */
+            for (uint32_t i = 0; i < WIDE; i++) l[i] = floorf(l[i]);
+        if (kind == 2) /* whole blocks that are not there */
+            for (uint32_t i = 700; i < 3000; i++) l[i] = i % 2 ? -INFINITY : NAN;
+        if (kind == 3) /* all the same */
+            for (uint32_t i = 0; i < WIDE; i++) l[i] = 1;
+        for (size_t c = 0; c < SL_LEN(cases); c++) wide(&cases[c], l);
+    }
+    assert_int_equal(scratch.used, 0);
+    free(l);
+}
+
 static void a_draw_depends_on_seed_choice_and_position_only(void **state) {
     (void)state;
     float l[VOCAB] = {0};
@@ -506,6 +573,7 @@ int main(void) {
         cmocka_unit_test(all_may_be_excluded),
         cmocka_unit_test(strange_logits_still_give_an_id),
         cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(draws_of_many_blocks),
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_position_only),
         cmocka_unit_test(ranges_are_checked_by_name),
         cmocka_unit_test(penalties_and_biases_follow_their_definition),

@@ -271,6 +271,7 @@ static sl_status create_buffers(sl_attn *a, sl_err *err) {
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
     for (uint32_t l = 0; l < a->m->n_layers; l++) a->moe[l] = a->m->ffn[l] != SL_FFN_DENSE;
     sl_status st = sl_arena_create(sl_sampler_scratch_bytes(a->m->vocab), &a->scratch, err);
+    if (st == SL_OK) st = sl_draws_create(a, err);
     return st == SL_OK ? sl_device_take_rows(a->w->device, SL_HEAD_ROWS, &a->head_rows, err) : st;
 }
 
@@ -374,6 +375,7 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->model);
     sl_device_give(a->w->device, a->head_rows);
     sl_arena_free(&a->scratch);
+    sl_draws_free(a);
     sl_hedge_free(&a->hedge);
     sl_twice_free(&a->twice);
     sl_free(a);

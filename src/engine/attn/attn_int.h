@@ -8,7 +8,8 @@
  *   disk.c      KV that is kept on a disk
  *   pass.c      rows that pass the blocks together, and what they ask of the device
  *   outgoing.c  the messages in which they leave for the experts
- *   head.c      the end of a step: logits, samples
+ *   head.c      the end of a step: logits
+ *   draws.c     tokens from logits
  *   mtp.c       and the guesses of a checkpoint's own block
  *   lanes.c     schedules with barriers: lanes take turns (lane.c has their steps, dispatch.c their
  *               way to the experts and back, settle.c what changes between them)
@@ -121,6 +122,7 @@ struct sl_attn {
     uint32_t n_waiting;       /* slots that wait for their guides */
     sl_head head;             /* of one pass at a time */
     struct sl_mtp *mtp;       /* of mtp.c; NULL: the block does not guess */
+    struct sl_draws *draws;   /* of draws.c */
     uint64_t head_tokens;     /* that the worker had sampled before it */
     sl_mem head_rows;         /* [HEAD_ROWS][d_model], normed */
     float *logits;            /* [HEAD_ROWS][vocab] */
@@ -307,6 +309,18 @@ void sl_pass_begin_head(sl_pass *p);
 bool sl_pass_end_head(sl_pass *p);
 /* The head is given up, or over. */
 void sl_attn_drop_head(sl_attn *a);
+
+/* ---- tokens of several requests at once (draws.c) ---- */
+
+/* Makes and frees a->draws. The device is there. */
+sl_status sl_draws_create(sl_attn *a, sl_err *err) SL_MUST_CHECK;
+void sl_draws_free(sl_attn *a);
+/* A row of part number `part` of the step draws from logits, which stay until it is made; none of
+ * the slot's waits. What is drawn is a matter of its history, so the next one of a slot waits. */
+void sl_draws_add(sl_attn *a, sl_slot *s, uint32_t part, const float *logits);
+bool sl_draws_wait(const sl_attn *a, const sl_slot *s);
+/* All that were added: draws, and what follows from each. Slots may be released. */
+void sl_draws_make(sl_pass *p);
 
 /* ---- guesses of the block that predicts a further token (mtp.c) ---- */
 

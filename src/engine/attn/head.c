@@ -17,32 +17,6 @@ static void send_logits(sl_pass *p, const sl_slot *s, uint32_t first_pos, uint32
     sl_worker_send(a->w, SL_NO_WORKER, h, b);
 }
 
-static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
-    sl_attn *a = p->attn;
-    const sl_history past = {s->tokens, s->life->tokens, s->n_prompt};
-    sl_logprob logprobs[SL_MAX_REPORTED];
-    sl_slot_spare_stops(s, s->life->tokens);
-    sl_guided_may may = s->guide ? sl_guided_mask(a, s) : SL_GUIDED_DRAW;
-    if (may == SL_GUIDED_STUCK) return;
-    if (may == SL_GUIDED_END) {
-        sl_slot_finish(a, s);
-        return;
-    }
-    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->life->tokens, &past, &a->scratch);
-    if (!isfinite(logits[id])) { /* it is the largest: there is nothing to draw from */
-        sl_slot_break(s, a->m->n_layers, s->life->tokens - 1);
-        return;
-    }
-    if (sl_sampler_excludes(&s->sampling, id, &past)) {
-        sl_guided_stick(a, s, &past);
-        return;
-    }
-    if (s->guide && !sl_guided_take(s, id)) return;
-    if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, &s->report, &a->scratch, logprobs);
-    sl_slot_append(a, s, id, logprobs, s->want_logprobs ? sl_reported(&s->report) : 0);
-    sl_guided_go_on(a, s);
-}
-
 /* What row `pos`, whose logits are given, says about the prompt's next token. */
 static void report_prompt_token(sl_pass *p, sl_slot *s, uint32_t pos, const float *logits) {
     sl_attn *a = p->attn;
@@ -84,7 +58,8 @@ static void tell_whole(sl_pass *p) {
     for (uint32_t i = 0; i < h->rows && s->want_prompt_logprobs; i++)
         report_prompt_token(p, s, first + i, a->logits + (size_t)i * a->m->vocab);
     if (part->sample && first + h->rows == s->life->done && sl_step_is_open(&p->step, h->part[0]))
-        sample_into(p, s, a->logits + (size_t)(h->rows - 1) * a->m->vocab);
+        sl_draws_add(a, s, h->part[0], a->logits + (size_t)(h->rows - 1) * a->m->vocab);
+    sl_draws_make(p);
 }
 
 /* What some rows of the call, whose logits are all there, have to say. */
@@ -97,13 +72,15 @@ static void tell(sl_pass *p, const sl_head_piece *piece) {
         return;
     }
     for (uint32_t i = piece->first; i < piece->first + piece->n; i++) {
-        if (!sl_step_is_open(&p->step, h->part[i])) continue;
         sl_slot *s = &p->slot[p->step.part[h->part[i]].slot];
+        if (sl_draws_wait(a, s)) sl_draws_make(p); /* its next row's draw is behind this one */
+        if (!sl_step_is_open(&p->step, h->part[i])) continue;
         bool right;
         const bool draws = sl_life_draws(s->life, p->pos[h->row[i]], &right);
         a->w->n.guesses_right += right;
-        if (draws) sample_into(p, s, a->logits + (size_t)i * a->m->vocab);
+        if (draws) sl_draws_add(a, s, h->part[i], a->logits + (size_t)i * a->m->vocab);
     }
+    sl_draws_make(p);
 }
 
 /* The span of the step that ends here. */

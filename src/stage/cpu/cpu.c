@@ -116,6 +116,10 @@ static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     sl_device_ran(base, c->queue);
 }
 
+static void cpu_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
+    sl_pool_run(((cpu *)base)->pool, n, 1, fn, ctx);
+}
+
 static void cpu_close(sl_device *base) {
     cpu *d = (cpu *)base;
     sl_pool_free(d->pool);
@@ -310,6 +314,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                       .take = sl_host_take,
                                       .give = sl_host_give,
                                       .host = cpu_host,
+                                      .share = cpu_share,
                                       .read_page = cpu_read_page,
                                       .write_page = cpu_write_page};
     cpu *d = sl_alloc(1, sizeof *d);
@@ -330,6 +335,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         d->base.mtp = o->hosts.mtp && o->hosts.attention;
         if (o->gang) sl_model_join(d->model, o->gang);
         d->exec.pool = d->pool;
+        d->base.sharers = sl_pool_threads(d->pool);
         d->exec.activations = o->activations;
         if (!o->exact) d->exec.expand_rows = sl_model_expand_rows(d->base.spec);
         if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);

@@ -14,10 +14,12 @@
 #include "stage/cuda/ops.h"
 #include "stage/stage_int.h"
 
+#include <sched.h>
 #include <string.h>
 
 /* Calls in flight: two a block of a step that stays inside, for some lanes. With more the next one
  * waits for the oldest. */
+#define MOST_SHARERS 16u
 #define MOST_CALLS 1024u
 #define RESULTS    ((size_t)4 << 20) /* bytes of pinned memory to begin with */
 #define LISTS_MORE 65536u
@@ -57,6 +59,7 @@ typedef struct cuda {
     uint64_t results_used, results_done; /* bytes ever */
     uint8_t *own_result; /* where results of a call go that a graph will do; NULL: to the ring */
     uint64_t own_at;
+    sl_pool *pool;
     sl_cuda_steps steps;
     sl_cuda_piece logits; /* f32, of the GPU */
     void (*tick)(void *ctx);
@@ -584,10 +587,24 @@ static uint64_t cuda_room(sl_device *base, uint32_t max_pairs, uint64_t beside) 
     return sl_cuda_slabs_room(&d->memory, &d->cut, beside) * d->expert_bytes;
 }
 
+/* Threads beside the one that drives the GPU: tokens of many requests are drawn on the host. */
+static sl_status make_pool(cuda *d, uint32_t threads, sl_err *err) {
+    cpu_set_t set;
+    const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+    const uint32_t cores = known ? (uint32_t)CPU_COUNT(&set) : 1;
+    d->base.sharers = SL_MAX(1u, SL_MIN(SL_MIN(threads, cores), MOST_SHARERS));
+    return sl_pool_create(d->base.sharers, &d->pool, err);
+}
+
+static void cuda_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
+    sl_pool_run(((cuda *)base)->pool, n, 1, fn, ctx);
+}
+
 /* ---- its life ---- */
 
 static void cuda_close(sl_device *base) {
     cuda *d = (cuda *)base;
+    sl_pool_free(d->pool);
     if (d->c) sl_cuda_drain(d->c);
     sl_model_free(d->model);
     for (uint32_t i = 0; d->c && i < MOST_CALLS; i++) sl_cuda_event_free(d->c, d->call[i].event);
@@ -735,6 +752,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
                                       .give = cuda_give,
                                       .host = cuda_host,
                                       .room = cuda_room,
+                                      .share = cuda_share,
                                       .read_page = cuda_read_page,
                                       .write_page = cuda_write_page};
     sl_status st = check(o, err);
@@ -757,6 +775,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = make_logits(d, logits_bytes(d, o->head_rows), err);
     if (st == SL_OK) st = choose_forms(d, err);
     if (st == SL_OK) st = make_steps(d, err);
+    if (st == SL_OK) st = make_pool(d, o->threads, err);
     d->routed = o->routed;
     d->steps.tells = d->routed != NULL;
     if (st == SL_OK) sl_cuda_drain(d->c); /* pages are zero before any is written */

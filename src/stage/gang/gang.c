@@ -148,6 +148,11 @@ static void gang_tend(sl_device *base) {
     if (g->ways->tend) g->ways->tend(g);
 }
 
+/* Threads of rank 0: others have jobs of their own. */
+static void gang_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
+    sl_device_share(((gang *)base)->own.device, n, fn, ctx);
+}
+
 static uint64_t gang_ranks_ns(const sl_device *base) {
     const gang *g = (const gang *)base;
     return g->own.coll ? sl_coll_spent_ns(g->own.coll) : 0;
@@ -223,6 +228,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                       .host = gang_host,
                                       .read_page = gang_read_page,
                                       .write_page = gang_write_page,
+                                      .share = gang_share,
                                       .ranks_ns = gang_ranks_ns,
                                       .tend = gang_tend,
                                       .rail = gang_rail_word,
@@ -256,6 +262,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         return st;
     }
     g->base.spec = sl_cpu_stored_of(g->own.device);
+    g->base.sharers = g->own.device->sharers;
     g->base.inside = g->base.inside_exact = g->base.inside_f32 = g->own.device->inside && !pipeline;
     if (g->spreads) g->base.spreads = g->own.board->report[0].out.n;
     note_who_idles(g);

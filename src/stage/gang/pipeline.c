@@ -328,10 +328,15 @@ static void pipeline_close(sl_device *base) {
     sl_free(p);
 }
 
+static void pipeline_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
+    sl_device_share(((pipeline *)base)->own, n, fn, ctx);
+}
+
 /* Which rank has what. */
 static void learn(pipeline *p) {
     p->base.spec = p->own->spec;
     p->base.resumes = p->own->resumes;
+    p->base.sharers = p->own->sharers;
     p->base.inside = p->base.inside_exact = p->own->inside;
     for (uint32_t i = 0; i < p->n; i++) {
         p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n});
@@ -348,6 +353,7 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
                                       .host = pipeline_host,
                                       .read_page = pipeline_read_page,
                                       .write_page = pipeline_write_page,
+                                      .share = pipeline_share,
                                       .tend = pipeline_tend};
     static const pipeline_ways *const ways[SL_RANK_KIND_COUNT] = {
         [SL_RANKS_THREADS] = &pipeline_threads, [SL_RANKS_MACHINES] = &pipeline_machines};

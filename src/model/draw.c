@@ -1,0 +1,377 @@
+/* Draws of a token (draw.h).
+ *
+ * Weights are summed up in doubles, a block of tokens in lanes and blocks one after the other, so a
+ * draw looks into one block alone. Where tokens are ranked, only those are put in order that can
+ * decide: with top_k those that are no smaller than the k-th largest of the blocks' largest, which
+ * are k at least; with top_p alone the likely ones, by buckets of logits of which one or two are
+ * sorted. */
+#include "model/draw.h"
+
+#include "base/status.h"
+#include "kernel/kernel.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LANES   16u
+#define BUCKETS 256u
+/* e^x is 0 in f32 at and below this. */
+#define EXP_FLOOR (-200.0f)
+
+static uint32_t blocks_of(uint32_t vocab) {
+    return (vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
+}
+
+size_t sl_draw_scratch_bytes(uint32_t vocab) {
+    /* weights, candidates twice; of blocks: the largest, the largest again, sums; buckets */
+    return (size_t)vocab * (sizeof(float) + 2 * sizeof(uint32_t)) +
+           blocks_of(vocab) * (2 * sizeof(float) + sizeof(double)) +
+           (BUCKETS + 1) * (sizeof(uint32_t) + sizeof(double)) + 12 * 64;
+}
+
+static uint32_t in_block(const sl_peaks *p, uint32_t b) {
+    return SL_MIN(SL_PEAK_BLOCK, p->vocab - b * SL_PEAK_BLOCK);
+}
+
+/* ---- the largest ---- */
+
+/* In lanes that compilers make vectors of. */
+static float most_of(const float *x, uint32_t n) {
+    float lane[LANES], most = -INFINITY;
+    uint32_t i = 0;
+    for (uint32_t j = 0; j < LANES; j++) lane[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (uint32_t j = 0; j < LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    for (; i < n; i++) most = x[i] > most ? x[i] : most;
+    for (uint32_t j = 0; j < LANES; j++) most = lane[j] > most ? lane[j] : most;
+    return most;
+}
+
+static uint32_t first_best(const sl_peaks *p, float top) {
+    for (uint32_t b = 0; b < p->n; b++) {
+        const float *x = p->logits + (size_t)b * SL_PEAK_BLOCK;
+        if (p->most[b] != top) continue;
+        for (uint32_t i = 0; i < in_block(p, b); i++)
+            if (x[i] == top) return b * SL_PEAK_BLOCK + i;
+    }
+    return 0; /* all are NaN */
+}
+
+sl_peaks sl_peaks_of(const float *logits, uint32_t vocab, sl_arena *scratch) {
+    sl_peaks p = {.logits = logits, .vocab = vocab, .n = blocks_of(vocab)};
+    float top = -INFINITY;
+    p.most = sl_arena_take(scratch, p.n, sizeof *p.most);
+    SL_ASSERT(p.most);
+    for (uint32_t b = 0; b < p.n; b++) {
+        p.most[b] = most_of(logits + (size_t)b * SL_PEAK_BLOCK, in_block(&p, b));
+        top = p.most[b] > top ? p.most[b] : top;
+    }
+    p.best = first_best(&p, top);
+    return p;
+}
+
+/* ---- order ---- */
+
+/* a comes before b. */
+static bool before(const float *logits, uint32_t a, uint32_t b) {
+    const float x = logits[a], y = logits[b];
+    if (isnan(x) || isnan(y)) return isnan(x) && isnan(y) ? a < b : isnan(y);
+    return x != y ? x > y : a < b;
+}
+
+/* Restores a heap whose root is the last of its members. */
+static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t at) {
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= n) return;
+        if (child + 1 < n && before(logits, heap[child], heap[child + 1])) child++;
+        if (!before(logits, heap[at], heap[child])) return;
+        const uint32_t keep = heap[at];
+        heap[at] = heap[child];
+        heap[child] = keep;
+        at = child;
+    }
+}
+
+static void make_heap(const float *logits, uint32_t *heap, uint32_t n) {
+    for (uint32_t i = n / 2; i-- > 0;) sift_down(logits, heap, n, i);
+}
+
+/* A heap in order. */
+static void unheap(const float *logits, uint32_t *list, uint32_t n) {
+    for (uint32_t left = n; left > 1; left--) {
+        const uint32_t last = list[0];
+        list[0] = list[left - 1];
+        list[left - 1] = last;
+        sift_down(logits, list, left - 1, 0);
+    }
+}
+
+static void sort(const float *logits, uint32_t *list, uint32_t n) {
+    make_heap(logits, list, n);
+    unheap(logits, list, n);
+}
+
+/* What the k-th of the blocks' largest is; -INFINITY: there are fewer. At least k tokens are no
+ * smaller. */
+static float kth_most(const sl_peaks *p, uint32_t k, sl_arena *scratch) {
+    const size_t level = scratch->used;
+    if (k > p->n) return -INFINITY;
+    float *heap = sl_arena_take(scratch, p->n, sizeof *heap); /* the k largest, the least first */
+    SL_ASSERT(heap);
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < p->n; b++) {
+        uint32_t at = n;
+        if (n == k && p->most[b] <= heap[0]) continue;
+        if (n < k) {
+            for (n++; at && heap[(at - 1) / 2] > p->most[b]; at = (at - 1) / 2)
+                heap[at] = heap[(at - 1) / 2];
+        } else {
+            at = 0;
+            for (uint32_t c = 1; c < n; c = 2 * at + 1) {
+                if (c + 1 < n && heap[c + 1] < heap[c]) c++;
+                if (heap[c] >= p->most[b]) break;
+                heap[at] = heap[c];
+                at = c;
+            }
+        }
+        heap[at] = p->most[b];
+    }
+    const float least = heap[0];
+    scratch->used = level;
+    return least;
+}
+
+uint32_t sl_peaks_rank(const sl_peaks *p, uint32_t k, uint32_t *list, sl_arena *scratch) {
+    const float cut = k ? kth_most(p, k, scratch) : INFINITY;
+    uint32_t n = 0;
+    for (uint32_t b = 0; k && b < p->n; b++) {
+        if (p->most[b] < cut) continue;
+        for (uint32_t i = b * SL_PEAK_BLOCK, end = i + in_block(p, b); i < end; i++) {
+            if (p->logits[i] < cut) continue;
+            if (n < k) {
+                list[n++] = i;
+                if (n == k) make_heap(p->logits, list, n);
+            } else if (before(p->logits, i, list[0])) {
+                list[0] = i;
+                sift_down(p->logits, list, n, 0);
+            }
+        }
+    }
+    if (n < k) make_heap(p->logits, list, n);
+    unheap(p->logits, list, n);
+    return n;
+}
+
+/* ---- weights ---- */
+
+void sl_peaks_weights(const sl_peaks *p, float temperature, float *weight) {
+    const float top = p->logits[p->best];
+    for (uint32_t i = 0; i < p->vocab; i++) {
+        const float z = (p->logits[i] - top) / temperature;
+        weight[i] = z > EXP_FLOOR ? z : EXP_FLOOR;
+    }
+    sl_softmax(sl_kernels_base(), weight, p->vocab, weight);
+}
+
+static double sum_of(const float *weight, uint32_t n) {
+    double lane[LANES / 2] = {0}, sum = 0;
+    uint32_t i = 0;
+    for (; i + LANES / 2 <= n; i += LANES / 2)
+        for (uint32_t j = 0; j < LANES / 2; j++) lane[j] += weight[i + j];
+    for (; i < n; i++) sum += weight[i];
+    for (uint32_t j = 0; j < LANES / 2; j++) sum += lane[j];
+    return sum;
+}
+
+/* Weights of tokens, and sums of blocks and of all. */
+typedef struct weights {
+    float *of;
+    double *block, all;
+} weights;
+
+/* With min_p: without those that it drops. The likeliest token's is the largest. */
+static weights weigh(const sl_sampling *s, const sl_peaks *p, sl_arena *scratch) {
+    weights w = {.of = sl_arena_take(scratch, p->vocab, sizeof *w.of),
+                 .block = sl_arena_take(scratch, p->n, sizeof *w.block)};
+    SL_ASSERT(w.of && w.block);
+    sl_peaks_weights(p, s->temperature, w.of);
+    const float floor = s->min_p > 0 ? s->min_p * w.of[p->best] : 0;
+    for (uint32_t i = 0; floor > 0 && i < p->vocab; i++) w.of[i] = w.of[i] < floor ? 0 : w.of[i];
+    for (uint32_t b = 0; b < p->n; b++) {
+        w.block[b] = sum_of(w.of + (size_t)b * SL_PEAK_BLOCK, in_block(p, b));
+        w.all += w.block[b];
+    }
+    return w;
+}
+
+/* ---- draws ---- */
+
+/* Of tokens one after the other, behind a mass of `sum`: the first with which it is above goal, or
+ * the last that has a weight. list NULL: tokens first .. first + n - 1. */
+static uint32_t walk(const float *weight, const uint32_t *list, uint32_t first, uint32_t n,
+                     double sum, double goal, uint32_t pick) {
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t id = list ? list[i] : first + i;
+        if (weight[id] > 0) pick = id;
+        sum += weight[id];
+        if (sum > goal) break;
+    }
+    return pick;
+}
+
+/* By id. */
+static uint32_t draw_any(const sl_peaks *p, const weights *w, double u) {
+    const double goal = u * w->all;
+    uint32_t b = 0, last = 0;
+    double sum = 0;
+    for (; b < p->n; b++) {
+        if (w->block[b] > 0) last = b;
+        if (sum + w->block[b] > goal) break;
+        sum += w->block[b];
+    }
+    if (b == p->n) b = last, sum = -INFINITY; /* rounding: the last one that has a weight */
+    return walk(w->of, NULL, b * SL_PEAK_BLOCK, in_block(p, b), sum, goal, p->best);
+}
+
+/* How many of a list in order make up a mass of goal, one at least, and that mass. */
+static uint32_t keep(const float *weight, const uint32_t *list, uint32_t n, double goal,
+                     double *mass) {
+    uint32_t kept = 0;
+    while (kept < n && (kept == 0 || *mass < goal)) *mass += weight[list[kept++]];
+    return kept;
+}
+
+/* Weights of the listed tokens, where those of others are not asked for. */
+static void weigh_listed(const sl_sampling *s, const sl_peaks *p, const uint32_t *list, uint32_t n,
+                         float *weight) {
+    for (uint32_t i = 0; i < n; i++) {
+        const float z = (p->logits[list[i]] - p->logits[p->best]) / s->temperature;
+        const float e = sl_expf(z > EXP_FLOOR ? z : EXP_FLOOR);
+        weight[list[i]] = e < s->min_p ? 0 : e;
+    }
+}
+
+/* top_k, then top_p as a share of what it left. */
+static uint32_t draw_of_k(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
+    uint32_t *list = sl_arena_take(scratch, p->vocab, sizeof *list);
+    float *weight = sl_arena_take(scratch, p->vocab, sizeof *weight);
+    double mass = 0, all = 0;
+    SL_ASSERT(list && weight);
+    uint32_t n = sl_peaks_rank(p, s->top_k, list, scratch);
+    weigh_listed(s, p, list, n, weight);
+    for (uint32_t i = 0; i < n; i++) all += weight[list[i]];
+    n = keep(weight, list, n, s->top_p < 1 ? all * (double)s->top_p : INFINITY, &mass);
+    return walk(weight, list, 0, n, 0, u * mass, p->best);
+}
+
+/* Likely tokens by buckets of their logits, larger ones first; those of a bucket by id. */
+typedef struct buckets {
+    const sl_peaks *p;
+    const weights *w;
+    uint32_t *list, *end; /* [BUCKETS] where they end */
+    double *mass;         /* [BUCKETS] */
+    float scale;
+} buckets;
+
+static uint32_t bucket_of(const buckets *k, uint32_t id) {
+    const float down = (k->p->logits[k->p->best] - k->p->logits[id]) * k->scale;
+    return down < (float)(BUCKETS - 1) ? (uint32_t)down : BUCKETS - 1;
+}
+
+/* Tokens that top_p may keep are at least as likely as floor: were one less so, it and all behind
+ * it, at most the vocabulary, could not hold the share 1 - top_p that is left before it. */
+static uint32_t likely(const sl_sampling *s, const sl_peaks *p, const weights *w, uint32_t *list) {
+    const double floor = (1 - (double)s->top_p) * w->all / p->vocab;
+    /* Of logits, a little lower than where that is. */
+    const float cut = p->logits[p->best] +
+                      s->temperature * ((float)log(floor / w->of[p->best]) - 0.01f) - 0.01f;
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < p->n; b++) {
+        if (p->most[b] < cut) continue;
+        for (uint32_t i = b * SL_PEAK_BLOCK, end = i + in_block(p, b); i < end; i++)
+            if (w->of[i] > 0 && w->of[i] >= floor) list[n++] = i;
+    }
+    return n;
+}
+
+/* n > 0 likely tokens from `from` to k->list. */
+static void fill_buckets(buckets *k, const uint32_t *from, uint32_t n) {
+    const float *logits = k->p->logits;
+    float least = logits[from[0]];
+    for (uint32_t i = 1; i < n; i++) least = logits[from[i]] < least ? logits[from[i]] : least;
+    const float range = logits[k->p->best] - least;
+    k->scale = range > 0 ? (float)BUCKETS / range : 0;
+    if (!isfinite(k->scale)) k->scale = 0;
+    memset(k->end, 0, BUCKETS * sizeof *k->end);
+    memset(k->mass, 0, BUCKETS * sizeof *k->mass);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t b = bucket_of(k, from[i]);
+        k->end[b]++;
+        k->mass[b] += k->w->of[from[i]];
+    }
+    uint32_t next[BUCKETS], at = 0;
+    for (uint32_t b = 0; b < BUCKETS; b++) {
+        next[b] = at;
+        at = k->end[b] += at;
+    }
+    for (uint32_t i = 0; i < n; i++) k->list[next[bucket_of(k, from[i])]++] = from[i];
+}
+
+/* The first bucket with which the mass before it is `above` goal, or reaches it; *sum: that mass. */
+static uint32_t find_bucket(const buckets *k, double goal, bool above, double *sum) {
+    uint32_t b = 0, last = 0;
+    double before_it = 0;
+    for (*sum = 0; b < BUCKETS; b++) {
+        const double with = *sum + k->mass[b];
+        if (k->mass[b] > 0) last = b, before_it = *sum;
+        if (above ? with > goal : k->mass[b] > 0 && with >= goal) return b;
+        *sum = with;
+    }
+    *sum = before_it; /* rounding: the last one that has any */
+    return last;
+}
+
+/* top_p alone. */
+static uint32_t draw_of_p(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
+    const weights w = weigh(s, p, scratch);
+    uint32_t *from = sl_arena_take(scratch, p->vocab, sizeof *from);
+    buckets k = {.p = p,
+                 .w = &w,
+                 .list = sl_arena_take(scratch, p->vocab, sizeof *k.list),
+                 .end = sl_arena_take(scratch, BUCKETS, sizeof *k.end),
+                 .mass = sl_arena_take(scratch, BUCKETS, sizeof *k.mass)};
+    SL_ASSERT(from && k.list && k.end && k.mass);
+    const uint32_t n = likely(s, p, &w, from);
+    if (n == 0) return p->best;
+    fill_buckets(&k, from, n);
+    const double goal = w.all * (double)s->top_p;
+    double sum, mass;
+    const uint32_t cut = find_bucket(&k, goal, false, &sum);
+    const uint32_t first = cut ? k.end[cut - 1] : 0;
+    sort(p->logits, k.list + first, k.end[cut] - first);
+    mass = sum;
+    /* one token at least, also where nothing is before this bucket */
+    k.end[cut] = first + keep(w.of, k.list + first, k.end[cut] - first, goal, &mass);
+    k.mass[cut] = mass - sum;
+    memset(k.mass + cut + 1, 0, (BUCKETS - cut - 1) * sizeof *k.mass);
+    const uint32_t at = find_bucket(&k, u * mass, true, &sum);
+    const uint32_t begin = at ? k.end[at - 1] : 0;
+    if (at != cut) sort(p->logits, k.list + begin, k.end[at] - begin);
+    return walk(w.of, k.list + begin, 0, k.end[at] - begin, sum, u * mass, p->best);
+}
+
+uint32_t sl_draw(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
+    const size_t level = scratch->used;
+    uint32_t id;
+    if (s->top_k > 0 && s->top_k < p->vocab) {
+        id = draw_of_k(s, p, u, scratch);
+    } else if (s->top_p < 1) {
+        id = draw_of_p(s, p, u, scratch);
+    } else {
+        const weights w = weigh(s, p, scratch);
+        id = draw_any(p, &w, u);
+    }
+    scratch->used = level;
+    return id;
+}
