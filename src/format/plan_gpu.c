@@ -52,6 +52,20 @@ static bool one_device(const char *text, size_t n, bool *on_gpu, uint32_t *gpu) 
 
 /* ---- options ---- */
 
+/* A word that is no device. */
+static sl_status unknown(const char *option, const char *word, size_t n, sl_devices_of whose,
+                         sl_err *err) {
+    if (n == 4 && memcmp(word, "auto", 4) == 0)
+        return sl_fail(err, SL_ERR_ARG,
+                       "%s: auto is no device, but a choice of all workers' devices, which serve, "
+                       "run, bench and logits make (--device auto)",
+                       option);
+    return sl_fail(err, SL_ERR_ARG,
+                   "%s: device '%.*s' is unknown: cpu, cuda:N with N from 0 to %u%s", option,
+                   (int)SL_MIN(n, (size_t)60), word, SL_MAX_GPU,
+                   whose == SL_DEVICES_OF_ALL ? ", or emulated:FILE" : "");
+}
+
 static bool is_of(const sl_plan *p, uint32_t id, sl_devices_of whose) {
     const bool attention = p->worker[id].roles & SL_ROLE_ATTENTION;
     if (whose == SL_DEVICES_OF_ALL) return true;
@@ -111,11 +125,7 @@ sl_status sl_plan_set_devices(const char *option, sl_devices_of whose, const cha
     for (uint32_t k = 0; k < workers; k++) {
         const size_t n = strcspn(at, ",");
         sl_plan_worker *w = nth(p, whose, k);
-        if (!one_device(at, n, &w->on_gpu, &w->gpu))
-            return sl_fail(err, SL_ERR_ARG,
-                           "%s: device '%.*s' is unknown: cpu, cuda:N with N from 0 to %u%s",
-                           option, (int)SL_MIN(n, (size_t)60), at, SL_MAX_GPU,
-                           whose == SL_DEVICES_OF_ALL ? ", or emulated:FILE" : "");
+        if (!one_device(at, n, &w->on_gpu, &w->gpu)) return unknown(option, at, n, whose, err);
         if (listed > 1) at += n + 1;
     }
     /* who is named is named: a plan's emulated device goes */

@@ -27,7 +27,7 @@ void sl_plan_set_emulated(const sl_device_spec *d, sl_plan *p);
 /* "cpu", "cuda:N" or a list, "cuda:0,cuda:1,cpu": one for all of those workers, or one for each,
  * those with attention first, in the order of their numbers. Of all workers also "emulated:FILE"
  * (sl_device_parse). `option` is what errors name. SL_ERR_ARG: another number of devices than of
- * workers, no such worker, a word that is no device. */
+ * workers, no such worker, a word that is no device, as auto. */
 sl_status sl_plan_set_devices(const char *option, sl_devices_of whose, const char *text, sl_plan *p,
                               sl_err *err) SL_MUST_CHECK;
 

@@ -171,6 +171,11 @@ static double predict(const sl_costs *c, const sl_choose_load *l, const sl_choic
     return fmax(p, lanes * work * l->threads / l->cores);
 }
 
+void sl_choose_predict(const sl_costs *c, const sl_choose_load *l, sl_choice *x) {
+    x->decode_us = predict(c, l, x, l->decode_rows, l->keys);
+    x->prefill_us = predict(c, l, x, l->prefill_rows, l->prefill_rows / 2.0);
+}
+
 sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill) {
     double rows = prefill ? l->prefill_rows : l->decode_rows;
     double keys = prefill ? rows / 2 : l->keys;
@@ -250,8 +255,7 @@ sl_status sl_choose(const sl_costs *c, const sl_choose_load *l, sl_choice out[SL
     *n = 0;
     list(l, out, n);
     for (uint32_t i = 0; i < *n; i++) {
-        out[i].decode_us = predict(c, l, &out[i], l->decode_rows, l->keys);
-        out[i].prefill_us = predict(c, l, &out[i], l->prefill_rows, l->prefill_rows / 2.0);
+        sl_choose_predict(c, l, &out[i]);
         decode = fmin(decode, out[i].decode_us);
         prefill = fmin(prefill, out[i].prefill_us);
     }

@@ -63,6 +63,9 @@ sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, b
 void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_bytes,
                         uint32_t requests, sl_choose_load *out);
 
+/* x->decode_us and x->prefill_us: periods of that schedule. */
+void sl_choose_predict(const sl_costs *c, const sl_choose_load *l, sl_choice *x);
+
 /* How many chunks, of 1 to x->chunks, the rows of one lane's step are best cut into when x runs
  * (findep, by tokens): `rows` that attend to `keys` keys each. Ties: the fewest. */
 uint32_t sl_choose_chunks(const sl_costs *c, const sl_choose_load *l, const sl_choice *x,

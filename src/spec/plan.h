@@ -228,6 +228,14 @@ static inline uint32_t sl_plan_lane_rows(const sl_plan *p) {
                                        : p->max_num_batched_tokens / p->lanes;
 }
 
+/* (row, expert) pairs of a task of a worker that is sent rows by so many attention workers, each of
+ * which chooses top_k experts, and that hosts so many of these. */
+static inline uint32_t sl_plan_pairs(const sl_plan *p, uint32_t senders, uint32_t top_k,
+                                     uint32_t hosted) {
+    const uint32_t of_row = hosted < top_k ? hosted : top_k;
+    return sl_plan_lane_rows(p) * senders * (of_row ? of_row : 1);
+}
+
 /* Workers on GPUs, also those that come later. */
 static inline uint32_t sl_plan_n_gpu(const sl_plan *p) {
     uint32_t n = 0;

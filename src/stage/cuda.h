@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "spec/device.h"
+#include "spec/model.h"
 
 typedef struct sl_cuda_gpu {
     uint32_t index; /* as in cuda:0 */
@@ -25,6 +26,13 @@ typedef struct sl_cuda_gpus {
 /* Looks at each by opening it, which takes some tenths of a second. Free with sl_cuda_gpus_free. */
 void sl_cuda_list_devices(sl_cuda_gpus *out);
 void sl_cuda_gpus_free(sl_cuda_gpus *g);
+
+/* Bytes that calls of a worker take of its GPU beside weights and KV: of so many rows (0: it has no
+ * attention), (row, expert) pairs (0: no experts) and rows of logits. All else is far less. */
+uint64_t sl_cuda_calls_bytes(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs,
+                             uint32_t head_rows);
+/* So much of what is free is left to calls that grow, where no limit is said. */
+#define SL_CUDA_LEFT ((uint64_t)256 << 20)
 
 /* The kind of GPU `index`: all of one kind have the same bits with numerics exact. */
 sl_status sl_cuda_kind(uint32_t index, char out[SL_GPU_KIND_BYTES], sl_err *err) SL_MUST_CHECK;

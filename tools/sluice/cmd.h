@@ -157,6 +157,10 @@ sl_status sl_deploy_tls(const sl_options *o, sl_tls_look *look, sl_tls_pair **ou
                         sl_err *err) SL_MUST_CHECK;
 /* Whether one of them has been replaced, written, or given other rights since. */
 bool sl_deploy_tls_changed(const sl_options *o, const sl_tls_look *then);
+/* The transport's name: as --transport says, or `processes` and remote workers want. */
+const char *sl_deploy_transport(const sl_options *o, bool processes);
+/* Nobody said how to schedule: no plan, no schedule, nothing that belongs to one. */
+bool sl_deploy_schedule_is_open(const sl_options *o);
 /* Sets what must be set before any thread, e.g. UCX's environment. */
 void sl_deploy_setup_process(const sl_options *o);
 /* The transport to other machines: --transport, auto: the first that reaches them. NULL: see

@@ -1,6 +1,8 @@
 /* From options to a plan and an engine. */
 #include "cmd.h"
 
+#include "device_auto.h"
+
 #include "base/progress.h"
 #include "engine/measure/auto.h"
 #include "engine/measure/place.h"
@@ -34,7 +36,7 @@ const sl_transport_kind *sl_deploy_transport_far(const sl_options *o, sl_err *er
     return sl_transport_find(o->transport, true, err);
 }
 
-static const char *transport_of(const sl_options *o, bool processes) {
+const char *sl_deploy_transport(const sl_options *o, bool processes) {
     if (strcmp(o->transport, "auto") != 0) return o->transport;
     sl_err none;
     if (o->remote) return sl_deploy_transport_far(o, &none)->name;
@@ -42,7 +44,7 @@ static const char *transport_of(const sl_options *o, bool processes) {
 }
 
 void sl_deploy_setup_process(const sl_options *o) {
-    sl_net_setup_process(transport_of(o, true));
+    sl_net_setup_process(sl_deploy_transport(o, true));
 }
 
 /* How many more than there are. */
@@ -230,8 +232,7 @@ static uint32_t share_of_cores(const sl_plan *p) {
     return cores > driving ? SL_MAX((cores - driving) / workers, 1u) : 1;
 }
 
-/* Nobody said how to schedule: no plan, no schedule, nothing that belongs to one. */
-static bool schedule_is_open(const sl_options *o) {
+bool sl_deploy_schedule_is_open(const sl_options *o) {
     bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||
                 o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0 ||
                 o->rail_bytes || (o->resolve && o->resolve != UINT32_MAX);
@@ -240,7 +241,7 @@ static bool schedule_is_open(const sl_options *o) {
 
 /* A pipeline has work for all its ranks only with as many micro-batches as these are. */
 static void fill_pipelines(const sl_options *o, sl_plan *p) {
-    if (sl_plan_pipeline(p) == 1 || !schedule_is_open(o)) return;
+    if (sl_plan_pipeline(p) == 1 || !sl_deploy_schedule_is_open(o)) return;
     sl_plan_set_schedule(p, SL_SCHED_PINGPONG);
     p->lanes = sl_plan_pipeline(p);
 }
@@ -248,7 +249,7 @@ static void fill_pipelines(const sl_options *o, sl_plan *p) {
 /* Rows of prompts and of others, at the same experts, wait for no barrier. */
 static void fill_sides(const sl_options *o, sl_plan *p) {
     const bool shared = sl_plan_has_prefill(p) && !sl_plan_sides_apart(p);
-    if (shared && schedule_is_open(o)) sl_plan_set_schedule(p, SL_SCHED_AEP);
+    if (shared && sl_deploy_schedule_is_open(o)) sl_plan_set_schedule(p, SL_SCHED_AEP);
 }
 
 static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p, sl_err *err) {
@@ -380,15 +381,22 @@ static sl_status choose_for_decode(const sl_options *o, uint32_t requests, sl_de
     return st;
 }
 
-static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_deployment *d,
-                                 sl_err *err) {
+/* `given`: chosen with the devices, or NULL. */
+static sl_status choose_schedule(const sl_options *o, uint32_t requests,
+                                 const sl_device_auto *given, sl_deployment *d, sl_err *err) {
+    sl_status st = SL_OK;
     const sl_auto_opts a = auto_opts(o, requests, d);
-    if (!schedule_is_open(o) || sl_plan_pipeline(&d->opts.plan) > 1) return SL_OK;
+    if (!sl_deploy_schedule_is_open(o) || sl_plan_pipeline(&d->opts.plan) > 1) return SL_OK;
     if (sl_plan_has_prefill(&d->opts.plan)) return choose_for_decode(o, requests, d, err);
     d->opts.choose = o->remote;
     d->opts.auto_requests = requests;
     if (o->remote) return SL_OK; /* when the workers are there: sl_deploy_started */
-    sl_status st = sl_plan_auto(&a, &d->opts.plan, &d->chosen, err);
+    if (given && given->scheduled) {
+        sl_plan_schedule_as(&given->plan, &d->opts.plan);
+        d->chosen = given->schedule;
+    } else {
+        st = sl_plan_auto(&a, &d->opts.plan, &d->chosen, err);
+    }
     d->opts.predicted = sl_auto_predicted(&d->chosen);
     if (st == SL_OK) predict_dense(requests, d);
     return st;
@@ -440,9 +448,8 @@ static sl_status prepare_disk(const sl_options *o, sl_deployment *d, sl_err *err
     return sl_kv_folder_check(o->kv_disk, err);
 }
 
-sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t requests,
-                            sl_deployment *d, sl_err *err) {
-    *d = (sl_deployment){0};
+static sl_status prepare(const sl_options *o, bool processes, uint32_t requests,
+                         const sl_device_auto *given, sl_deployment *d, sl_err *err) {
     sl_status st = sl_model_read_spec(o->arg[0], &d->spec, &d->gen, err);
     if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
     if (st == SL_OK) st = apply_options(o, &d->spec, &d->opts.plan, err);
@@ -458,7 +465,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     ssize_t n = readlink("/proc/self/exe", d->program, sizeof d->program - 1);
     if (n <= 0) return sl_fail(err, SL_ERR_IO, "/proc/self/exe: %s", strerror(errno));
     d->opts.model_folder = o->arg[0];
-    d->opts.transport = transport_of(o, processes);
+    d->opts.transport = sl_deploy_transport(o, processes);
     const sl_transport_kind *kind = sl_transport_find(d->opts.transport, false, err);
     if (!kind) return SL_ERR_ARG;
     if (kind->threads && o->remote)
@@ -485,9 +492,24 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     if (st != SL_OK) return st;
     if (!o->remote && !d->spec.weightless && !sl_device_is_modelled(&d->opts.plan.device))
         st = sl_cached_open(o->arg[0], &d->weights, err);
-    if (st == SL_OK) st = choose_schedule(o, requests, d, err);
+    if (st == SL_OK) st = choose_schedule(o, requests, given, d, err);
     if (st == SL_OK) st = prepare_moves(o, d, err);
     return st == SL_OK ? prepare_adapting(o, requests, d, err) : st;
+}
+
+sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t requests,
+                            sl_deployment *d, sl_err *err) {
+    sl_device_auto a;
+    *d = (sl_deployment){0};
+    if (!sl_device_is_auto(o)) {
+        if (!o->device_profile[0]) return prepare(o, processes, requests, NULL, d, err);
+        return sl_fail(err, SL_ERR_ARG,
+                       "--device-profile: nothing is compared but by --device auto");
+    }
+    sl_status st = sl_device_auto_choose(o, processes, requests, &a, err);
+    if (st == SL_OK) st = prepare(&a.options, processes, requests, &a, d, err);
+    sl_device_auto_free(&a);
+    return st;
 }
 
 /* Two things are waited for: weights, while they come from the disk, then workers. */

@@ -174,17 +174,10 @@ static sl_status read_device(const sl_options *o, sl_model_spec *m, sl_device_sp
     return st;
 }
 
-/* From the first block on, which is another kind than the others in some models; those with experts
- * are among them. */
-static sl_extent blocks_of(const sl_model_spec *m) {
-    const uint32_t least = m->moe_layer[0] + 1u;
-    return (sl_extent){0, SL_MIN(SL_MAX(BLOCKS, least), m->n_layers)};
-}
-
 static void plan_lab(bench *b, const sl_options *o, const sl_device_spec *device,
                      const char *kernels) {
     const sl_model_spec *m = &b->spec;
-    const sl_extent blocks = blocks_of(m);
+    const sl_extent blocks = sl_lab_first_blocks(m, BLOCKS);
     const uint64_t each = 6ull * m->d_model * m->d_ff_expert * blocks.n; /* in 16 bits */
     const uint64_t fit = SL_MAX(WEIGHT_BYTES / SL_MAX(each, 1u), 1u);
     const size_t page = blocks.n * sl_kv_block_bytes(m);

@@ -136,7 +136,7 @@ static inline bool sl_worker_is_newcomer(const sl_worker *w, const sl_plan *p, u
 /* (row, expert) pairs of a task where so many experts are hosted. */
 static inline uint32_t sl_worker_pairs(const sl_worker *w, const sl_plan *p, const sl_model_spec *m,
                                        uint32_t hosted) {
-    return sl_plan_lane_rows(p) * (uint32_t)w->attention.n * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
+    return sl_plan_pairs(p, (uint32_t)w->attention.n, m->top_k, hosted);
 }
 
 /* Its KV outlives it in a file that its place has. */

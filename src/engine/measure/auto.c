@@ -175,6 +175,14 @@ static void apply(const sl_choice *x, sl_plan *p) {
     p->order = x->order;
 }
 
+static sl_choice choice_of(const sl_plan *p) {
+    return (sl_choice){.schedule = p->schedule,
+                       .lanes = p->lanes,
+                       .chunks = p->chunks,
+                       .chunking = p->chunking,
+                       .order = p->order};
+}
+
 static void log_candidates(const sl_choice *list, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         char name[80];
@@ -232,6 +240,13 @@ static sl_status describe(const sl_plan *p, const sl_model_spec *m, uint32_t req
     return p->skew.on ? measure_skew(p, m, l, err) : SL_OK;
 }
 
+static void note_load(const sl_costs *c, const sl_choose_load *l, sl_auto_report *out) {
+    out->measured = true;
+    out->rows[0] = l->decode_rows;
+    out->rows[1] = l->prefill_rows;
+    describe_times(c, l, out->times, sizeof out->times);
+}
+
 /* From what was measured, in out->measure_ms. Ranks of a worker's own machine share the threads
  * that one device was measured with; those on others have their own. */
 static sl_status choose_from(const sl_costs *measured, const sl_choose_load *l,
@@ -241,18 +256,23 @@ static sl_status choose_from(const sl_costs *measured, const sl_choose_load *l,
         gang_stages(p, m, &c.link, &c);
     sl_status st = choose(&c, l, m, p, out, err);
     if (st != SL_OK) return st;
-    out->measured = p->has_costs = true;
-    out->rows[0] = l->decode_rows;
-    out->rows[1] = l->prefill_rows;
+    p->has_costs = true;
     p->costs = c;
-    describe_times(&c, l, out->times, sizeof out->times);
-    sl_log(SL_LOG_INFO, "auto", "measured in %.0f ms: %s", out->measure_ms, out->times);
-    sl_log(SL_LOG_INFO, "auto", "%s", out->why);
+    note_load(&c, l, out);
     return SL_OK;
 }
 
+static void say_chosen(const sl_auto_report *r) {
+    if (!r->measured) return;
+    sl_log(SL_LOG_INFO, "auto", "measured in %.0f ms: %s", r->measure_ms, r->times);
+    sl_log(SL_LOG_INFO, "auto", "%s", r->why);
+}
+
 /* Workers that share this machine's cores: those on GPUs do not. */
-static void count_on_cores(const sl_plan *p, sl_choose_load *l) {
+static void share_cores(const sl_plan *p, sl_choose_load *l) {
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sl_device_is_modelled(&p->device) || cores <= 0) return;
+    l->cores = (double)cores;
     for (uint32_t i = 0; i < p->n_workers; i++) {
         if (sl_plan_on_gpu(p, i)) continue;
         l->core_attention += (sl_plan_first_roles(p, i) & SL_ROLE_ATTENTION) != 0;
@@ -268,11 +288,7 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     if (st == SL_OK) st = describe(p, o->m, o->requests, &l, err);
     if (st != SL_OK || !sl_plan_auto_asks(p, true, out)) return st;
     SL_ASSERT(o->here);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (!sl_device_is_modelled(&p->device) && cores > 0) {
-        l.cores = (double)cores;
-        count_on_cores(p, &l);
-    }
+    share_cores(p, &l);
     uint64_t began_ns = sl_now_ns();
     st = measure(o, p, &l, &c, err);
     out->measure_ms = (double)(sl_now_ns() - began_ns) / 1e6;
@@ -282,7 +298,23 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
         not_measured(out, p, err->msg);
         return SL_OK;
     }
-    return st == SL_OK ? choose_from(&c, &l, o->m, p, out, err) : st;
+    if (st == SL_OK) st = choose_from(&c, &l, o->m, p, out, err);
+    if (st == SL_OK) say_chosen(out);
+    return st;
+}
+
+sl_status sl_plan_predict(const sl_costs *c, const sl_model_spec *m, uint32_t requests, bool open,
+                          sl_plan *p, sl_auto_report *out, sl_choose_load *load, sl_err *err) {
+    *out = (sl_auto_report){0};
+    sl_status st = sl_plan_check_size(p, m, err);
+    if (st == SL_OK) st = describe(p, m, requests, load, err);
+    if (st != SL_OK) return st;
+    share_cores(p, load);
+    if (open) return choose_from(c, load, m, p, out, err);
+    out->choice = choice_of(p);
+    sl_choose_predict(c, load, &out->choice);
+    note_load(c, load, out);
+    return SL_OK;
 }
 
 sl_status sl_plan_auto_from(const sl_surveyed *s, const sl_model_spec *m, uint32_t requests,
@@ -300,7 +332,9 @@ sl_status sl_plan_auto_from(const sl_surveyed *s, const sl_model_spec *m, uint32
         l.core_experts = s->core_experts;
     }
     if (p->rank_kind != SL_RANKS_MACHINES) l.rails = s->rails; /* else each has one */
-    return choose_from(&c, &l, m, p, out, err);
+    st = choose_from(&c, &l, m, p, out, err);
+    if (st == SL_OK) say_chosen(out);
+    return st;
 }
 
 sl_predicted sl_auto_predicted(const sl_auto_report *r) {
@@ -309,11 +343,7 @@ sl_predicted sl_auto_predicted(const sl_auto_report *r) {
 }
 
 void sl_plan_schedule_as(const sl_plan *from, sl_plan *p) {
-    const sl_choice x = {.schedule = from->schedule,
-                         .lanes = from->lanes,
-                         .chunks = from->chunks,
-                         .chunking = from->chunking,
-                         .order = from->order};
+    const sl_choice x = choice_of(from);
     apply(&x, p);
     p->has_costs = from->has_costs;
     p->costs = from->costs;

@@ -63,6 +63,13 @@ typedef struct sl_surveyed {
 sl_status sl_plan_auto_from(const sl_surveyed *s, const sl_model_spec *m, uint32_t requests,
                             sl_plan *p, sl_auto_report *out, sl_err *err) SL_MUST_CHECK;
 
+/* What is predicted of *p, whose workers run on this machine and whose stages and link cost so
+ * much: with `open` of the schedule that sl_plan_auto would choose for that, which *p gets, else of
+ * its own. *load: who works on how much. Measures and logs nothing. */
+sl_status sl_plan_predict(const sl_costs *c, const sl_model_spec *m, uint32_t requests, bool open,
+                          sl_plan *p, sl_auto_report *out, sl_choose_load *load,
+                          sl_err *err) SL_MUST_CHECK;
+
 /* The schedule, and what it was chosen from, are those of `from`. */
 void sl_plan_schedule_as(const sl_plan *from, sl_plan *p);
 

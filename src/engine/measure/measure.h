@@ -29,6 +29,18 @@ typedef struct sl_measure_opts {
  * or copied to the GPU. What a worker waits for with each call is in it: copies, too. */
 sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err) SL_MUST_CHECK;
 
+/* Of one kind of device. */
+typedef struct sl_kind_costs {
+    sl_costs costs;      /* its stages; no link */
+    sl_link_cost copies; /* of each message from a worker there, or to it, besides: half of what
+                          * rows take to the host and back. Of processors nothing */
+} sl_kind_costs;
+
+/* What tells kinds of devices apart: as sl_measure_stages of both roles, but of several blocks that
+ * take turns, so that no cache holds their weights, and besides blocks without experts, the head,
+ * and of a GPU rows on their way to the host and back. o->roles is not read. */
+sl_status sl_measure_kind(const sl_measure_opts *o, sl_kind_costs *out, sl_err *err) SL_MUST_CHECK;
+
 /* A link is measured with two messages: one of SL_MEASURE_SHORT bytes, and a longer one, half of a
  * step of `rows` rows of so many bytes. What follows from the time that either is under way. */
 #define SL_MEASURE_SHORT  64u

@@ -144,6 +144,11 @@ void sl_lab_renew(sl_lab *l) {
 
 /* ---- what they need ---- */
 
+sl_extent sl_lab_first_blocks(const sl_model_spec *m, uint32_t n) {
+    const uint32_t least = m->moe_layer[0] + 1u;
+    return (sl_extent){0, SL_MIN(SL_MAX(n, least), m->n_layers)};
+}
+
 /* What attention reads in a block's part of a page. */
 static void fill_block(const sl_model_spec *m, uint8_t *block) {
     float row[SL_HEAD_DIM_MAX];

@@ -36,6 +36,9 @@ typedef struct sl_lab_task {
     uint32_t experts; /* of one block, at most those that take turns */
 } sl_lab_task;
 
+/* About n blocks from the first on, which is another kind than the others in some models; one with
+ * experts is among them. */
+sl_extent sl_lab_first_blocks(const sl_model_spec *m, uint32_t n);
 /* Weights of the blocks are opened: read where they are used, or copied to a GPU. */
 sl_status sl_lab_open(const sl_lab_opts *o, sl_lab **out, sl_err *err) SL_MUST_CHECK;
 /* One call, to its end: what whoever waits for its results waits for is in it, copies, too. HEAD is

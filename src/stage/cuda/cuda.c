@@ -5,6 +5,7 @@
  * where it belongs when the call is through. */
 #include "base/log.h"
 #include "base/options.h"
+#include "stage/cuda.h"
 #include "stage/cuda/exec_rows.h"
 #include "stage/cuda/exec_wide.h"
 #include "stage/cuda/experts.h"
@@ -328,8 +329,8 @@ static void merge(cuda *d, const sl_stage_call *c) {
                                         .k = s->top_k});
 }
 
-static size_t logits_bytes(const cuda *d, uint32_t rows) {
-    return (size_t)rows * d->base.spec->vocab * sizeof(float);
+static size_t logits_bytes(const sl_model_spec *m, uint32_t rows) {
+    return (size_t)rows * m->vocab * sizeof(float);
 }
 
 static sl_status make_logits(cuda *d, size_t bytes, sl_err *err) {
@@ -344,7 +345,7 @@ static sl_status make_logits(cuda *d, size_t bytes, sl_err *err) {
 static void head(cuda *d, launched *l) {
     const sl_stage_head *h = &l->call.head;
     const uint32_t vocab = d->base.spec->vocab;
-    const size_t bytes = logits_bytes(d, h->n);
+    const size_t bytes = logits_bytes(d->base.spec, h->n);
     float *rows = sl_mem_at(h->h);
     uint64_t at = 0;
     sl_err err;
@@ -523,10 +524,18 @@ static size_t list_bytes(const sl_model_spec *m, size_t rows, size_t pairs) {
            m->n_experts * 16u + LISTS_MORE;
 }
 
-static size_t scratch_bytes(const cuda *d, uint32_t max_pairs) {
-    const sl_model_spec *m = d->base.spec;
-    size_t rows = d->max_rows ? sl_model_scratch_bytes(m, d->max_rows) : 0;
+static size_t scratch_for(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs) {
+    size_t rows = max_rows ? sl_model_scratch_bytes(m, max_rows) : 0;
     return SL_MAX(rows, max_pairs ? sl_experts_scratch_bytes(m, max_pairs) : 0);
+}
+
+static size_t scratch_bytes(const cuda *d, uint32_t max_pairs) {
+    return scratch_for(d->base.spec, d->max_rows, max_pairs);
+}
+
+uint64_t sl_cuda_calls_bytes(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs,
+                             uint32_t head_rows) {
+    return scratch_for(m, max_rows, max_pairs) + logits_bytes(m, head_rows);
 }
 
 /* Calls of so many pairs need other scratch than there is. */
@@ -772,7 +781,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = open_model(d, o, err);
     if (st == SL_OK) st = make_scratch(d, o->max_pairs, err);
     if (st == SL_OK) st = make_pages(d, o->kv_pages, err);
-    if (st == SL_OK) st = make_logits(d, logits_bytes(d, o->head_rows), err);
+    if (st == SL_OK) st = make_logits(d, logits_bytes(d->base.spec, o->head_rows), err);
     if (st == SL_OK) st = choose_forms(d, err);
     if (st == SL_OK) st = make_steps(d, err);
     if (st == SL_OK) st = make_pool(d, o->threads, err);

@@ -2,6 +2,7 @@
 #include "stage/cuda/slabs.h"
 
 #include "base/mem.h"
+#include "stage/cuda.h"
 
 #include <string.h>
 
@@ -160,12 +161,11 @@ void sl_cuda_slabs_drop(sl_cuda_slabs *m, uint64_t at, size_t bytes) {
 
 /* ---- how much more there can be ---- */
 
-#define LEFT ((uint64_t)256 << 20) /* to scratch that grows, where no limit is said */
-
 /* Bytes that the driver would give. */
 static uint64_t untaken(sl_cuda_slabs *m, uint64_t beside) {
     const uint64_t there = sl_cuda_free_bytes(m->c);
-    const uint64_t bytes = m->limit ? SL_MIN(within(m), there) : there - SL_MIN(there, LEFT);
+    const uint64_t bytes =
+        m->limit ? SL_MIN(within(m), there) : there - SL_MIN(there, SL_CUDA_LEFT);
     return bytes - SL_MIN(bytes, beside);
 }
 
