@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe dense prompt attention types decode graphs profile exact mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe dense prompt attention types decode graphs blocks profile exact mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe dense prompt attention types decode graphs profile exact mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense prompt attention types decode graphs blocks profile exact mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -34,6 +34,7 @@ limit_of() {
     profile) echo 120 ;;
     decode) echo 240 ;;
     graphs) echo 170 ;;
+    blocks) echo 280 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
     ceilings) echo 60 ;;
@@ -186,14 +187,15 @@ for r in csv.DictReader(rows):
     figure "$(wc -l <"$out/profile.txt") kernels in profile.txt"
 }
 
-# Qwen3-30B-A3B's shape with random weights; figures: tokens a second.
+# Qwen3-30B-A3B's shape with random weights, or the file that `weights` names; figures: tokens a second.
 bench() { # NAME OPTION...
     local name=$1
     shift
     mkdir -p "$work/model"
     cp "${LEASE_MODEL:-$golden/configs/qwen3-30b-a3b.json}" "$work/model/config.json"
+    if [ -n "${weights:-}" ]; then set -- "$weights" "$@"; else set -- "$work/model" --random-weights "$@"; fi
     echo "== $name: sluice bench $*"
-    timeout 110 "$work/pack/bin/sluice" bench "$work/model" --random-weights --json "$@" >"$work/bench.json" || { figure "$name FAILED"; return 1; }
+    timeout 110 "$work/pack/bin/sluice" bench --json "$@" >"$work/bench.json" || { figure "$name FAILED"; return 1; }
     cat "$work/bench.json"
     figure "$name: $(python3 -c '
 import json, sys
@@ -222,6 +224,26 @@ step_graphs() {
     done
     for graphs in "" try; do
         SLUICE_CUDA_GRAPHS=$graphs bench "batch16${graphs:+ graphs}" --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+    done
+    return $rc
+}
+
+# Some blocks of that shape as a GGUF file of Q8_0, with experts whose lists the GPU makes and without: ids, tokens a second.
+step_blocks() {
+    local rc=0 forms of=$work/blocks weights=
+    mkdir -p "$of/shape"
+    python3 -c '
+import json, sys
+config = json.load(open(sys.argv[1])) | {"num_hidden_layers": int(sys.argv[2])}
+json.dump(config, open(sys.argv[3], "w"))' "${LEASE_MODEL:-$golden/configs/qwen3-30b-a3b.json}" "${LEASE_BLOCKS:-4}" "$of/shape/config.json" || return 1
+    mkdir -p "$of/bf16" && cp "$golden"/qwen3moe-tiny/{tokenizer,tokenizer_config,special_tokens_map}.json "$of/bf16/"
+    python3 bench/lab/random_model.py "$of/shape" "$of/bf16" && sluice convert "$of/bf16" "$of/q8_0.gguf" --type q8_0 --force || return 1
+    weights=$of/q8_0.gguf
+    for forms in "" try; do
+        export SLUICE_CUDA_FORMS=$forms
+        bench "q8_0 one${forms:+ try}" --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 --log info || rc=1
+        bench "q8_0 batch16${forms:+ try}" --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+        bench "q8_0 batch64${forms:+ try}" --device "$device" --reps 1 --n-prompt 0 --n-gen 48 --n-depth 128 --batch 64 --ctx 1024 --max-num-seqs 64 || rc=1
     done
     return $rc
 }
