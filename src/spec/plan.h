@@ -111,7 +111,7 @@ typedef struct sl_plan {
     sl_chunking chunking;
     sl_order order;
     uint32_t resolve;   /* findep chooses lanes, chunks, what they are and the order anew after so
-                         * many steps (sched/resolve.h); 0: it does not */
+                         * many steps (sched/resolve.h), eps its groups; 0: neither does */
     sl_policy policy;   /* of aep */
     uint32_t lookahead; /* of defrag: layers */
     double delta;       /* of defrag: weight lost per layer ahead, in (0, 1] */
