@@ -111,21 +111,22 @@ static sl_status check_apart(const sl_plan *p, sl_err *err) {
  * which a row's experts are summed. Tasks are timed one by one. */
 static sl_status check_resolve(const sl_plan *p, sl_err *err) {
     if (!p->resolve) return SL_OK;
-    if (p->schedule != SL_SCHED_FINDEP && p->schedule != SL_SCHED_EPS)
+    const sl_anew anew = sl_schedule_traits_of(p->schedule)->anew;
+    if (anew == SL_ANEW_NOTHING)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: resolve %u (--resolve) is for schedules findep and eps, not %s",
                        p->resolve, sl_schedule_name(p->schedule));
-    if (p->schedule == SL_SCHED_EPS && !sl_plan_regroups(p))
+    if (anew == SL_ANEW_GROUPS && !sl_plan_regroups(p))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: resolve %u (--resolve): eps sums a row's experts by groups, so other "
+                       "plan: resolve %u (--resolve): %s sums a row's experts by groups, so other "
                        "groups change bits but with exact (--exact)",
-                       p->resolve);
+                       p->resolve, sl_schedule_name(p->schedule));
     if (sl_plan_pipeline(p) > 1)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: resolve %u (--resolve): steps pass the ranks of a pipeline (--pp %u) "
                        "at once, and no task has a time of its own",
                        p->resolve, sl_plan_pipeline(p));
-    return p->schedule == SL_SCHED_EPS ? SL_OK : check_apart(p, err);
+    return anew == SL_ANEW_LANES ? check_apart(p, err) : SL_OK;
 }
 
 sl_status sl_plan_check_schedule(const sl_plan *p, sl_err *err) {

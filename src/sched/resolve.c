@@ -2,6 +2,7 @@
 #include "sched/resolve_int.h"
 
 #include "base/mem.h"
+#include "spec/schedules.h"
 
 #include <math.h>
 
@@ -16,7 +17,7 @@ void sl_resolve_init(const sl_plan *p, const sl_model_spec *m, const sl_watch *w
         .window = p->resolve, .lanes = SL_MAX(p->lanes, 1u), .order = p->order, .launch_us = -1};
     if (p->resolve == 0) return;
     out->regroup = sl_plan_regroups(p);
-    out->eps = p->schedule == SL_SCHED_EPS;
+    out->eps = sl_schedule_traits_of(p->schedule)->anew == SL_ANEW_GROUPS;
     out->self = UINT32_MAX;
     out->shared = m->d_ff_shared > 0;
     out->n_lanes = p->lanes;
@@ -65,53 +66,6 @@ void sl_resolve_free(sl_resolve *r) {
 
 /* ---- what is measured ---- */
 
-static uint32_t class_of(double rows) {
-    uint32_t c = 0;
-    for (double most = 1; rows > most && c + 1 < SL_RESOLVE_CLASSES; most *= 2) c++;
-    return c;
-}
-
-void sl_resolve_learn(const sl_resolve *r, sl_resolve_meter *m, double rows, double us) {
-    sl_resolve_class *c = &m->of[class_of(rows)];
-    c->n = SL_MIN(c->n + 1, r->memory);
-    c->rows += (rows - c->rows) / c->n;
-    c->us += (us - c->us) / c->n;
-}
-
-/* Not the mean but the shortest: what is longer has waited. */
-static void learn_least(const sl_resolve *r, sl_resolve_meter *m, double rows, double us) {
-    sl_resolve_class *c = &m->of[class_of(rows)];
-    c->us = c->n == 0 || us < c->us ? us : c->us;
-    c->n = SL_MIN(c->n + 1, r->memory);
-    c->rows += (rows - c->rows) / c->n;
-}
-
-uint32_t sl_resolve_count(const sl_resolve_meter *m) {
-    uint32_t n = 0;
-    for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) n += m->of[c].n;
-    return n;
-}
-
-/* alpha + beta x through the means, each off by as large a share as the others. Of one size alone
- * nobody knows what another costs: as much, until it is tried. */
-sl_findep_line sl_resolve_line(const sl_resolve_meter *m) {
-    double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
-    for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) {
-        const sl_resolve_class *k = &m->of[c];
-        const double us = fmax(k->us, 0.5), by = k->n / (us * us);
-        w += by;
-        wx += by * k->rows;
-        wy += by * us;
-        wxx += by * k->rows * k->rows;
-        wxy += by * k->rows * us;
-    }
-    if (!(w > 0)) return (sl_findep_line){0};
-    const double det = w * wxx - wx * wx;
-    double beta = det > 1e-9 * w * wxx ? (w * wxy - wx * wy) / det : 0;
-    beta = fmin(fmax(beta, 0), wx > 0 ? wy / wx : 0);
-    return (sl_findep_line){.alpha = fmax((wy - beta * wx) / w, 0), .beta = beta};
-}
-
 /* A task of all experts: it ends all guesses at what one takes. */
 static void learn_whole(sl_resolve *r, double rows, double us) {
     if (r->guessed) {
@@ -148,11 +102,6 @@ void sl_resolve_shared(sl_resolve *r, uint32_t rows, uint64_t us) {
     if (sl_resolve_is_on(r) && rows > 0) sl_resolve_learn(r, &r->branch, rows, (double)us);
 }
 
-/* Rows that an expert gets when all attention workers send so many pairs. */
-double sl_resolve_each(const sl_resolve *r, double pairs) {
-    return pairs * r->attention_workers / r->n_experts;
-}
-
 static sl_resolve_message *message_of(const sl_resolve *r, uint32_t lane, uint32_t chunk,
                                       uint32_t expert) {
     return &r->message[((size_t)lane * r->n_chunks + chunk) * r->expert_workers + expert];
@@ -174,9 +123,10 @@ static void learn_way(sl_resolve *r, const sl_resolve_message *m, uint32_t exper
                       uint64_t now_us) {
     const double since = (double)(now_us - r->answered_us[expert]);
     const double size = sl_resolve_each(r, (double)m->entries * r->expert_workers);
-    learn_least(r, &r->away, size, away);
+    sl_resolve_learn_least(r, &r->away, size, away);
     if (since >= 1)
-        learn_least(r, &r->link, size, fmin(away, 2 * since)); /* else they came at once */
+        sl_resolve_learn_least(r, &r->link, size,
+                               fmin(away, 2 * since)); /* else they came at once */
     r->answered_us[expert] = now_us;
 }
 
@@ -223,16 +173,6 @@ static bool is_measured(const sl_resolve *r) {
 static sl_findep_line scaled(sl_findep_line l, double by) {
     l.beta *= by;
     return l;
-}
-
-/* Tasks of the busiest expert worker over the mean: others wait for it once a layer. */
-double sl_resolve_skew(const sl_resolve *r) {
-    double sum = 0, most = 0;
-    for (uint32_t x = 0; x < r->expert_workers; x++) {
-        sum += r->mean_us[x];
-        most = fmax(most, r->mean_us[x]);
-    }
-    return sum > 0 ? most * r->expert_workers / sum : 1;
 }
 
 static sl_findep_line times(sl_findep_line l, double by) {
@@ -404,7 +344,7 @@ static void close_window(sl_resolve *r, uint64_t now_us) {
 void sl_resolve_form(sl_resolve *r, uint32_t lane, uint32_t rows, uint64_t round, uint32_t *chunks,
                      sl_chunking *chunking) {
     if (!sl_resolve_is_on(r) || rows == 0) return;
-    sl_resolve_cut *c = &r->cut[class_of(rows)];
+    sl_resolve_cut *c = &r->cut[sl_resolve_class_of(rows)];
     c->rows += rows;
     c->n++;
     if (c->known) {

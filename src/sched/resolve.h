@@ -14,7 +14,8 @@
  * After every `window` steps the problem of the window's load is solved. What holds gives way when
  * the solver's best was faster by SL_CHOOSE_MARGIN in SL_RESOLVE_WINS windows one after the other:
  * never twice within so many. Lanes and order are chosen for all rows, chunks for steps of one size
- * (1, 2, 3..4, 5..8, ... rows), as prompts and decoding requests differ.
+ * (1, 2, 3..4, 5..8, ... rows), as prompts and decoding requests differ. EPS's groups are chosen by
+ * the first of the workers, for all of them.
  *
  * No bit depends on what is chosen, as long as `regroup` says when a row's experts may be summed in
  * other groups, but where one depends on a step's rows anyway (docs/numbers.md). No I/O, clock or

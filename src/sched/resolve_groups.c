@@ -25,7 +25,7 @@ void sl_resolve_group_sent(sl_resolve *r, const sl_resolve_flight *f, uint32_t e
     if (p->out == 0 && p->n == 0) p->sent_us = now_us;
     p->out += f->out == 1;
     if (expert == r->self) return;
-    /* Each pair comes back as a row. */
+    /* As with exact, where each pair comes back as a row. */
     r->out_share += ((double)rows / (rows + pairs) - r->out_share) / r->memory;
 }
 

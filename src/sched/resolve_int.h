@@ -1,13 +1,16 @@
-/* What FinDEP's and EPS's part of the machine share: meters, and the calls between them. Of
- * resolve.c and resolve_groups.c alone. Thread: owner. */
+/* What the parts of the machine share: meters (resolve_meter.c), and what resolve.c asks of EPS's
+ * part (resolve_groups.c). Of these three alone. Thread: owner. */
 #ifndef SL_SCHED_RESOLVE_INT_H
 #define SL_SCHED_RESOLVE_INT_H
 
 #include "sched/resolve.h"
 
-/* ---- resolve.c: meters ---- */
+/* ---- resolve_meter.c ---- */
 
+uint32_t sl_resolve_class_of(double rows);
+/* A task of so many rows took so long: of means, and where what is longer has waited. */
 void sl_resolve_learn(const sl_resolve *r, sl_resolve_meter *m, double rows, double us);
+void sl_resolve_learn_least(const sl_resolve *r, sl_resolve_meter *m, double rows, double us);
 uint32_t sl_resolve_count(const sl_resolve_meter *m);
 sl_findep_line sl_resolve_line(const sl_resolve_meter *m);
 /* Rows that an expert gets when all attention workers send so many pairs. */

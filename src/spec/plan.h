@@ -19,7 +19,7 @@
 /* How the rows of an attention worker are grouped, and when a group may run (docs/schedules.md). */
 typedef enum sl_schedule {
 #define SL_PLANNED(id, name, why)
-#define SL_SCHEDULE(id, name, sides, how, lanes, chunks, chunking) SL_SCHED_##id,
+#define SL_SCHEDULE(id, name, sides, how, lanes, chunks, chunking, anew) SL_SCHED_##id,
 #include "spec/schedules.def"
 #undef SL_SCHEDULE
 #undef SL_PLANNED

@@ -369,14 +369,6 @@ static void return_matches_its_bytes(void **state) {
     d.mask[0] = 10;
     sl_wire_pack(SL_WIRE_BF16, row, 1, 3, d.data);
     assert_memory_equal(s.bytes, return_bytes, sizeof return_bytes);
-    sl_wire_return_groups(s.bytes, 8);
-    s.span = (sl_span){s.bytes, sizeof return_bytes};
-    says(sl_wire_return_decode(&return_header, s.span, &model, SL_WIRE_BF16, &d, &err), SL_OK, &err,
-         "");
-    assert_int_equal(d.groups, 8);
-    const sl_wire_header no_set = {.kind = SL_MSG_RETURN, .rows = 1};
-    says(sl_wire_return_decode(&no_set, s.span, &model, SL_WIRE_BF16, &d, &err), SL_ERR_PROTOCOL,
-         &err, "");
     copy_of(&s, return_bytes, sizeof return_bytes);
     sl_status st = sl_wire_return_decode(&return_header, s.span, &model, SL_WIRE_BF16, &d, &err);
     says(st, SL_OK, &err, "");

@@ -318,15 +318,15 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     }
     if (h->flags & SL_WIRE_SET) {
         sl_idset set;
-        if (!sl_resolve_hear(&a->resolve, v.groups))
-            return sl_fail(err, SL_ERR_PROTOCOL, "%u groups of experts, of %u", v.groups,
-                           a->n_chunks);
         if (!last || expert_index != 0 || v.n_set > a->w->attention.n)
             return sl_fail(err, SL_ERR_PROTOCOL, "a next set of %u in layer %u from expert %u",
                            v.n_set, h->layer, expert_index);
         sl_status st = sl_idset_check(v.set, v.n_set, &set, err);
         if (st == SL_OK) st = sl_idset_copy(&set, &lane->next, err); /* reserved */
         if (st != SL_OK) return st;
+        if (!sl_resolve_hear(&a->resolve, v.groups))
+            return sl_fail(err, SL_ERR_PROTOCOL, "a next round of %u groups of experts, of %u",
+                           v.groups, a->n_chunks);
         lane->have_next = true;
     }
     bool first = lane->again.group[group].debt == SL_DEBT_OPEN;
