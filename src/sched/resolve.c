@@ -124,9 +124,8 @@ static void learn_way(sl_resolve *r, const sl_resolve_message *m, uint32_t exper
     const double since = (double)(now_us - r->answered_us[expert]);
     const double size = sl_resolve_each(r, (double)m->entries * r->expert_workers);
     sl_resolve_learn_least(r, &r->away, size, away);
-    if (since >= 1)
-        sl_resolve_learn_least(r, &r->link, size,
-                               fmin(away, 2 * since)); /* else they came at once */
+    /* Else they came at once. */
+    if (since >= 1) sl_resolve_learn_least(r, &r->link, size, fmin(away, 2 * since));
     r->answered_us[expert] = now_us;
 }
 

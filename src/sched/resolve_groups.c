@@ -66,6 +66,7 @@ bool sl_resolve_hear(sl_resolve *r, uint32_t groups) {
 void sl_resolve_agree(sl_resolve *r, const sl_resolve_cut *c, uint64_t round, uint32_t *groups,
                       sl_chunking *chunking) {
     const uint64_t at = round % ((uint64_t)r->window * SL_RESOLVE_TRIAL);
+    if (r->n_chunks == 1) return; /* nobody knows of groups then */
     *chunking = SL_CHUNK_EXPERTS;
     if (c->known) r->word = c->chunks;
     if (r->heard) *groups = r->heard;

@@ -8,9 +8,8 @@
 #define QUEUES   false
 
 #define SL_PLANNED(id, name, why)
-#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking, anew)                           \
-    [SL_SCHED_##                                                                                   \
-        id] = {name, SL_SIDES_##where, how, lanes, chunks, SL_CHUNK_##chunking, SL_ANEW_##anew},
+#define SL_SCHEDULE(id, name, where, how, lanes, chunks, by, anew)                                 \
+    [SL_SCHED_##id] = {name, SL_SIDES_##where, how, lanes, chunks, SL_CHUNK_##by, SL_ANEW_##anew},
 static const sl_schedule_traits traits[SL_SCHED_COUNT] = {
 #include "spec/schedules.def"
 };

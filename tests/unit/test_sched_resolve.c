@@ -381,6 +381,22 @@ static void others_do_what_the_first_says(void **state) {
     sl_resolve_free(&t.r);
 }
 
+/* Where there is one group at most, experts have none: a step is as it was. */
+static void one_group_is_none(void **state) {
+    (void)state;
+    table t;
+    make_groups(&t, 1, false, 2);
+    for (uint64_t round = 1; round < 20; round++) {
+        uint32_t n = 1;
+        sl_chunking by = SL_CHUNK_TOKENS;
+        sl_resolve_form(&t.r, 0, 9, round, &n, &by);
+        assert_true(n == 1 && by == SL_CHUNK_TOKENS && !t.r.trial);
+        assert_true(sl_resolve_hear(&t.r, sl_resolve_word(&t.r)));
+        (void)sl_resolve_step(&t.r, 0, 9, 9, round);
+    }
+    sl_resolve_free(&t.r);
+}
+
 /* Nothing travels: a group costs a task and hides nothing. */
 static void a_worker_alone_has_one_group(void **state) {
     (void)state;
@@ -466,6 +482,7 @@ int main(void) {
         cmocka_unit_test(groups_become_what_the_law_says),
         cmocka_unit_test(trials_are_of_rounds),
         cmocka_unit_test(others_do_what_the_first_says),
+        cmocka_unit_test(one_group_is_none),
         cmocka_unit_test(a_worker_alone_has_one_group),
         cmocka_unit_test(groups_follow_the_load),
         cmocka_unit_test(requests_leave_a_lane_that_closes),
