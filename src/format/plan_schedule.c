@@ -95,19 +95,8 @@ static sl_status check_parts(const sl_plan *p, sl_err *err) {
     return SL_OK;
 }
 
-/* What is chosen anew is findep's, between workers with one role each, whose tasks are timed one
- * by one. */
-static sl_status check_resolve(const sl_plan *p, sl_err *err) {
-    if (!p->resolve) return SL_OK;
-    if (p->schedule != SL_SCHED_FINDEP)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: resolve %u (--resolve) is for schedule findep, not %s", p->resolve,
-                       sl_schedule_name(p->schedule));
-    if (sl_plan_pipeline(p) > 1)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: resolve %u (--resolve): steps pass the ranks of a pipeline (--pp %u) "
-                       "at once, and no task has a time of its own",
-                       p->resolve, sl_plan_pipeline(p));
+/* FinDEP's model has attention and experts apart. */
+static sl_status check_apart(const sl_plan *p, sl_err *err) {
     for (uint32_t i = 0; i < p->n_workers; i++) {
         if (p->worker[i].roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT))
             return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -116,6 +105,28 @@ static sl_status check_resolve(const sl_plan *p, sl_err *err) {
                            p->resolve, i);
     }
     return SL_OK;
+}
+
+/* What is chosen anew is findep's, between workers with one role each, or the groups of eps, by
+ * which a row's experts are summed. Tasks are timed one by one. */
+static sl_status check_resolve(const sl_plan *p, sl_err *err) {
+    if (!p->resolve) return SL_OK;
+    const sl_anew anew = sl_schedule_traits_of(p->schedule)->anew;
+    if (anew == SL_ANEW_NOTHING)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: resolve %u (--resolve) is for schedules findep and eps, not %s",
+                       p->resolve, sl_schedule_name(p->schedule));
+    if (anew == SL_ANEW_GROUPS && !sl_plan_regroups(p))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: resolve %u (--resolve): %s sums a row's experts by groups, so other "
+                       "groups change bits but with exact (--exact)",
+                       p->resolve, sl_schedule_name(p->schedule));
+    if (sl_plan_pipeline(p) > 1)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: resolve %u (--resolve): steps pass the ranks of a pipeline (--pp %u) "
+                       "at once, and no task has a time of its own",
+                       p->resolve, sl_plan_pipeline(p));
+    return anew == SL_ANEW_LANES ? check_apart(p, err) : SL_OK;
 }
 
 sl_status sl_plan_check_schedule(const sl_plan *p, sl_err *err) {

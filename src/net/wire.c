@@ -377,6 +377,10 @@ void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_
     return_walk(buf, rows, n_set, d_model, f, out);
 }
 
+void sl_wire_return_groups(void *buf, uint32_t groups) {
+    ((uint32_t *)buf)[1] = groups;
+}
+
 void sl_wire_return_times(uint8_t *end, uint32_t task_us, uint32_t held_us) {
     sl_wr w = sl_wr_of(end, SL_WIRE_TIMES_BYTES);
     sl_wr_u32(&w, task_us);
@@ -400,8 +404,10 @@ sl_status sl_wire_return_decode_columns(const sl_wire_header *h, sl_span payload
     uint32_t n_set = 0;
     sl_status st = check_batch("return", h, payload, f, &n_set, err);
     if (st != SL_OK) return st;
-    if (read_u32(payload.data + 4))
-        return sl_fail(err, SL_ERR_PROTOCOL, "return: reserved bytes are not zero");
+    d.groups = read_u32(payload.data + 4);
+    if (d.groups > SL_PLAN_MAX_CHUNKS || (d.groups && !(h->flags & SL_WIRE_SET)))
+        return sl_fail(err, SL_ERR_PROTOCOL, "return: %u groups of experts, flags %x", d.groups,
+                       h->flags);
     const bool timed = (h->flags & SL_WIRE_TIMED) != 0;
     size_t bytes =
         sl_wire_return_bytes(h->rows, n_set, width, f) + (timed ? SL_WIRE_TIMES_BYTES : 0);

@@ -200,12 +200,13 @@ sl_status sl_wire_dispatch_decode_columns(const sl_wire_header *h, sl_span paylo
                                           const sl_model_spec *m, uint32_t width, sl_wire_format f,
                                           sl_wire_dispatch *out, sl_err *err) SL_MUST_CHECK;
 
-/* Rows on their way back. Sections: u32 n_set, u32 reserved, set u32[n_set], tag u64[rows],
+/* Rows on their way back. Sections: u32 n_set, u32 groups, set u32[n_set], tag u64[rows],
  * mask u64[rows] (router positions that the row sums), data[rows][d_model], and behind these, with
  * SL_WIRE_TIMED, u32 task_us, u32 held_us: how long the task took that the rows were part of, and
- * how long they were there in all. */
+ * how long they were there in all. groups: with SL_WIRE_SET, of how many groups of experts steps of
+ * the next round are (sched/resolve.h); 0: nothing is said. */
 typedef struct sl_wire_return {
-    uint32_t rows, n_set, task_us, held_us;
+    uint32_t rows, n_set, groups, task_us, held_us;
     uint32_t *set;
     uint64_t *tag, *mask;
     uint8_t *data;
@@ -214,6 +215,7 @@ typedef struct sl_wire_return {
 size_t sl_wire_return_bytes(uint32_t rows, uint32_t n_set, uint32_t d_model, sl_wire_format f);
 void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_model,
                            sl_wire_format f, sl_wire_return *out);
+void sl_wire_return_groups(void *buf, uint32_t groups); /* of one that is laid out: instead of 0 */
 /* The last SL_WIRE_TIMES_BYTES of a payload that goes with SL_WIRE_TIMED. */
 void sl_wire_return_times(uint8_t *end, uint32_t task_us, uint32_t held_us);
 sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,

@@ -138,10 +138,9 @@ static double period(const sl_costs *c, const sl_findep_times *t, const sl_choic
 
 /* Attention and experts of a worker take turns: only transfers overlap. */
 static double colocated_period(const sl_findep_times *t, const sl_choice *x) {
-    double d[SL_PLAN_MAX_CHUNKS], e[SL_PLAN_MAX_CHUNKS], b[SL_PLAN_MAX_CHUNKS];
-    for (uint32_t i = 0; i < x->chunks; i++) d[i] = t->c, e[i] = t->e, b[i] = t->d;
-    double line = sl_eps_replay(d, e, b, x->chunks, true);
-    double alone = t->a + fmax(line, t->s + x->chunks * t->e);
+    const sl_eps_cut cut = {.n = x->chunks, .dispatch = t->c, .compute = t->e, .combine = t->d};
+    const sl_eps_beside beside = {.attention = t->a, .shared = t->s};
+    double alone = sl_eps_layer(&cut, &beside, true);
     double work = t->a + t->s + x->chunks * t->e, link = x->chunks * (t->c + t->d);
     return fmax(alone, x->lanes * fmax(work, link));
 }

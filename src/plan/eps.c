@@ -52,8 +52,13 @@ static double line(const sl_eps_cut *c, bool shared_link) {
     return back;
 }
 
-sl_status sl_eps_choose(sl_eps_cut *cut, uint32_t n_cuts, bool shared_link, uint32_t *out,
-                        sl_err *err) {
+double sl_eps_layer(const sl_eps_cut *c, const sl_eps_beside *beside, bool shared_link) {
+    const double away = beside->lag + line(c, shared_link);
+    return beside->attention + fmax(away, beside->shared + c->n * c->compute);
+}
+
+sl_status sl_eps_choose(sl_eps_cut *cut, uint32_t n_cuts, const sl_eps_beside *beside,
+                        bool shared_link, uint32_t *out, sl_err *err) {
     uint32_t best = 0;
     if (n_cuts == 0) return sl_fail(err, SL_ERR_ARG, "expert groups: no way to cut was given");
     for (uint32_t i = 0; i < n_cuts; i++) {
@@ -63,7 +68,7 @@ sl_status sl_eps_choose(sl_eps_cut *cut, uint32_t n_cuts, bool shared_link, uint
         if (!(c->dispatch >= 0 && c->compute >= 0 && c->combine >= 0))
             return sl_fail(err, SL_ERR_ARG, "a stage of %u expert groups takes %g, %g, %g", c->n,
                            c->dispatch, c->compute, c->combine);
-        cut[i].time = line(c, shared_link);
+        cut[i].time = beside ? sl_eps_layer(c, beside, shared_link) : line(c, shared_link);
         if (cut[i].time < cut[best].time) best = i;
     }
     *out = best;
@@ -81,7 +86,7 @@ sl_status sl_eps_best(const sl_eps_times *t, uint32_t experts, bool shared_link,
                                 .compute = t->compute / d + t->overhead,
                                 .combine = t->combine / d + t->overhead};
     }
-    sl_status st = sl_eps_choose(cut, n, shared_link, &best, err);
+    sl_status st = sl_eps_choose(cut, n, NULL, shared_link, &best, err);
     if (st == SL_OK) *out = cut[best];
     return st;
 }

@@ -41,11 +41,22 @@ typedef struct sl_eps_cut {
     double time;
 } sl_eps_cut;
 
+/* What else a layer of the same worker takes: attention before the groups, shared experts while
+ * they are away, and what passes there and back while no station works on it. */
+typedef struct sl_eps_beside {
+    double attention, shared, lag;
+} sl_eps_beside;
+
+/* A whole layer cut so: a + max(lag + line, s + N e), as one worker computes all but the transfers;
+ * the line is the recurrence for equal groups. */
+double sl_eps_layer(const sl_eps_cut *c, const sl_eps_beside *beside, bool shared_link);
+
 /* Index of the fastest of n_cuts cuts by the recurrence; ties: the first. Any n up to
- * SL_EPS_MAX_GROUPS. SL_ERR_ARG: none, or one of 0 or too many groups, or a negative time. */
+ * SL_EPS_MAX_GROUPS; beside: NULL, or of whole layers. SL_ERR_ARG: none, or one of 0 or too many
+ * groups, or a negative time. */
 #define SL_EPS_MAX_GROUPS 1024u
-sl_status sl_eps_choose(sl_eps_cut *cut, uint32_t n_cuts, bool shared_link, uint32_t *out,
-                        sl_err *err) SL_MUST_CHECK;
+sl_status sl_eps_choose(sl_eps_cut *cut, uint32_t n_cuts, const sl_eps_beside *beside,
+                        bool shared_link, uint32_t *out, sl_err *err) SL_MUST_CHECK;
 
 /* The fastest N among the divisors of `experts` (of one worker), as weights are cut by expert. */
 sl_status sl_eps_best(const sl_eps_times *t, uint32_t experts, bool shared_link, sl_eps_cut *out,

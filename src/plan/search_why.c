@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 const char *sl_layout_name(sl_layout_kind k) {
-#define SL_PLANNED(id, name, why)                                  [SL_LAYOUT_##id] = name,
-#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking) SL_PLANNED(id, name, )
+#define SL_PLANNED(id, name, why)                                        [SL_LAYOUT_##id] = name,
+#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking, anew) SL_PLANNED(id, name, )
     static const char *const names[SL_LAYOUT_COUNT] = {
 #include "spec/schedules.def"
     };

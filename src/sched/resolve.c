@@ -1,7 +1,8 @@
-/* What stages cost by what was measured, and what the solver makes of it. */
-#include "sched/resolve.h"
+/* What stages cost by what was measured, and what the solvers make of it. */
+#include "sched/resolve_int.h"
 
 #include "base/mem.h"
+#include "spec/schedules.h"
 
 #include <math.h>
 
@@ -16,10 +17,15 @@ void sl_resolve_init(const sl_plan *p, const sl_model_spec *m, const sl_watch *w
         .window = p->resolve, .lanes = SL_MAX(p->lanes, 1u), .order = p->order, .launch_us = -1};
     if (p->resolve == 0) return;
     out->regroup = sl_plan_regroups(p);
+    out->eps = sl_schedule_traits_of(p->schedule)->anew == SL_ANEW_GROUPS;
+    out->self = UINT32_MAX;
     out->shared = m->d_ff_shared > 0;
     out->n_lanes = p->lanes;
     out->n_chunks = p->chunks;
     out->n_moe = m->n_moe;
+    /* Of EPS few steps are measured, and those of peers differ: several count alike. */
+    out->memory = out->eps ? 8 * SL_MAX(m->n_moe, 1u) : MEMORY;
+    out->enough = out->eps ? 2 * SL_MAX(m->n_moe, 1u) : ENOUGH;
     out->n_experts = m->n_experts;
     out->top_k = m->top_k;
     out->chunking = p->chunking;
@@ -28,15 +34,20 @@ void sl_resolve_init(const sl_plan *p, const sl_model_spec *m, const sl_watch *w
 }
 
 sl_status sl_resolve_deploy(sl_resolve *r, uint32_t attention_workers, uint32_t expert_workers,
-                            sl_err *err) {
+                            uint32_t self, sl_err *err) {
     if (!sl_resolve_is_on(r)) return SL_OK;
     r->attention_workers = attention_workers;
     r->expert_workers = expert_workers;
+    r->self = self;
     /* Others may be elsewhere: what their tasks and the way to them take is learnt anew. */
     memset(&r->expert, 0, sizeof r->expert);
     memset(&r->away, 0, sizeof r->away);
     memset(&r->link, 0, sizeof r->link);
+    memset(&r->span, 0, sizeof r->span);
+    r->phase = (sl_resolve_phase){0};
+    r->out_share = 0.5;
     r->launch_us = -1;
+    r->guessed = r->trial = false;
     r->wins = 0;
     for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) r->cut[c].wins = 0;
     sl_free(r->arrays);
@@ -55,77 +66,40 @@ void sl_resolve_free(sl_resolve *r) {
 
 /* ---- what is measured ---- */
 
-static uint32_t class_of(double rows) {
-    uint32_t c = 0;
-    for (double most = 1; rows > most && c + 1 < SL_RESOLVE_CLASSES; most *= 2) c++;
-    return c;
-}
-
-static void learn(sl_resolve_meter *m, double rows, double us) {
-    sl_resolve_class *c = &m->of[class_of(rows)];
-    c->n = SL_MIN(c->n + 1, MEMORY);
-    c->rows += (rows - c->rows) / c->n;
-    c->us += (us - c->us) / c->n;
-}
-
-/* Not the mean but the shortest: what is longer has waited. */
-static void learn_least(sl_resolve_meter *m, double rows, double us) {
-    sl_resolve_class *c = &m->of[class_of(rows)];
-    c->us = c->n == 0 || us < c->us ? us : c->us;
-    c->n = SL_MIN(c->n + 1, MEMORY);
-    c->rows += (rows - c->rows) / c->n;
-}
-
-static uint32_t count(const sl_resolve_meter *m) {
-    uint32_t n = 0;
-    for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) n += m->of[c].n;
-    return n;
-}
-
-/* alpha + beta x through the means, each off by as large a share as the others. Of one size alone
- * nobody knows what another costs: as much, until it is tried. */
-static sl_findep_line line_of(const sl_resolve_meter *m) {
-    double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
-    for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) {
-        const sl_resolve_class *k = &m->of[c];
-        const double us = fmax(k->us, 0.5), by = k->n / (us * us);
-        w += by;
-        wx += by * k->rows;
-        wy += by * us;
-        wxx += by * k->rows * k->rows;
-        wxy += by * k->rows * us;
+/* A task of all experts: it ends all guesses at what one takes. */
+static void learn_whole(sl_resolve *r, double rows, double us) {
+    if (r->guessed) {
+        memset(&r->expert, 0, sizeof r->expert);
+        r->launch_us = -1;
+        r->guessed = false;
     }
-    if (!(w > 0)) return (sl_findep_line){0};
-    const double det = w * wxx - wx * wx;
-    double beta = det > 1e-9 * w * wxx ? (w * wxy - wx * wy) / det : 0;
-    beta = fmin(fmax(beta, 0), wx > 0 ? wy / wx : 0);
-    return (sl_findep_line){.alpha = fmax((wy - beta * wx) / w, 0), .beta = beta};
+    sl_resolve_learn(r, &r->expert, rows, us);
 }
 
 /* A task of one group of experts of `groups`: had it been of all, it would have taken what those
  * take. What it took beyond its share is what every task takes. */
 static void learn_group(sl_resolve *r, double rows, double us, uint32_t groups) {
-    if (count(&r->expert) < ENOUGH) { /* until then it is thought to take its share */
-        learn(&r->expert, rows, us * groups);
+    const uint32_t n = sl_resolve_count(&r->expert);
+    r->guessed = r->guessed || n == 0;
+    if (r->guessed && n < r->enough) { /* until then it is thought to take its share */
+        sl_resolve_learn(r, &r->expert, rows, us * groups);
         return;
     }
-    const sl_findep_line all = line_of(&r->expert);
+    if (n < r->enough) return;
+    const sl_findep_line all = sl_resolve_line(&r->expert);
     const double share = 1.0 / groups;
     const double own = fmax((us - share * (all.alpha + all.beta * rows)) / (1 - share), 0);
-    r->launch_us = r->launch_us < 0 ? own : r->launch_us + (own - r->launch_us) / MEMORY;
+    if (r->launch_us < 0) r->launches = 0;
+    r->launches = SL_MIN(r->launches + 1, r->memory);
+    r->launch_us += (own - r->launch_us) / r->launches;
 }
 
 void sl_resolve_block(sl_resolve *r, uint32_t rows, uint64_t us) {
-    if (sl_resolve_is_on(r) && rows > 0) learn(&r->block, rows, (double)us);
+    if (sl_resolve_is_on(r) && rows > 0) sl_resolve_learn(r, &r->block, rows, (double)us);
 }
 
 void sl_resolve_shared(sl_resolve *r, uint32_t rows, uint64_t us) {
-    if (sl_resolve_is_on(r) && rows > 0) learn(&r->branch, rows, (double)us);
-}
-
-/* Rows that an expert gets when all attention workers send so many pairs. */
-static double rows_of(const sl_resolve *r, double pairs) {
-    return pairs * r->attention_workers / r->n_experts;
+    if (sl_resolve_is_on(r) && rows > 0) sl_resolve_learn(r, &r->branch, rows, (double)us);
 }
 
 static sl_resolve_message *message_of(const sl_resolve *r, uint32_t lane, uint32_t chunk,
@@ -134,13 +108,25 @@ static sl_resolve_message *message_of(const sl_resolve *r, uint32_t lane, uint32
 }
 
 void sl_resolve_sent(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expert, uint32_t pairs,
-                     uint64_t now_us) {
+                     uint32_t rows, uint64_t now_us) {
     if (!sl_resolve_is_on(r) || pairs == 0) return;
     sl_resolve_message *m = message_of(r, lane, chunk, expert);
     sl_resolve_flight *f = &r->flight[(size_t)lane * r->n_chunks + chunk];
     *m = (sl_resolve_message){.sent_us = now_us, .entries = pairs};
     if (f->out++ == 0) *f = (sl_resolve_flight){.out = 1};
     f->entries += pairs;
+    if (r->eps) sl_resolve_group_sent(r, f, expert, pairs, rows, now_us);
+}
+
+/* How long a message was on its way, there and back. */
+static void learn_way(sl_resolve *r, const sl_resolve_message *m, uint32_t expert, double away,
+                      uint64_t now_us) {
+    const double since = (double)(now_us - r->answered_us[expert]);
+    const double size = sl_resolve_each(r, (double)m->entries * r->expert_workers);
+    sl_resolve_learn_least(r, &r->away, size, away);
+    /* Else they came at once. */
+    if (since >= 1) sl_resolve_learn_least(r, &r->link, size, fmin(away, 2 * since));
+    r->answered_us[expert] = now_us;
 }
 
 void sl_resolve_answered(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expert,
@@ -149,22 +135,22 @@ void sl_resolve_answered(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t 
     sl_resolve_message *m = message_of(r, lane, chunk, expert);
     sl_resolve_flight *f = &r->flight[(size_t)lane * r->n_chunks + chunk];
     const double away = fmax((double)(now_us - m->sent_us) - held_us, 0);
-    const double since = (double)(now_us - r->answered_us[expert]);
-    const double size = rows_of(r, (double)m->entries * r->expert_workers);
-    learn_least(&r->away, size, away);
-    if (since >= 1) learn_least(&r->link, size, fmin(away, 2 * since)); /* else they came at once */
-    r->answered_us[expert] = now_us;
+    if (!r->eps)
+        learn_way(r, m, expert, away, now_us);
+    else if (expert != r->self)
+        r->phase.away_us = fmax(r->phase.away_us, away);
     m->entries = 0;
-    r->mean_us[expert] += (task_us - r->mean_us[expert]) / MEMORY;
+    r->mean_us[expert] += (task_us - r->mean_us[expert]) / r->memory;
     f->task_us += task_us;
     f->n++;
-    if (--f->out > 0) return;
+    if (--f->out > 0 || (r->eps && !r->trial)) return;
     const uint32_t groups = r->groups[lane];
-    const double rows = rows_of(r, f->entries * groups);
+    const double rows = sl_resolve_each(r, f->entries * groups);
     if (groups > 1)
         learn_group(r, rows, f->task_us / f->n, groups);
     else
-        learn(&r->expert, rows, f->task_us / f->n);
+        learn_whole(r, rows, f->task_us / f->n);
+    if (r->eps) sl_resolve_group_answered(r, f, now_us);
 }
 
 void sl_resolve_drop(sl_resolve *r, uint32_t lane) {
@@ -172,28 +158,20 @@ void sl_resolve_drop(sl_resolve *r, uint32_t lane) {
     const size_t n = (size_t)r->n_chunks * r->expert_workers;
     memset(&r->flight[(size_t)lane * r->n_chunks], 0, r->n_chunks * sizeof *r->flight);
     memset(&r->message[lane * n], 0, n * sizeof *r->message);
+    sl_resolve_close_layer(r);
 }
 
 /* ---- what is solved ---- */
 
 static bool is_measured(const sl_resolve *r) {
-    return count(&r->block) >= ENOUGH && count(&r->expert) >= ENOUGH && count(&r->link) >= ENOUGH &&
-           (!r->shared || count(&r->branch) >= ENOUGH);
+    return sl_resolve_count(&r->block) >= r->enough && sl_resolve_count(&r->expert) >= r->enough &&
+           (!r->shared || sl_resolve_count(&r->branch) >= r->enough) &&
+           (r->eps ? sl_resolve_knows_groups(r) : sl_resolve_count(&r->link) >= r->enough);
 }
 
 static sl_findep_line scaled(sl_findep_line l, double by) {
     l.beta *= by;
     return l;
-}
-
-/* Tasks of the busiest expert worker over the mean: others wait for it once a layer. */
-static double skew_of(const sl_resolve *r) {
-    double sum = 0, most = 0;
-    for (uint32_t x = 0; x < r->expert_workers; x++) {
-        sum += r->mean_us[x];
-        most = fmax(most, r->mean_us[x]);
-    }
-    return sum > 0 ? most * r->expert_workers / sum : 1;
 }
 
 static sl_findep_line times(sl_findep_line l, double by) {
@@ -204,13 +182,13 @@ static sl_findep_line times(sl_findep_line l, double by) {
  * which the time is known: they share it, but for what every task takes. */
 static sl_findep_problem problem_of(const sl_resolve *r, uint32_t lanes, double rows,
                                     sl_chunking by) {
-    const sl_findep_line expert = line_of(&r->expert);
+    const sl_findep_line expert = sl_resolve_line(&r->expert);
     const double each = rows * r->attention_workers * r->top_k / r->n_experts;
     const double launch = fmin(fmax(r->launch_us, 0), expert.alpha);
     const sl_findep_line shared = {.alpha = launch,
                                    .floor = expert.alpha + expert.beta * each - launch};
-    const sl_findep_line away = line_of(&r->away);
-    sl_findep_line link = line_of(&r->link);
+    const sl_findep_line away = sl_resolve_line(&r->away);
+    sl_findep_line link = sl_resolve_line(&r->link);
     const double lag = away.alpha - link.alpha + (away.beta - link.beta) * each;
     link.alpha /= 2; /* one way */
     link.beta /= 2;
@@ -226,10 +204,10 @@ static sl_findep_problem problem_of(const sl_resolve *r, uint32_t lanes, double 
         .r1_max = lanes,
         .r2_max = r->n_chunks,
         .skew = 1, /* in the experts' times */
-        .attn = scaled(line_of(&r->block), rows),
-        .shared = scaled(line_of(&r->branch), rows),
+        .attn = scaled(sl_resolve_line(&r->block), rows),
+        .shared = scaled(sl_resolve_line(&r->branch), rows),
         .a2e = scaled(link, rows),
-        .expert = times(by == SL_CHUNK_TOKENS ? scaled(expert, rows) : shared, skew_of(r)),
+        .expert = times(by == SL_CHUNK_TOKENS ? scaled(expert, rows) : shared, sl_resolve_skew(r)),
         .e2a = scaled(link, rows),
         .lag = fmax(lag, 0),
         .cut = by == SL_CHUNK_TOKENS ? SL_FINDEP_CUT_TOKENS : SL_FINDEP_CUT_EXPERTS};
@@ -259,6 +237,11 @@ typedef struct answer {
 static answer solve(const sl_resolve *r, double rows, uint32_t lanes) {
     answer best = {.makespan = INFINITY};
     sl_err err;
+    if (r->eps) {
+        best.at = (sl_findep_point){.r1 = 1, .ma = 1, .chunking = SL_CHUNK_EXPERTS};
+        best.at.r2 = sl_resolve_groups(r, rows, &best.makespan);
+        return best;
+    }
     for (int by = 0; by < SL_CHUNKING_COUNT; by++) {
         if (!r->regroup && by != (int)r->chunking) continue;
         const sl_findep_problem p = problem_of(r, lanes, rows / lanes, (sl_chunking)by);
@@ -272,6 +255,7 @@ static answer solve(const sl_resolve *r, double rows, uint32_t lanes) {
 
 /* What such a point takes. */
 static double time_of(const sl_resolve *r, double rows, const sl_findep_point *at) {
+    if (r->eps) return sl_resolve_groups_us(r, rows, at->r2);
     const sl_findep_problem p = problem_of(r, at->r1, rows / at->r1, at->chunking);
     sl_findep_result out;
     sl_err err;
@@ -318,8 +302,8 @@ static void solve_class(sl_resolve *r, uint32_t class, uint64_t now_us) {
     best.at.order = r->order;
     best.at.r2 = even_chunks(r, &best.at);
     sl_findep_point held = best.at;
-    held.r2 = c->known ? c->chunks : r->n_chunks;
-    held.chunking = c->known ? c->chunking : r->chunking;
+    held.r2 = c->chunks;
+    held.chunking = c->chunking;
     if (!wins(&c->wins, time_of(r, rows, &held) / time_of(r, rows, &best.at))) return;
     c->known = true;
     c->chunks = best.at.r2;
@@ -338,15 +322,17 @@ static void forget(sl_resolve_meter *m) {
 }
 
 static void close_window(sl_resolve *r, uint64_t now_us) {
-    if (is_measured(r)) {
+    if (is_measured(r) && (!r->eps || r->self == 0)) {
         /* Groups of experts that may not change have nothing to choose. */
         const bool cuts = r->regroup || r->chunking == SL_CHUNK_TOKENS;
-        solve_lanes(r, now_us);
+        if (!r->eps) solve_lanes(r, now_us);
         for (uint32_t c = 0; cuts && r->n_chunks > 1 && c < SL_RESOLVE_CLASSES; c++)
             if (r->cut[c].n > 0) solve_class(r, c, now_us);
     }
-    forget(&r->away);
-    forget(&r->link);
+    if (!r->eps) {
+        forget(&r->away);
+        forget(&r->link);
+    }
     for (uint32_t c = 0; c < SL_RESOLVE_CLASSES; c++) r->cut[c].rows = r->cut[c].n = 0;
     r->steps = 0;
     r->rows = r->requests = r->lanes_used = 0;
@@ -354,16 +340,20 @@ static void close_window(sl_resolve *r, uint64_t now_us) {
 
 /* ---- steps ---- */
 
-void sl_resolve_form(sl_resolve *r, uint32_t lane, uint32_t rows, uint32_t *chunks,
+void sl_resolve_form(sl_resolve *r, uint32_t lane, uint32_t rows, uint64_t round, uint32_t *chunks,
                      sl_chunking *chunking) {
     if (!sl_resolve_is_on(r) || rows == 0) return;
-    sl_resolve_cut *c = &r->cut[class_of(rows)];
+    sl_resolve_cut *c = &r->cut[sl_resolve_class_of(rows)];
     c->rows += rows;
     c->n++;
     if (c->known) {
         *chunking = c->chunking;
         *chunks = c->chunking == SL_CHUNK_TOKENS ? SL_MIN(c->chunks, rows) : c->chunks;
+    } else {
+        c->chunking = *chunking;
+        c->chunks = *chunks;
     }
+    if (r->eps) sl_resolve_agree(r, c, round, chunks, chunking);
     r->groups[lane] = *chunking == SL_CHUNK_EXPERTS ? *chunks : 1;
 }
 
@@ -371,6 +361,7 @@ bool sl_resolve_step(sl_resolve *r, uint32_t lane, uint32_t rows, uint32_t reque
                      uint64_t now_us) {
     if (!sl_resolve_is_on(r) || rows == 0) return false;
     r->n_change = 0;
+    sl_resolve_close_layer(r);
     r->steps++;
     r->rows += rows;
     r->requests += requests;

@@ -1,6 +1,8 @@
-/* FinDEP while requests run: what stages cost is measured as they run, and the solver of src/plan
- * says again and again how many lanes are open (r1), into how many chunks a step's rows go (r2),
- * whether a chunk is some of the rows or some of the experts, and the order of shared experts.
+/* FinDEP and EPS while requests run: what stages cost is measured as they run, and the solver of
+ * src/plan says again and again how many lanes are open (r1), into how many chunks a step's rows go
+ * (r2), whether a chunk is some of the rows or some of the experts, and the order of shared
+ * experts; of EPS, whose workers have attention and experts, in how many groups experts are (N:
+ * resolve_groups.c).
  *
  * One machine per attention worker, over what that one sees itself: how long its own tasks take,
  * how long an expert worker says that a task took and its rows were there, and how long the answer
@@ -12,7 +14,8 @@
  * After every `window` steps the problem of the window's load is solved. What holds gives way when
  * the solver's best was faster by SL_CHOOSE_MARGIN in SL_RESOLVE_WINS windows one after the other:
  * never twice within so many. Lanes and order are chosen for all rows, chunks for steps of one size
- * (1, 2, 3..4, 5..8, ... rows), as prompts and decoding requests differ.
+ * (1, 2, 3..4, 5..8, ... rows), as prompts and decoding requests differ. EPS's groups are chosen by
+ * the first of the workers, for all of them.
  *
  * No bit depends on what is chosen, as long as `regroup` says when a row's experts may be summed in
  * other groups, but where one depends on a step's rows anyway (docs/numbers.md). No I/O, clock or
@@ -30,6 +33,7 @@
 
 #define SL_RESOLVE_WINS    3u
 #define SL_RESOLVE_CLASSES 16u /* of steps by rows: 1, 2, 3..4, ...; the last has all above */
+#define SL_RESOLVE_TRIAL   4u  /* windows: so often two steps of EPS try other groups */
 
 /* Tasks of one kind by size. */
 typedef struct sl_resolve_class {
@@ -42,7 +46,7 @@ typedef struct sl_resolve_meter {
 
 /* Into what a step goes whose rows are of that class. */
 typedef struct sl_resolve_cut {
-    bool known; /* else the plan says */
+    bool known; /* else the plan says, which was this at last */
     uint32_t chunks;
     sl_chunking chunking;
     uint32_t wins;
@@ -62,6 +66,14 @@ typedef struct sl_resolve_message {
     uint32_t entries; /* 0: none is on its way */
 } sl_resolve_message;
 
+/* A layer of EPS whose groups are away. */
+typedef struct sl_resolve_phase {
+    uint64_t sent_us, first_us, last_us; /* the first group left, was answered; the last one was */
+    uint32_t out, n;                     /* groups that are not answered, and those that are */
+    double entries;
+    double away_us; /* the longest way there and back to another worker; 0: none travels */
+} sl_resolve_phase;
+
 /* What has changed: of all (rows 0), or of steps of so many rows at most. */
 typedef struct sl_resolve_change {
     uint32_t rows, lanes, chunks;
@@ -72,8 +84,11 @@ typedef struct sl_resolve_change {
 typedef struct sl_resolve {
     uint32_t window; /* steps; 0: nothing is chosen */
     bool regroup, shared;
+    bool eps; /* else FinDEP */
     uint32_t n_lanes, n_chunks, n_moe, n_experts, top_k;
+    uint32_t memory, enough; /* tasks that a mean is of, and before anything is solved */
     uint32_t attention_workers, expert_workers;
+    uint32_t self;        /* which of the latter this worker is, too; UINT32_MAX: none */
     sl_chunking chunking; /* the plan's */
     const sl_watch *watch;
 
@@ -88,13 +103,22 @@ typedef struct sl_resolve {
 
     /* what is measured; sizes of experts and links are rows that an expert gets */
     sl_resolve_meter block, branch, expert;
-    sl_resolve_meter away, link; /* there and back: in all, and what keeps the link busy */
-    double launch_us; /* of an expert task: what its groups do not share; < 0: not known */
+    sl_resolve_meter away, link; /* there and back: in all, and what keeps the link busy; of EPS
+                                  * of one group, and between the answers of two of most... */
+    sl_resolve_meter span;       /* ...whose layer takes so long until all are here */
+    double out_share;            /* of the rows that travel: those on their way out */
+    double launch_us;  /* of an expert task: what its groups do not share; < 0: not known */
+    uint32_t launches; /* tasks that it is the mean of */
+    bool guessed;      /* `expert` is of groups: no task of all experts ran */
     uint32_t groups[SL_PLAN_MAX_LANES]; /* of the running step: chunks by expert, or 1 */
+    bool trial;                         /* it tries its groups: those of EPS that are measured */
+    uint32_t word, heard;               /* groups of the next round's steps: by this worker if it is
+                                         * the first, and by that one; 0: nothing is said */
     sl_resolve_flight *flight;          /* [n_lanes][n_chunks] */
     sl_resolve_message *message;        /* [n_lanes][n_chunks][expert_workers] */
     uint64_t *answered_us;              /* [expert_workers] when the last answer came, */
     double *mean_us;                    /* and how long tasks there take */
+    sl_resolve_phase phase;
     void *arrays;
 
     /* the window */
@@ -118,10 +142,11 @@ static inline sl_trace_event sl_resolve_event(const sl_resolve_change *c, uint32
 /* By a plan; one without `resolve` makes a machine that chooses nothing and asks for no calls. */
 void sl_resolve_init(const sl_plan *p, const sl_model_spec *m, const sl_watch *watch,
                      sl_resolve *out);
-/* So many workers there are from now on, and nothing is on its way. What is chosen stays, what
- * experts and links cost is forgotten. SL_ERR_NOMEM. */
+/* So many workers there are from now on, of those with experts this one has the index self
+ * (UINT32_MAX: it has none), and nothing is on its way. What is chosen stays, what experts and
+ * links cost is forgotten. SL_ERR_NOMEM. */
 sl_status sl_resolve_deploy(sl_resolve *r, uint32_t attention_workers, uint32_t expert_workers,
-                            sl_err *err) SL_MUST_CHECK;
+                            uint32_t self, sl_err *err) SL_MUST_CHECK;
 void sl_resolve_free(sl_resolve *r); /* zeroed is fine */
 
 /* Whether it chooses: else no other call of those below is needed, and none does anything. */
@@ -129,20 +154,30 @@ static inline bool sl_resolve_is_on(const sl_resolve *r) {
     return r->window > 0;
 }
 
+/* What the first of the workers says of EPS's groups: all have as many in a round, or experts would
+ * run twice, for the rows of one worker and of another. It goes with who is in the next round. */
+static inline uint32_t sl_resolve_word(const sl_resolve *r) {
+    return r->eps && r->self == 0 ? r->word : 0;
+}
+/* It is heard; 0: nothing was said. False: groups that there cannot be. */
+bool sl_resolve_hear(sl_resolve *r, uint32_t groups);
+
 /* Rows that a step may have where a lane has room for max_rows. */
 static inline uint32_t sl_resolve_rows(const sl_resolve *r, uint32_t max_rows) {
     return sl_resolve_is_on(r) ? SL_MAX(max_rows / r->lanes, 1u) : max_rows;
 }
 
-/* A step of the lane with so many rows is formed, which would go into *chunks: says what else. */
-void sl_resolve_form(sl_resolve *r, uint32_t lane, uint32_t rows, uint32_t *chunks,
+/* A step of the lane with so many rows is formed for a round, which would go into *chunks: says
+ * what else. */
+void sl_resolve_form(sl_resolve *r, uint32_t lane, uint32_t rows, uint64_t round, uint32_t *chunks,
                      sl_chunking *chunking);
 /* A task of the attention side ran: of a block with experts, or its shared ones. */
 void sl_resolve_block(sl_resolve *r, uint32_t rows, uint64_t us);
 void sl_resolve_shared(sl_resolve *r, uint32_t rows, uint64_t us);
-/* A message of so many (row, expert) pairs has left for the expert worker with that index. */
+/* A message of so many (row, expert) pairs, with the data of so many rows, has left for the expert
+ * worker with that index. */
 void sl_resolve_sent(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expert, uint32_t pairs,
-                     uint64_t now_us);
+                     uint32_t rows, uint64_t now_us);
 /* It was answered at now_us; its task took so long, its rows were there for so long. Answers that
  * nobody waits for are nothing. */
 void sl_resolve_answered(sl_resolve *r, uint32_t lane, uint32_t chunk, uint32_t expert,

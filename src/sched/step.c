@@ -151,7 +151,8 @@ static uint32_t max_rows(const sl_step *s) {
 static void choose_cut(sl_step *s) {
     s->n_cut = sl_cut_choose(s->cut, s->rows, mean_keys(s));
     s->chunking = s->cut->chunking;
-    if (s->resolve) sl_resolve_form(s->resolve, s->lane, s->rows, &s->n_cut, &s->chunking);
+    if (s->resolve)
+        sl_resolve_form(s->resolve, s->lane, s->rows, s->round, &s->n_cut, &s->chunking);
 }
 
 void sl_step_form(sl_step *s, uint64_t now_us) {

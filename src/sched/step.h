@@ -30,6 +30,7 @@ typedef struct sl_step {
     sl_pacer pacer;
     sl_draft_price price;
     uint32_t formed, turn; /* steps so far; of the batcher */
+    uint64_t round;        /* of the next step; the driver's */
     sl_slot_need *need;    /* [per_lane] scratch */
 
     /* the running step */

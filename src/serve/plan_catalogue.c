@@ -9,8 +9,8 @@
 #include <stdio.h>
 
 static const char *const schedules[] = {
-#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking) name,
-#define SL_PLANNED(id, name, why)                                  name,
+#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking, anew) name,
+#define SL_PLANNED(id, name, why)                                        name,
 #include "spec/schedules.def"
 #undef SL_SCHEDULE
 #undef SL_PLANNED

@@ -74,6 +74,7 @@ typedef struct sim_msg {
     uint8_t kind;
     bool stay, with_set, ends;
     uint32_t task_us, held_us; /* of an answer: how long its task took, its rows were there */
+    uint32_t groups;           /* with the last one's set: what is said of the next round's steps */
     uint32_t src, dst, lane, layer, chunk; /* layer: among MoE blocks */
     uint32_t rows, entries, old, bytes;
     uint64_t round;

@@ -155,6 +155,7 @@ double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows) {
 }
 
 static void begin_step(sim *s, sim_lane *l) {
+    l->step.round = l->member.round;
     sl_step_form(&l->step, (uint64_t)sim_now(s));
     l->began_at = sim_now(s);
     l->keys = 0;
@@ -390,6 +391,7 @@ void sim_attn_on_return(sim *s, sim_worker *w, uint32_t id) {
         if (m->set) {
             a->lane[m->lane].next = m->set;
             m->set = NULL;
+            (void)sl_resolve_hear(&a->resolve, m->groups);
         }
         if (m->rows)
             sl_resolve_answered(&a->resolve, m->lane, m->chunk, s->expert_index[m->src], m->task_us,
@@ -478,8 +480,9 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     sl_status st = sl_slots_create(s->lanes, s->max_slots, &a->slots, s->err);
     a->slots.watch = sim_watch(s, w->id);
     sl_resolve_init(s->p, s->m, sim_watch(s, w->id), &a->resolve);
+    const uint32_t self = w->roles & SL_ROLE_EXPERT ? s->expert_index[w->id] : UINT32_MAX;
     if (st == SL_OK)
-        st = sl_resolve_deploy(&a->resolve, w->side->n_attn, w->side->n_expert, s->err);
+        st = sl_resolve_deploy(&a->resolve, w->side->n_attn, w->side->n_expert, self, s->err);
     for (uint32_t l = 0; st == SL_OK && l < s->lanes; l++) st = create_lane(s, w, &a->lane[l]);
     const sl_turns_shape shape = {.n_lanes = s->lanes,
                                   .n_layers = s->m->n_layers,

@@ -166,6 +166,7 @@ void sim_expert_finish(sim *s, sim_worker *w) {
         m->held_us = (uint32_t)((uint64_t)sim_now(s) - (uint64_t)from->came_at);
         m->set = x->next;
         if (x->next) x->next->refs++;
+        if (x->next && w->attn) m->groups = sl_resolve_word(&w->attn->resolve);
         size_t n_set = m->set ? m->set->ids.n : 0;
         sim_msg_send(s, id, m->rows || m->set ? sim_return_bytes(s, m->rows, n_set) : 0);
     }

@@ -188,7 +188,8 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
             const uint32_t id = s->to_msg[x * s->chunks + c];
             const sim_msg *m = &s->msg[id];
             size_t n_set = m->with_set ? l->member.set.n : 0;
-            sl_resolve_sent(&w->attn->resolve, lane_id, c, x, m->entries, (uint64_t)sim_now(s));
+            sl_resolve_sent(&w->attn->resolve, lane_id, c, x, m->entries, m->rows - m->old,
+                            (uint64_t)sim_now(s));
             sim_msg_send(s, id, m->rows || n_set ? sim_dispatch_bytes(s, m, n_set) : 0);
         }
     for (uint32_t i = n_out * w->side->n_expert; i < s->chunks * w->side->n_expert; i++)

@@ -19,7 +19,7 @@
 /* How the rows of an attention worker are grouped, and when a group may run (docs/schedules.md). */
 typedef enum sl_schedule {
 #define SL_PLANNED(id, name, why)
-#define SL_SCHEDULE(id, name, sides, how, lanes, chunks, chunking) SL_SCHED_##id,
+#define SL_SCHEDULE(id, name, sides, how, lanes, chunks, chunking, anew) SL_SCHED_##id,
 #include "spec/schedules.def"
 #undef SL_SCHEDULE
 #undef SL_PLANNED
@@ -111,7 +111,7 @@ typedef struct sl_plan {
     sl_chunking chunking;
     sl_order order;
     uint32_t resolve;   /* findep chooses lanes, chunks, what they are and the order anew after so
-                         * many steps (sched/resolve.h); 0: it does not */
+                         * many steps (sched/resolve.h), eps its groups; 0: neither does */
     sl_policy policy;   /* of aep */
     uint32_t lookahead; /* of defrag: layers */
     double delta;       /* of defrag: weight lost per layer ahead, in (0, 1] */

@@ -8,14 +8,14 @@
 #define QUEUES   false
 
 #define SL_PLANNED(id, name, why)
-#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking)                                 \
-    [SL_SCHED_##id] = {name, SL_SIDES_##where, how, lanes, chunks, SL_CHUNK_##chunking},
+#define SL_SCHEDULE(id, name, where, how, lanes, chunks, by, anew)                                 \
+    [SL_SCHED_##id] = {name, SL_SIDES_##where, how, lanes, chunks, SL_CHUNK_##by, SL_ANEW_##anew},
 static const sl_schedule_traits traits[SL_SCHED_COUNT] = {
 #include "spec/schedules.def"
 };
 #undef SL_SCHEDULE
 
-#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking) name,
+#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking, anew) name,
 const char *const sl_schedule_names[SL_SCHED_COUNT] = {
 #include "spec/schedules.def"
 };
@@ -45,7 +45,7 @@ sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
     static const struct {
         const char *name, *why;
     } planned[] = {
-#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking)
+#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking, anew)
 #define SL_PLANNED(id, name, why) {name, why},
 #include "spec/schedules.def"
 #undef SL_SCHEDULE

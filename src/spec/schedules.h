@@ -9,12 +9,17 @@
 /* How attention and experts lie on workers. */
 typedef enum sl_sides { SL_SIDES_ANY, SL_SIDES_TOGETHER, SL_SIDES_APART } sl_sides;
 
+/* What is chosen anew while it runs, by what is measured (sched/resolve.h): lanes, chunks and the
+ * order, or groups of experts. */
+typedef enum sl_anew { SL_ANEW_NOTHING, SL_ANEW_LANES, SL_ANEW_GROUPS } sl_anew;
+
 typedef struct sl_schedule_traits {
     const char *name;
     sl_sides sides;
     bool barriers;          /* else queues per layer and expert */
     uint32_t lanes, chunks; /* unless the plan says otherwise; 1: there is never more than one */
     sl_chunking chunking;
+    sl_anew anew;
 } sl_schedule_traits;
 
 const sl_schedule_traits *sl_schedule_traits_of(sl_schedule s);

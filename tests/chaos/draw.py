@@ -321,6 +321,8 @@ def draw(seed, kinds, transports):
     if "--pp" in gangs and "--resolve" in options:  # of a pipeline no task has a time of its own
         at = options.index("--resolve")
         del options[at:at + 2]
+    if "eps" in options and exact and "--pp" not in gangs and beside("resolved", seed, 0.5):
+        options += ["--resolve", "1" if beside("often", seed, 0.5) else "4"]
     sides, n_sides = draw_sides(seed, options, attention, experts) if not machines and not place and exact else ([], 0)
     if n_sides:  # they are struck, too
         more = random.Random(f"struck sides of {seed}")

@@ -134,7 +134,8 @@ static bool draw_plan(uint64_t *rng, scene *x, sl_schedule schedule) {
     p->prefill_stretch = 1 + 0.25 * below(rng, 8);
     draw_schedule(rng, x, schedule);
     if (schedule == SL_SCHED_HYBRID) draw_rails(rng, x);
-    if (schedule == SL_SCHED_FINDEP && !together && below(rng, 4)) p->resolve = 1 + below(rng, 6);
+    const bool resolves = schedule == SL_SCHED_EPS || (schedule == SL_SCHED_FINDEP && !together);
+    if (resolves && below(rng, 4)) p->resolve = 1 + below(rng, 6);
     p->max_num_batched_tokens = 8 * p->lanes + below(rng, 60);
     if (p->exact && below(rng, 2) && !draw_replicas(rng, x)) return false;
     if (sl_plan_check(p, x->model, &err) == SL_OK) return true;
@@ -236,6 +237,7 @@ static bool simulate(const scene *x, decisions *log) {
     X(lanes_chosen_anew)                                                                           \
     X(order_chosen_anew)                                                                           \
     X(chunks_chosen_anew)                                                                          \
+    X(groups_chosen_anew)                                                                          \
     X(other_chunking_chosen)                                                                       \
     X(request_to_another_lane)                                                                     \
     X(head_in_pieces)                                                                              \
@@ -299,7 +301,8 @@ static void note_decision(const scene *x, const sl_decision *d) {
     case SL_DECISION_CHOICE:
         met[MET_lanes_chosen_anew] += v[1] == 0 && v[2] != x->plan.lanes;
         met[MET_order_chosen_anew] += v[1] == 0 && v[4] != (uint64_t)x->plan.order;
-        met[MET_chunks_chosen_anew] += v[1] > 0;
+        met[MET_chunks_chosen_anew] += v[1] > 0 && x->plan.schedule == SL_SCHED_FINDEP;
+        met[MET_groups_chosen_anew] += v[1] > 0 && x->plan.schedule == SL_SCHED_EPS;
         met[MET_other_chunking_chosen] += v[1] > 0 && v[5] != (uint64_t)x->plan.chunking;
         break;
     case SL_DECISION_HEAD:

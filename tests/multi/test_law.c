@@ -291,10 +291,11 @@ static void vary_ranks(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (many && p->rank_kind == SL_RANKS_MACHINES) p->rank_kind = SL_RANKS_THREADS;
 }
 
-/* Three of four that can choose lanes, chunks and order anew do so, as often as can be. */
+/* Three of four that can choose lanes, chunks, order or groups anew do so, as often as can be. */
 static void vary_resolve(sl_plan *p, uint64_t *state) {
-    const bool apart = !(p->worker[0].roles & SL_ROLE_EXPERT) && sl_plan_pipeline(p) == 1;
-    if (p->schedule == SL_SCHED_FINDEP && apart && sl_rng_below(state, 4))
+    const bool apart = !(p->worker[0].roles & SL_ROLE_EXPERT);
+    const bool can = p->schedule == SL_SCHED_EPS || (p->schedule == SL_SCHED_FINDEP && apart);
+    if (can && sl_plan_pipeline(p) == 1 && sl_rng_below(state, 4))
         p->resolve = 1 + (uint32_t)sl_rng_below(state, 2);
 }
 

@@ -309,6 +309,7 @@ void sim_look_at_slots(sim *s, uint32_t i) {
         s->seen[COVER_parked] |= ahead == SL_MAX_AHEAD;
     }
     s->seen[COVER_chosen_anew] |= a && a->resolve.changes > 0;
+    s->seen[COVER_groups_chosen_anew] |= a && a->resolve.eps && a->resolve.changes > 0;
     s->seen[COVER_lane_closed] |= a && a->slots.open < a->n_lanes;
     s->seen[COVER_chosen_anew_and_replanned] |= a && a->resolve.changes > 0 && a->w->plan.epoch > 1;
 }

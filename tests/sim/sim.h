@@ -68,6 +68,7 @@
     X(cancelled_running)                                                                           \
     X(cancelled_too_late)                                                                          \
     X(chosen_anew)                                                                                 \
+    X(groups_chosen_anew)                                                                          \
     X(lane_closed)                                                                                 \
     X(chosen_anew_and_replanned)                                                                   \
     X(parked)                                                                                      \

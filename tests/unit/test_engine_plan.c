@@ -541,6 +541,7 @@ static void refusals(void **state) {
 }
 
 #define FINDEP "\"version\":1,\"schedule\":\"findep\""
+#define EPS    "\"version\":1,\"schedule\":\"eps\""
 #define HYBRID "\"version\":1,\"schedule\":\"hybrid\""
 #define BOTH                                                                                       \
     "\"workers\":[{\"roles\":[\"attention\",\"expert\"]},{\"roles\":[\"attention\",\"expert\"]}]"
@@ -579,7 +580,11 @@ static void refused_workers(void **state) {
     refused("{" HEAD ",\"segments\":true," PAIR "}", SL_ERR_ARG, "segments are a part of exact");
     refused("{" HEAD ",\"rail_bytes\":7," PAIR "}", SL_ERR_ARG, "of schedule hybrid, not dep");
     refused("{" HEAD ",\"resolve\":4," PAIR "}", SL_ERR_UNSUPPORTED,
-            "resolve 4 (--resolve) is for schedule findep, not dep");
+            "resolve 4 (--resolve) is for schedules findep and eps, not dep");
+    refused("{" EPS ",\"resolve\":4," BOTH "}", SL_ERR_UNSUPPORTED,
+            "other groups change bits but with exact (--exact)");
+    refused("{" EPS ",\"resolve\":4,\"exact\":true,\"pp\":{\"degree\":2}," BOTH "}",
+            SL_ERR_UNSUPPORTED, "ranks of a pipeline (--pp 2)");
     refused("{" FINDEP ",\"resolve\":1000001," PAIR "}", SL_ERR_LIMIT, "resolve");
     refused("{" FINDEP ",\"resolve\":4," BOTH "}", SL_ERR_UNSUPPORTED,
             "worker 0 has attention and experts");

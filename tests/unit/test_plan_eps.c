@@ -99,7 +99,7 @@ static void condition_decides_exactly(void **state) {
             double more = 1 + (double)sl_rng_below(&rng, 1000) / 1000;
             *field[1][i] = *field[0][i] * more / cut[1].n;
         }
-        assert_int_equal(sl_eps_choose(cut, 2, false, &best, &err), SL_OK);
+        assert_int_equal(sl_eps_choose(cut, 2, NULL, false, &best, &err), SL_OK);
         assert_int_equal(sl_eps_gains(&cut[0], &cut[1]), best == 1);
         gains += best == 1;
     }
@@ -147,7 +147,29 @@ static void divisors_only(void **state) {
     assert_int_equal(sl_eps_best(&t, 0, false, &best, &err), SL_ERR_ARG);
     sl_eps_cut bad = {.n = 2, .dispatch = -1};
     uint32_t i;
-    assert_int_equal(sl_eps_choose(&bad, 1, false, &i, &err), SL_ERR_ARG);
+    assert_int_equal(sl_eps_choose(&bad, 1, NULL, false, &i, &err), SL_ERR_ARG);
+}
+
+/* A layer is its line, or what its worker computes if that is longer, behind attention. */
+static void layers_are_lines_beside_work(void **state) {
+    (void)state;
+    uint64_t rng = 6;
+    for (int k = 0; k < 3000; k++) {
+        sl_eps_cut c = {1 + (uint32_t)sl_rng_below(&rng, 16), spread(&rng), spread(&rng),
+                        spread(&rng), 0};
+        const sl_eps_beside b = {spread(&rng), k % 2 ? spread(&rng) : 0, k % 3 ? spread(&rng) : 0};
+        double d[16], g[16], back[16];
+        uint32_t best;
+        sl_err err;
+        for (uint32_t i = 0; i < c.n; i++) d[i] = c.dispatch, g[i] = c.compute, back[i] = c.combine;
+        for (int shared = 0; shared < 2; shared++) {
+            const double away = b.lag + sl_eps_replay(d, g, back, c.n, shared);
+            const double all = b.attention + fmax(away, b.shared + c.n * c.compute);
+            assert_true(same(sl_eps_layer(&c, &b, shared), all));
+            assert_int_equal(sl_eps_choose(&c, 1, &b, shared, &best, &err), SL_OK);
+            assert_true(best == 0 && same(c.time, all));
+        }
+    }
 }
 
 int main(void) {
@@ -157,6 +179,7 @@ int main(void) {
         cmocka_unit_test(condition_decides_exactly),
         cmocka_unit_test(published_choice_loses),
         cmocka_unit_test(divisors_only),
+        cmocka_unit_test(layers_are_lines_beside_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -436,7 +436,7 @@ static void return_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 16385, "set of 16385"},   {0, 3, "set[1] = 0 after 6"}, {4, 1, "reserved"},
+        {0, 16385, "set of 16385"},   {0, 3, "set[1] = 0 after 6"}, {4, 33, "33 groups"},
         {8, 0xFFFFFFFF, "no worker"}, {24, 0, "mask 0x0"},          {24, 16, "mask 0x10"},
         {28, 1, "mask 0x10000000a"},
     };

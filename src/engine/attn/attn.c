@@ -302,7 +302,9 @@ sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     for (uint32_t i = 0; i < a->n_experts; i++) a->expert_index[w->experts.ids[i]] = i;
     sl_status st = create_cut(a, err);
     if (st == SL_OK)
-        st = sl_resolve_deploy(&a->resolve, (uint32_t)w->attention.n, a->n_experts, err);
+        st = sl_resolve_deploy(&a->resolve, (uint32_t)w->attention.n, a->n_experts,
+                               a->expert_index[w->id], err);
+    a->w->next_groups = sl_resolve_word(&a->resolve);
     if (st == SL_OK) st = a->ops->create(a, &a->side, err);
     for (uint32_t id = 0; st == SL_OK && id < w->plan.n_workers; id++)
         if (!w->peer[id].open) sl_twice_gone(&a->twice, id); /* itself: with its side */

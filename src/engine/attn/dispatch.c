@@ -145,7 +145,8 @@ static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_bu
     }
     sl_status st = sl_worker_send(a->w, id, h, b);
     sl_attn_sent(a, lane->id, id, 1, h.rows);
-    sl_resolve_sent(&a->resolve, lane->id, h.chunk, i, lane->pass.out[i].n.n_entries,
+    const sl_wire_counts *n = &lane->pass.out[i].n;
+    sl_resolve_sent(&a->resolve, lane->id, h.chunk, i, n->n_entries, n->rows - n->n_old,
                     sl_resolve_is_on(&a->resolve) ? sl_clock_now_us(&a->w->clock) : 0);
     /* Which is heard of next. */
     return st == SL_ERR_PEER_DOWN || st == SL_ERR_NOMEM ? SL_OK : st;

@@ -59,7 +59,9 @@ static void add_rows(sl_lane *lane, const sl_step_part *part) {
 
 static void begin_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
+    lane->pass.step.round = lane->member.round;
     sl_step_form(&lane->pass.step, sl_clock_now_us(&a->w->clock));
+    a->w->next_groups = sl_resolve_word(&a->resolve);
     lane->pass.step_began_ns = sl_now_ns();
     lane->pass.round = lane->member.round;
     lane->pass.n = 0;
@@ -322,6 +324,9 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
         sl_status st = sl_idset_check(v.set, v.n_set, &set, err);
         if (st == SL_OK) st = sl_idset_copy(&set, &lane->next, err); /* reserved */
         if (st != SL_OK) return st;
+        if (!sl_resolve_hear(&a->resolve, v.groups))
+            return sl_fail(err, SL_ERR_PROTOCOL, "a next round of %u groups of experts, of %u",
+                           v.groups, a->n_chunks);
         lane->have_next = true;
     }
     bool first = lane->again.group[group].debt == SL_DEBT_OPEN;

@@ -425,6 +425,7 @@ static sl_buf *begin_reply(barriers *x, const sl_round_task *t, const sl_wire_di
     b->spread = spread;
     sl_wire_return_layout(b->data, rows, n_next, width, f, out);
     if (n_next) memcpy(out->set, t->next->ids, n_next * sizeof *out->set);
+    if (t->next) sl_wire_return_groups(b->data, x->w->next_groups);
     return b;
 }
 

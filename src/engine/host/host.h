@@ -109,6 +109,7 @@ typedef struct sl_worker {
      * since when its task runs; when rows that wait for others are looked for */
     sl_busy busy;
     uint64_t task_us, excused_us;
+    uint32_t next_groups; /* what its expert side says of steps of the next round; 0: nothing */
 
     sl_inbox inbox;
 
