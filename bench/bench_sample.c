@@ -1,6 +1,6 @@
-/* Draws of one token, timed: `bench_sample [VOCABULARY]`. Logits are normal with a deviation of 2.2,
- * some of them ten and more above the mean. A line a way of drawing: the least microseconds of 41
- * draws. */
+/* Draws of one token, timed: `bench_sample [VOCABULARY]`. Logits are normal with a deviation
+ * of 2.2, some of them ten and more above the mean. A line a way of drawing: the least microseconds
+ * of 41 draws. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "model/sampler.h"
@@ -69,7 +69,8 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < 3; i++) logits[vocab / 4 * i + 7] += 12.0f - (float)i;
     for (size_t i = 0; i < SL_LEN(way); i++)
         printf("%-40s %8.1f us\n", way[i].name, draws_us(way[i].s, logits, vocab, &scratch));
-    printf("%-40s %8.1f us\n", "log-probabilities, 5 likeliest", reports_us(logits, vocab, &scratch));
+    printf("%-40s %8.1f us\n", "log-probabilities, 5 likeliest",
+           reports_us(logits, vocab, &scratch));
     sl_arena_free(&scratch);
     free(logits);
     return 0;

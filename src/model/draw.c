@@ -284,8 +284,8 @@ static uint32_t bucket_of(const buckets *k, uint32_t id) {
 static uint32_t likely(const sl_sampling *s, const sl_peaks *p, const weights *w, uint32_t *list) {
     const double floor = (1 - (double)s->top_p) * w->all / p->vocab;
     /* Of logits, a little lower than where that is. */
-    const float cut = p->logits[p->best] +
-                      s->temperature * ((float)log(floor / w->of[p->best]) - 0.01f) - 0.01f;
+    const float cut =
+        p->logits[p->best] + s->temperature * ((float)log(floor / w->of[p->best]) - 0.01f) - 0.01f;
     uint32_t n = 0;
     for (uint32_t b = 0; b < p->n; b++) {
         if (p->most[b] < cut) continue;
@@ -318,7 +318,8 @@ static void fill_buckets(buckets *k, const uint32_t *from, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) k->list[next[bucket_of(k, from[i])]++] = from[i];
 }
 
-/* The first bucket with which the mass before it is `above` goal, or reaches it; *sum: that mass. */
+/* The first bucket with which the mass before it is `above` goal, or reaches it; *sum: that mass.
+ */
 static uint32_t find_bucket(const buckets *k, double goal, bool above, double *sum) {
     uint32_t b = 0, last = 0;
     double before_it = 0;

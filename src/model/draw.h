@@ -32,8 +32,8 @@ uint32_t sl_peaks_rank(const sl_peaks *p, uint32_t k, uint32_t *list, sl_arena *
  * finite. */
 void sl_peaks_weights(const sl_peaks *p, float temperature, float *weight);
 
-/* The token that u, uniform in [0, 1), means under temperature > 0, min_p, top_k and top_p of s. The
- * largest logit is finite. */
+/* The token that u, uniform in [0, 1), means under temperature > 0, min_p, top_k and top_p of s.
+ * The largest logit is finite. */
 uint32_t sl_draw(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch);
 
 #endif

@@ -137,7 +137,8 @@ sl_status sl_coll_reduce_scatter(sl_coll *c, float *y, uint32_t n_rows, uint32_t
     const sl_status st = ready(c, SL_COLL_ALL);
     *first = mine.first;
     *n = mine.n;
-    return told(c, began, st != SL_OK ? st : c->ops->reduce_scatter(c, y, n_rows, width, mine), err);
+    return told(c, began, st != SL_OK ? st : c->ops->reduce_scatter(c, y, n_rows, width, mine),
+                err);
 }
 
 sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uint32_t first,
@@ -145,7 +146,8 @@ sl_status sl_coll_all_gather(sl_coll *c, const float *part, uint32_t n_rows, uin
     const uint64_t began = sl_now_ns();
     const sl_status st = ready(c, SL_COLL_ALL);
     const sl_extent mine = {first, n};
-    return told(c, began, st != SL_OK ? st : c->ops->all_gather(c, part, n_rows, mine, width, whole), err);
+    return told(c, began,
+                st != SL_OK ? st : c->ops->all_gather(c, part, n_rows, mine, width, whole), err);
 }
 
 /* ---- while rows travel ---- */

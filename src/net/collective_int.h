@@ -26,8 +26,8 @@ typedef struct sl_coll_ops {
 struct sl_coll {
     const sl_coll_ops *ops;
     sl_coll_opts o;
-    sl_err err;        /* code SL_OK: none yet */
-    sl_coll_step last; /* ALL: of any call but a meeting */
+    sl_err err;                /* code SL_OK: none yet */
+    sl_coll_step last;         /* ALL: of any call but a meeting */
     _Atomic uint64_t spent_ns; /* in calls, but where rank 0's word was waited for */
 };
 

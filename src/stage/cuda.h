@@ -28,7 +28,8 @@ void sl_cuda_list_devices(sl_cuda_gpus *out);
 void sl_cuda_gpus_free(sl_cuda_gpus *g);
 
 /* Bytes that calls of a worker take of its GPU beside weights and KV: of so many rows (0: it has no
- * attention), (row, expert) pairs (0: no experts) and rows of logits. All else is far less. */
+ * attention), (row, expert) pairs (0: no experts) and rows of logits. At most, whatever the
+ * numerics; all else is far less. */
 uint64_t sl_cuda_calls_bytes(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs,
                              uint32_t head_rows);
 /* So much of what is free is left to calls that grow, where no limit is said. */

@@ -1,5 +1,5 @@
-/* Routed experts in blocks of whole numbers (way SL_FAST_INTS of fast_experts.h) against products of
- * processors, bit for bit, on drawn batches. */
+/* Routed experts in blocks of whole numbers (way SL_FAST_INTS of fast_experts.h) against products
+ * of processors, bit for bit, on drawn batches. */
 #include "kernel/formula.h"
 #include "products_test.h"
 #include "stage/cuda/fast_experts.h"
@@ -34,9 +34,9 @@ static void draw_experts(batch *b) {
         const uint8_t *gate = draw_mat(&b->mat[e][0], m->types.up, m->d_ff, m->d_model);
         const uint8_t *up = draw_mat(&b->mat[e][1], m->types.up, m->d_ff, m->d_model);
         const uint8_t *down = draw_mat(&b->mat[e][2], m->types.down, m->d_model, m->d_ff);
-        assert_int_equal(sl_cuda_fast_expert(gpu, gate, up, down, m->d_model, m->d_ff, 0, &table[e],
-                                             &err),
-                         SL_OK);
+        assert_int_equal(
+            sl_cuda_fast_expert(gpu, gate, up, down, m->d_model, m->d_ff, 0, &table[e], &err),
+            SL_OK);
         assert_null(table[e].maps);
     }
     b->m.expert = upload(table, m->n_experts * sizeof *table, 0);
@@ -86,8 +86,7 @@ static void product(const sl_mat *w, const float *x, float *y) {
     uint8_t *codes = sl_alloc(sl_act_row_bytes(kind, w->k), 1);
     assert_non_null(codes);
     sl_quantise(processors(), x, NULL, 1, w->k, w->k, kind, codes);
-    sl_gemm_job j = {
-        .w = w, .x = x, .n_rows = 1, .x_stride = w->k, .y_stride = w->n, .y = y};
+    sl_gemm_job j = {.w = w, .x = x, .n_rows = 1, .x_stride = w->k, .y_stride = w->n, .y = y};
     j.act.row[kind] = codes;
     sl_gemm(processors(), &j, 1);
     sl_free(codes);
@@ -147,7 +146,7 @@ static uint32_t width(sl_dtype t, uint32_t most) {
 static void test_types(void **state) {
     static const struct {
         uint32_t rows, experts, top_k;
-    } few[] = {{1, 5, 3}, {4, 24, 4}, {30, 8, 2}}, many[] = {{40, 3, 2}, {150, 3, 2}, {90, 4, 1}};
+    } few[] = {{1, 5, 3}, {4, 24, 4}, {30, 8, 2}}, many[] = {{40, 3, 2}, {550, 3, 2}, {90, 4, 1}};
     (void)state;
     for (uint32_t i = 0; i < SL_LEN(type) * SL_LEN(few); i++) {
         const sl_fast_types t = {type[i % SL_LEN(type)], type[kt_below(SL_LEN(type))]};
@@ -205,6 +204,10 @@ static void test_ways(void **state) {
                 assert_int_equal(sl_fast_can(&m, (sl_fast_way)way), way == SL_FAST_INTS);
                 sl_fast_plan_make(&m, (sl_fast_way)way, &p);
                 assert_int_equal(p.n, 6);
+                m.many = true; /* pairs that more than one block sorts are counted first */
+                sl_fast_plan_make(&m, (sl_fast_way)way, &p);
+                assert_int_equal(p.n, 2 * rows > SL_FAST_SORT_PAIRS ? 7 : 6);
+                m.many = false;
                 for (uint32_t k = 0; k < p.n; k++)
                     assert_in_range(p.launch[k].shared, 0, m.most_shared);
                 m.types = (sl_fast_types){0};

@@ -123,7 +123,8 @@ static sl_status run_decode(bench *b, uint32_t n_gen, result *r, sl_err *err) {
     return st == SL_OK && r ? measure_together(b, n, r, err) : st;
 }
 
-/* Of the time that workers computed, as they last said: what their ranks were in exchanges. */
+/* Of the time that workers computed, in all that was run and as they last said: what their ranks
+ * were in exchanges. */
 static double ranks_share(const bench *b) {
     uint64_t ranks = 0, all = 0;
     sl_engine_detail d;
@@ -145,12 +146,9 @@ static void print_result(const bench *b, const result *r, uint32_t n_prompt, uin
     mean_and_sd(ns, r->n, &ns_mean, &ns_sd);
     const sl_plan *p = &b->d->opts.plan;
     if (!b->o->json) {
-        const double ranks = ranks_share(b);
-        printf("%s%-4u batch %-4u %10.2f tokens/s (median of %u; mean %.2f +- %.2f)",
+        printf("%s%-4u batch %-4u %10.2f tokens/s (median of %u; mean %.2f +- %.2f)\n",
                n_gen ? "tg" : "pp", n_gen ? n_gen : n_prompt, n_gen ? b->o->batch : 1,
                median(r->ts, r->n), r->n, mean, sd);
-        if (ranks > 0) printf(", ranks in exchanges %.1f %% of it", 100 * ranks);
-        printf("\n");
         return;
     }
     printf("%s{\"model_filename\": ", first ? "[" : ", ");
@@ -191,6 +189,8 @@ static sl_status run_tests(bench *b, sl_err *err) {
     if (pp.n) print_result(b, &pp, b->o->n_prompt, 0, true);
     if (tg.n) print_result(b, &tg, 0, b->o->n_gen, pp.n == 0);
     if (b->o->json) printf("]\n");
+    const double ranks = b->o->json ? 0 : ranks_share(b);
+    if (ranks > 0) printf("ranks in exchanges: %.1f %% of what workers computed\n", 100 * ranks);
     return SL_OK;
 }
 

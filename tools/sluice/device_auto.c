@@ -312,7 +312,10 @@ static sl_status read_profile(search *s, const char *path, sl_err *err) {
     sl_kind_costs k = {0};
     sl_status st = sl_profile_load_stages(path, &p, err);
     if (st == SL_OK) st = sl_profile_costs(&p, NULL, 1, &k.costs, err);
-    if (st != SL_OK) return st;
+    if (st != SL_OK) {
+        sl_profile_free(&p);
+        return st;
+    }
     const sl_device_kind kind = sl_profile_is_of_gpu(&p) ? SL_DEVICE_CUDA : SL_DEVICE_CPU;
     const char *name = kind == SL_DEVICE_CUDA ? "a GPU" : "processors";
     if (s->has_profile[kind])

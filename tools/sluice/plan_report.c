@@ -94,10 +94,11 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
     if (estimated)
         fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
     if (planned)
-        fprintf(out,
-                "* planned only: tensor parallelism and pipelines over GPUs, experts in groups with "
-                "tensor parallelism of one role of two, and over %u workers are not run yet.\n",
-                SL_MAX_WORKERS);
+        fprintf(
+            out,
+            "* planned only: tensor parallelism and pipelines over GPUs, experts in groups with "
+            "tensor parallelism of one role of two, and over %u workers are not run yet.\n",
+            SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)
         fprintf(out, "~ optimistic, as there is no law for it: sluice simulate tells more.\n");

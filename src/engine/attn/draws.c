@@ -66,8 +66,8 @@ static void draw_some(void *ctx, size_t begin, size_t end) {
         drawing *w = &d->of[i];
         const sl_slot *s = w->slot;
         const sl_history past = past_of(s);
-        w->id = sl_sample(&s->sampling, w->logits, vocab, s->life->tokens, &past,
-                          &d->scratch[mine]);
+        w->id =
+            sl_sample(&s->sampling, w->logits, vocab, s->life->tokens, &past, &d->scratch[mine]);
         if (s->want_logprobs && isfinite(w->logits[w->id]))
             sl_logprobs(w->logits, vocab, w->id, &s->report, &d->scratch[mine], w->logprobs);
     }

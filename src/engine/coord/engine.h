@@ -230,7 +230,7 @@ typedef struct sl_worker_stats {
     uint64_t expert_us;        /* that its device had tasks of experts */
     uint64_t device_free;      /* bytes of experts that find room on its device; UINT64_MAX: its
                                   machine's memory has them */
-    uint64_t ranks_us;         /* of execute_us: in calls that ranks make together */
+    uint64_t ranks_us;         /* in calls that ranks make together, nearly all of execute_us */
     uint64_t steps_given_up;   /* done again from their beginning */
     uint64_t prompt_rows;      /* of all prompts that are under way now... */
     uint64_t prompt_rows_done; /* ...and how many of them are computed */

@@ -16,8 +16,9 @@
  * that came from the disk, that went there, and that were not used as they had changed there.
  * choices: how often something of the schedule was chosen anew (sched/resolve.h). put_messages: of
  * those sent, by windows (net/window.h). expert_us: how long its device had tasks of experts, from
- * when they were given to it until it was through. ranks_us: of execute_us, in calls that the ranks
- * of its device make together. */
+ * when they were given to it until it was through. ranks_us: in calls that the
+ * ranks of its device make together, since they were open: of execute_us, but for those of experts
+ * and pages that move. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \

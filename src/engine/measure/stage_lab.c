@@ -80,7 +80,9 @@ static void run_experts(sl_lab *l, const sl_lab_task *t) {
     const uint32_t at = begin + t->experts <= l->o.experts ? begin : l->o.experts - t->experts;
     for (uint32_t e = 0; e < t->experts; e++) l->expert[e] = at + e;
     for (uint32_t i = 0; i < pairs; i++) l->pair_row[i] = i % l->o.max_rows, l->gate[i] = 1;
-    const sl_stage_part part = {.rows = l->y, .n = pairs};
+    /* As a worker asks: who has memory of his own adds up a row's results there. */
+    const bool adds_up = !l->d->in_place;
+    const sl_stage_part part = {.rows = l->y, .n = adds_up ? SL_MIN(pairs, l->o.max_rows) : pairs};
     const sl_stage_call c = {.op = SL_OP_EXPERTS,
                              .queue = SL_QUEUE_EXPERTS,
                              .layer = next_block(l, SL_FFN_MOE, false),
@@ -90,6 +92,7 @@ static void run_experts(sl_lab *l, const sl_lab_task *t) {
                                          .row = l->pair_row,
                                          .gate = l->gate,
                                          .x = l->x,
+                                         .to = adds_up ? l->pair_row : NULL,
                                          .part = &part,
                                          .n_parts = 1}};
     ask(l, &c);

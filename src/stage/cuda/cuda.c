@@ -21,9 +21,9 @@
 /* Calls in flight: two a block of a step that stays inside, for some lanes. With more the next one
  * waits for the oldest. */
 #define MOST_SHARERS 16u
-#define MOST_CALLS 1024u
-#define RESULTS    ((size_t)4 << 20) /* bytes of pinned memory to begin with */
-#define LISTS_MORE 65536u
+#define MOST_CALLS   1024u
+#define RESULTS      ((size_t)4 << 20) /* bytes of pinned memory to begin with */
+#define LISTS_MORE   65536u
 
 /* A call that was launched. */
 typedef struct launched {
@@ -535,7 +535,8 @@ static size_t scratch_bytes(const cuda *d, uint32_t max_pairs) {
 
 uint64_t sl_cuda_calls_bytes(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs,
                              uint32_t head_rows) {
-    return scratch_for(m, max_rows, max_pairs) + logits_bytes(m, head_rows);
+    return scratch_for(m, max_rows, max_pairs) + sl_cuda_experts_bytes(m, max_pairs) +
+           logits_bytes(m, head_rows);
 }
 
 /* Calls of so many pairs need other scratch than there is. */
@@ -602,6 +603,7 @@ static sl_status make_pool(cuda *d, uint32_t threads, sl_err *err) {
     const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
     const uint32_t cores = known ? (uint32_t)CPU_COUNT(&set) : 1;
     d->base.sharers = SL_MAX(1u, SL_MIN(SL_MIN(threads, cores), MOST_SHARERS));
+    if (d->base.sharers == 1) return SL_OK;
     return sl_pool_create(d->base.sharers, &d->pool, err);
 }
 
@@ -784,7 +786,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = make_logits(d, logits_bytes(d->base.spec, o->head_rows), err);
     if (st == SL_OK) st = choose_forms(d, err);
     if (st == SL_OK) st = make_steps(d, err);
-    if (st == SL_OK) st = make_pool(d, o->threads, err);
+    if (st == SL_OK && o->head_rows) st = make_pool(d, o->threads, err);
     d->routed = o->routed;
     d->steps.tells = d->routed != NULL;
     if (st == SL_OK) sl_cuda_drain(d->c); /* pages are zero before any is written */

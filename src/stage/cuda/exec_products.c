@@ -88,8 +88,8 @@ static bool product_fits(sl_cuda *c, const sl_gemm_job *j, const sl_mat *w) {
 /* The stages of shared memory with so many columns and values of a row. */
 static sl_product_room room_of(const sl_product_launch *l, uint32_t cols, uint32_t chunk) {
     const uint32_t rows = SL_MIN(tile_rows[l->way], l->n_rows);
-    return sl_product_room_of(l->type, l->kind, l->way == SL_WAY_INT8 ? (rows + 15) / 16 * 16 : rows,
-                              cols, chunk);
+    return sl_product_room_of(l->type, l->kind,
+                              l->way == SL_WAY_INT8 ? (rows + 15) / 16 * 16 : rows, cols, chunk);
 }
 
 /* Narrow tiles where there are fewer than multiprocessors, with longer rows, so that as much is
@@ -272,8 +272,8 @@ void sl_cuda_gemm(sl_cuda *c, const sl_gemm_job *jobs, const sl_mat *const *up, 
 
 /* ---- rows ---- */
 
-#define WIDEN_THREADS  128u
-#define WIDEN_VALUES   (WIDEN_THREADS * 8u) /* of a row by a block */
+#define WIDEN_THREADS 128u
+#define WIDEN_VALUES  (WIDEN_THREADS * 8u) /* of a row by a block */
 
 void sl_cuda_quantise(sl_cuda *c, const float *x, const uint32_t *row, uint32_t n_rows,
                       uint32_t x_stride, uint32_t k, const sl_segments *s, sl_act_kind kind,

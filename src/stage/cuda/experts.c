@@ -18,12 +18,13 @@ static bool is_plain(const sl_mat *w) {
 }
 
 /* One of a model of that shape. */
-static bool can_expert(const sl_expert_mats *e, sl_cuda_kinds kinds) {
+static bool can_expert(const sl_model *m, const sl_expert_mats *e, sl_cuda_kinds kinds) {
+    const bool limited = sl_model_spec_of(m)->glu_limit > 0; /* gpt-oss's SwiGLU: of BF16 alone */
     const sl_fast_types t = {e->gate->dtype, e->down->dtype};
     if (e->biased || !is_plain(e->gate) || !is_plain(e->up) || !is_plain(e->down)) return false;
     if (e->up->dtype != t.up) return false;
     if (t.up == SL_BF16 && t.down == SL_BF16) return kinds.bf16;
-    return kinds.ints && sl_fast_ints_fit(e->gate->k, e->down->k, t) &&
+    return kinds.ints && !limited && sl_fast_ints_fit(e->gate->k, e->down->k, t) &&
            ((uintptr_t)e->gate->data | (uintptr_t)e->up->data | (uintptr_t)e->down->data) % 2 == 0;
 }
 
@@ -42,7 +43,7 @@ bool sl_cuda_experts_can(const sl_model *m, sl_cuda_kinds kinds) {
             if (!sl_model_expert(m, s->moe_layer[b], i, &e)) continue;
             if (!some) first = e;
             some = any = true;
-            if (!can_expert(&e, kinds) || !same_types(&e, &first)) return false;
+            if (!can_expert(m, &e, kinds) || !same_types(&e, &first)) return false;
         }
     }
     return any;
@@ -84,11 +85,22 @@ static sl_status take(sl_cuda_experts *x, size_t bytes, sl_cuda_piece *p, sl_err
 
 static size_t scratch_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
-    const size_t ints = sl_fast_ints_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs,
-                                           max_pairs);
+    const size_t ints =
+        sl_fast_ints_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
     const size_t bf16 = (owes_bits(x) ? sl_fast_exact_bytes : sl_fast_scratch_bytes)(
         s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
     return SL_MAX(x->kinds.ints ? ints : 0, x->kinds.bf16 ? bf16 : 0);
+}
+
+uint64_t sl_cuda_experts_bytes(const sl_model_spec *s, uint32_t max_pairs) {
+    if (!sl_cuda_experts_shaped(s) || max_pairs == 0) return 0;
+    const size_t fast =
+        sl_fast_scratch_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
+    const size_t exact =
+        sl_fast_exact_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
+    const size_t ints =
+        sl_fast_ints_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
+    return SL_MAX(SL_MAX(fast, exact), ints) + (uint64_t)max_pairs * s->d_model * sizeof(float);
 }
 
 static size_t rows_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
@@ -266,12 +278,15 @@ static uint32_t result_of(const sl_stage_experts *e, uint32_t p) {
     return e->to ? e->to[p] : p;
 }
 
+/* Those of one type, the first one's. */
 static void choose_groups(const sl_cuda_experts *x, uint32_t layer, exact_call *k) {
     const sl_stage_experts *e = k->e;
-    sl_expert_mats m;
+    sl_expert_mats m, first = {0};
     for (uint32_t g = 0; g < e->n_groups; g++) {
-        k->ours[g] = e->first[g] < e->first[g + 1] &&
-                     sl_model_expert(x->model, layer, e->expert[g], &m) && can_expert(&m, x->kinds);
+        k->ours[g] =
+            e->first[g] < e->first[g + 1] && sl_model_expert(x->model, layer, e->expert[g], &m) &&
+            can_expert(x->model, &m, x->kinds) && (k->n_ours == 0 || same_types(&m, &first));
+        if (k->ours[g] && k->n_ours == 0) first = m;
         if (k->ours[g]) k->n_ours += e->first[g + 1] - e->first[g];
     }
 }

@@ -24,8 +24,8 @@ typedef struct sl_cuda_experts {
     sl_cuda_kinds kinds;
     const sl_model *model;
     sl_cuda_slabs *memory;
-    uint8_t *known;     /* [n_moe * n_experts]: maps are of the matrices that are there */
-    sl_cuda_places *at; /* [n_moe * n_experts]: where these are */
+    uint8_t *known;       /* [n_moe * n_experts]: maps are of the matrices that are there */
+    sl_cuda_places *at;   /* [n_moe * n_experts]: where these are */
     sl_fast_types *types; /* [n_moe]: of the experts of a block that the table has */
     void *arrays;
     sl_cuda_piece table;                /* [n_moe][n_experts] of sl_fast_expert */
@@ -43,6 +43,8 @@ sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_kinds ki
                                  sl_cuda_slabs *memory, sl_cuda_experts *out,
                                  sl_err *err) SL_MUST_CHECK;
 void sl_cuda_experts_free(sl_cuda_experts *x);
+/* What they may take for calls of so many pairs, whatever the numerics and types. */
+uint64_t sl_cuda_experts_bytes(const sl_model_spec *s, uint32_t max_pairs);
 /* Bytes that room for calls of so many pairs would take beside what there is. */
 uint64_t sl_cuda_experts_more(const sl_cuda_experts *x, uint32_t max_pairs);
 /* Room for calls of so many pairs. */
@@ -57,9 +59,9 @@ bool sl_cuda_experts_whole(const sl_cuda_experts *x, uint32_t n);
  * made. */
 void sl_cuda_experts_inside(sl_cuda_experts *x, uint32_t layer, uint32_t n, const float *h,
                             uint64_t heard, float *y, bool add, uint64_t since);
-/* EXPERTS; false: what c->experts then says has still to be done: in numerics exact and cpu pairs of
- * other experts than the kernels', else all of it, since its results are not a row of each row of x.
- * lists: room for some words a pair. */
+/* EXPERTS; false: what c->experts then says has still to be done: in numerics exact and cpu pairs
+ * of other experts than the kernels', else all of it, since its results are not a row of each row
+ * of x. lists: room for some words a pair. */
 bool sl_cuda_experts_run(sl_cuda_experts *x, sl_stage_call *c, sl_arena *lists);
 
 #endif

@@ -13,7 +13,7 @@
 #include "stage/cuda/kernels/args_fast_vec.h"
 #include "stage/cuda/kernels/args_group.h"
 
-#define SL_FAST_LAUNCHES 6
+#define SL_FAST_LAUNCHES 7
 
 /* What matrices of experts are: blocks of whole numbers that are multiplied with rows in 8 bits
  * (quant/act.h), gate and up of one type; left out: BF16. Blocks have way SL_FAST_INTS alone, whose

@@ -120,6 +120,7 @@ static const uint16_t *rows16(const planner *f) {
 
 static sl_fast_launch *next(const planner *f, sl_cuda_kernel_id kernel, uint32_t grid_x,
                             uint32_t grid_y, uint32_t threads, uint32_t shared) {
+    SL_ASSERT(f->p->n < SL_FAST_LAUNCHES);
     sl_fast_launch *l = &f->p->launch[f->p->n++];
     memset(l, 0, sizeof *l);
     l->kernel = kernel;
@@ -499,13 +500,12 @@ static void plan_ints(const planner *f) {
     float *mid = at(f, r.mid), *part = at(f, r.part);
     plan_sort(f, &(sorting){.cap = cap});
     plan_quantise(f, m->x, m->types.up, m->n_rows, m->d_model, at(f, r.codes));
-    plan_group(f, m->types.up, cap,
-               &(sl_group_args){
-                   .x = at(f, r.codes), .y = mid, .n = m->d_ff, .k = m->d_model, .up = true});
+    plan_group(
+        f, m->types.up, cap,
+        &(sl_group_args){.x = at(f, r.codes), .y = mid, .n = m->d_ff, .k = m->d_model, .up = true});
     plan_quantise(f, mid, m->types.down, m->n_pairs, m->d_ff, at(f, r.mid_codes));
     plan_group(f, m->types.down, cap,
-               &(sl_group_args){
-                   .x = at(f, r.mid_codes), .y = part, .n = m->d_model, .k = m->d_ff});
+               &(sl_group_args){.x = at(f, r.mid_codes), .y = part, .n = m->d_model, .k = m->d_ff});
     plan_sum(f, true)->part = part;
 }
 
@@ -515,7 +515,8 @@ static bool is_ints(const sl_fast_moe *m) {
 
 bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
     sl_fast_small_args a;
-    if (way == SL_FAST_INTS || is_ints(m)) return way == SL_FAST_INTS && is_ints(m);
+    if (way == SL_FAST_INTS || is_ints(m))
+        return way == SL_FAST_INTS && is_ints(m) && m->limit <= 0; /* the plain SwiGLU */
     if (way == SL_FAST_STREAM) return can_stream(m);
     if (way == SL_FAST_SMALL) return small_args(m, &a);
     if (way == SL_FAST_VEC || way == SL_FAST_RING)

@@ -155,7 +155,7 @@ static void gang_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
 
 static uint64_t gang_ranks_ns(const sl_device *base) {
     const gang *g = (const gang *)base;
-    return g->own.coll ? sl_coll_spent_ns(g->own.coll) : 0;
+    return g->own.coll ? sl_coll_spent_ns(g->own.coll) - g->opened_ns : 0;
 }
 
 static void gang_rail_word(sl_device *base, uint32_t rank, const sl_rails_word *w) {
@@ -266,6 +266,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     g->base.inside = g->base.inside_exact = g->base.inside_f32 = g->own.device->inside && !pipeline;
     if (g->spreads) g->base.spreads = g->own.board->report[0].out.n;
     note_who_idles(g);
+    if (g->own.coll) g->opened_ns = sl_coll_spent_ns(g->own.coll);
     *out = &g->base;
     return SL_OK;
 }

@@ -211,7 +211,8 @@ struct gang {
     bool spreads;         /* its ranks exchange rows with those of other gangs, */
     uint32_t spread_rows; /* of steps that have so many */
     gang_waiting waiting;
-    void *others; /* of its ways */
+    uint64_t opened_ns; /* that rank 0 was in collectives until all were open */
+    void *others;       /* of its ways */
 };
 
 /* ---- member.c ---- */

@@ -131,8 +131,9 @@ SL_DEV void int8_block_k(const int8_view *v, sl_dtype t, uint32_t b, bool aligne
     }
 }
 
-SL_DEV void int8_chunk(const sl_product_shape *a, const sl_product_job *j, const sl_product_tile *at,
-                       sl_dtype t, uint32_t chunk, const uint8_t *stage, float acc[SL_INT8_TILES][SL_INT8_HAS]) {
+SL_DEV void int8_chunk(const sl_product_shape *a, const sl_product_job *j,
+                       const sl_product_tile *at, sl_dtype t, uint32_t chunk, const uint8_t *stage,
+                       float acc[SL_INT8_TILES][SL_INT8_HAS]) {
     const uint32_t units = sl_product_values(a, j, chunk) / SL_UNIT,
                    c = 8 * sl_warp() + sl_lane() / 4;
     const uint32_t tiles = (at->rows + 15) / 16;

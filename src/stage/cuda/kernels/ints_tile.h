@@ -1,5 +1,6 @@
-/* A tile of integers with up to eight rows (products_few_int8.cu, group_few_int8.cu): weights stream through shared memory once, and meet
- * rows of x in tensor cores of 8 bits, whose sums are exact.
+/* A tile of integers with up to eight rows (products_few_int8.cu, group_few_int8.cu): weights
+ * stream through shared memory once, and meet rows of x in tensor cores of 8 bits, whose sums are
+ * exact.
  *
  * A warp has 16 rows of weights, the rows of a core's tile; rows of x are its eight columns. Piece
  * q of a unit (piece.h) is what a thread of the warp brings to such a product. With g = lane / 4
@@ -10,7 +11,8 @@
 
 #include "stage/cuda/kernels/product.h"
 
-#define SL_INTS_HAS 4u /* results of a thread: weight row i / 2 of its two, row i % 2 of x of its two */
+#define SL_INTS_HAS                                                                                \
+    4u /* results of a thread: weight row i / 2 of its two, row i % 2 of x of its two */
 
 /* What a thread reads of a stage. */
 typedef struct ints_view {
@@ -80,7 +82,8 @@ SL_DEV void ints_part_16(const uint32_t a[4], const uint32_t b[2], uint32_t half
     int32_t part[SL_INTS_HAS] = {0, 0, 0, 0};
     sl_mma_m16n8k32_s8(part, one, b);
     SL_UNROLL
-    for (uint32_t i = 0; i < SL_INTS_HAS; i++) sum[i] += (int8_t)(p[i / 2].w[3] >> 8 * half) * part[i];
+    for (uint32_t i = 0; i < SL_INTS_HAS; i++)
+        sum[i] += (int8_t)(p[i / 2].w[3] >> 8 * half) * part[i];
 }
 
 /* Unit u of a block of 256: sums of codes times codes times scales of parts, and of minima times
@@ -103,7 +106,8 @@ SL_DEV void ints_unit_k(sl_dtype t, const ints_view *v, uint32_t u, bool aligned
     for (uint32_t i = 0; i < SL_INTS_HAS; i++) sum[i] += (int32_t)(p[i / 2].w[3] & 255) * part[i];
 }
 
-SL_DEV void ints_block_k(sl_dtype t, const ints_view *v, uint32_t b, bool aligned, float acc[SL_INTS_HAS]) {
+SL_DEV void ints_block_k(sl_dtype t, const ints_view *v, uint32_t b, bool aligned,
+                         float acc[SL_INTS_HAS]) {
     sl_piece p[2] = {{{0}}, {{0}}};
     int32_t sum[SL_INTS_HAS] = {0, 0, 0, 0}, low[SL_INTS_HAS] = {0, 0, 0, 0};
     SL_UNROLL
@@ -117,8 +121,9 @@ SL_DEV void ints_block_k(sl_dtype t, const ints_view *v, uint32_t b, bool aligne
     }
 }
 
-SL_DEV void ints_chunk(const sl_product_shape *a, const sl_product_job *j, const sl_product_tile *at,
-                       sl_dtype t, uint32_t chunk, const uint8_t *stage, float acc[SL_INTS_HAS]) {
+SL_DEV void ints_chunk(const sl_product_shape *a, const sl_product_job *j,
+                       const sl_product_tile *at, sl_dtype t, uint32_t chunk, const uint8_t *stage,
+                       float acc[SL_INTS_HAS]) {
     const uint32_t units = sl_product_values(a, j, chunk) / SL_UNIT;
     const ints_view v = ints_view_of(a, j, at, t, chunk, stage);
     if (!sl_is_k(t)) {
