@@ -304,6 +304,15 @@ static void warn_of_strips(const cpu *d) {
            "(sluice convert --repack) is faster here");
 }
 
+static void say_copies(const cpu *d) {
+    const uint64_t bytes = sl_model_copied(d->model);
+    if (bytes == 0) return;
+    sl_log(SL_LOG_INFO, "stage",
+           "%s%.3f MB of weights are in memory of its own: files have them otherwise than kernels "
+           "read them",
+           sl_cpu_who_is(d->rank).text, (double)bytes / 1e6);
+}
+
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = cpu_close,
                                       .submit = cpu_submit,
@@ -324,6 +333,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
         warn_of_strips(d);
+        say_copies(d);
         d->base.spec = sl_model_stored_of(d->model);
         d->blocks = o->hosts.blocks.n ? o->hosts.blocks : (sl_extent){0, d->base.spec->n_layers};
         d->base.inside = o->inside;
