@@ -129,11 +129,15 @@ static void cpu_close(sl_device *base) {
     sl_free(d);
 }
 
-/* Pages that were there before, perhaps. */
-static sl_status map_pages(cpu *d, int fd, size_t bytes, uint8_t **out, sl_err *err) {
-    sl_status st = sl_memfd_check(fd, bytes, err);
+/* Pages that were there before, perhaps: of a rank those in its part of the file. */
+static sl_status map_pages(cpu *d, int fd, uint32_t n, size_t bytes, uint8_t **out, sl_err *err) {
+    const uint32_t ranks = SL_MAX(d->rank.of, 1u);
+    size_t all;
+    if (!sl_kv_file_bytes(sl_model_stored_of(d->model), n, ranks, &all))
+        return sl_fail(err, SL_ERR_LIMIT, "%u KV pages of %u ranks overflow a file", n, ranks);
+    sl_status st = sl_memfd_check(fd, all, err);
     if (st != SL_OK) return sl_err_prefix(err, "file of KV pages");
-    *out = sl_memfd_map(fd, bytes);
+    *out = sl_memfd_map_from(fd, all / ranks * d->rank.index, bytes);
     if (!*out) return sl_fail(err, SL_ERR_NOMEM, "mapping %zu bytes of KV pages", bytes);
     d->base.kept = true;
     d->kv_large = bytes < SL_LARGE_PAGE ? SIZE_MAX : 0;
@@ -150,7 +154,7 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     uint8_t *base = NULL;
     sl_status st = SL_OK;
     if (fd)
-        st = map_pages(d, fd, bytes, &base, err);
+        st = map_pages(d, fd, n, bytes, &base, err);
     else if (!(base = sl_reserve(n, page)))
         st = sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", bytes);
     if (st != SL_OK) return st;
