@@ -392,26 +392,28 @@ static bool wants(const sl_binding *b, const sl_site *site) {
     return hosts(b->m, b->stages, site);
 }
 
-static sl_status bind_repacked(sl_model *m, const sl_site *site, sl_ckpt_tensor c,
-                               const uint8_t *bytes, sl_mat *mat, sl_err *err) {
+static sl_status bind_repacked(sl_model *m, const sl_site *site, sl_ckpt_tensor c, sl_span bytes,
+                               sl_mat *mat, sl_err *err) {
     if (site->t->role == SL_ROLE_EMBED && !sl_rank_alone(m->rank))
-        return open_packed_embed(m, c, bytes, mat, err);
+        return open_packed_embed(m, c, bytes.data, mat, err);
     const sl_part p = sl_rank_part(m, site->t, mat);
     const sl_lie at = sl_store_lie(m, store_of(m, site->t->role), site->t, site->expert, mat);
+    const size_t from = sl_repack_bytes(c.repack, at.first);
     uint8_t *copy = NULL;
-    sl_status st =
-        repack(m, c.repack, &p, mat, bytes + sl_repack_bytes(c.repack, at.first), &copy, err);
+    SL_ASSERT(from + mat->n * sl_repack_bytes(c.repack, mat->k) <= bytes.len);
+    sl_status st = repack(m, c.repack, &p, mat, bytes.data + from, &copy, err);
     if (st == SL_OK) sl_rank_keep(m, site->t, &p, copy, mat);
     return st;
 }
 
 /* Of a matrix that kernels read where it lies. */
 static sl_status bind_mapped(sl_model *m, const sl_site *site, sl_ckpt_tensor c, const char *name,
-                             const uint8_t *bytes, sl_mat *mat, sl_err *err) {
+                             sl_span bytes, sl_mat *mat, sl_err *err) {
     const sl_lie lie = sl_store_lie(m, store_of(m, site->t->role), site->t, site->expert, mat);
     const size_t at = sl_dtype_row_bytes(mat->dtype, lie.first);
-    mat->data = bytes + at;
-    if (site->t->role == SL_ROLE_EMBED) open_embed(m, c, mat, bytes);
+    SL_ASSERT(at + sl_mat_bytes(mat) <= bytes.len);
+    mat->data = bytes.data + at;
+    if (site->t->role == SL_ROLE_EMBED) open_embed(m, c, mat, bytes.data);
     sl_status st = mat->dtype == SL_F8_E4M3 ? bind_scales(m, name, mat, err) : SL_OK;
     if (st == SL_OK) st = check_strips(m, site, name, mat, at, err);
     if (st != SL_OK) return st;
@@ -438,12 +440,12 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     if (st == SL_OK) st = sl_ckpt_data(b->m->ckpt, c, &bytes, err);
     if (st != SL_OK) return st;
     if (c.repack)
-        st = bind_repacked(b->m, site, c, bytes.data, &mat, err);
+        st = bind_repacked(b->m, site, c, bytes, &mat, err);
     else if (sl_store_scatters(store_of(b->m, site->t->role)))
         st = sl_store_gather(b->m, store_of(b->m, site->t->role), site->t, site->expert, bytes,
                              &mat, err);
     else
-        st = bind_mapped(b->m, site, c, name, bytes.data, &mat, err);
+        st = bind_mapped(b->m, site, c, name, bytes, &mat, err);
     *place(b->m, site) = mat;
     return st;
 }

@@ -78,12 +78,20 @@ void sl_copies_drop(sl_copies *c, size_t expert) {
     c->n = n;
 }
 
+uint64_t sl_model_copied(const sl_model *m) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < m->copies.n; i++) bytes += m->copies.copy[i].bytes;
+    return bytes;
+}
+
 bool sl_copies_have(const sl_copies *c, const void *data) {
     uintptr_t at = (uintptr_t)data;
     for (size_t i = 0; i < c->n; i++)
         if (at - (uintptr_t)c->copy[i].at < c->copy[i].bytes) return true;
     return false;
 }
+
+/* ---- where a matrix lies ---- */
 
 sl_lie sl_store_lie(const sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
                     uint32_t expert, const sl_mat *mat) {
@@ -95,12 +103,6 @@ sl_lie sl_store_lie(const sl_model *m, const sl_arch_store *s, const sl_arch_ten
     const size_t before = (size_t)sum_of(&m->stored, s->before) + s->phase;
     if (s->transposed) return (sl_lie){others + before, step, rows};
     return (sl_lie){others + before * k, step * k, bias ? step : 1};
-}
-
-uint64_t sl_model_copied(const sl_model *m) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < m->copies.n; i++) bytes += m->copies.copy[i].bytes;
-    return bytes;
 }
 
 /* dst[i][j] = src[i * row + j * value], n rows of k values; squares of 64 stay in a cache. */
