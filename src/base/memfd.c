@@ -65,10 +65,16 @@ static void *place(size_t bytes) {
 }
 
 void *sl_memfd_map(int fd, size_t bytes) {
+    return sl_memfd_map_from(fd, 0, bytes);
+}
+
+void *sl_memfd_map_from(int fd, size_t from, size_t bytes) {
+    SL_ASSERT(from % SL_LARGE_PAGE == 0);
     size_t whole = whole_pages(bytes);
     void *at = bytes < SL_LARGE_PAGE ? NULL : place(whole);
     if (bytes >= SL_LARGE_PAGE && !at) return NULL;
-    void *p = mmap(at, whole, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+    void *p =
+        mmap(at, whole, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, (off_t)from);
     if (p == MAP_FAILED) {
         if (at) (void)munmap(at, whole);
         return NULL;

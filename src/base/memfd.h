@@ -18,6 +18,8 @@ sl_status sl_memfd_check(int fd, size_t bytes, sl_err *err) SL_MUST_CHECK;
 /* Maps it to read and write, so that it begins where a large page may, if it has room for one.
  * NULL: no address space. */
 void *sl_memfd_map(int fd, size_t bytes) SL_MUST_CHECK;
+/* The same of its bytes from `from` on, a multiple of SL_LARGE_PAGE. */
+void *sl_memfd_map_from(int fd, size_t from, size_t bytes) SL_MUST_CHECK;
 void sl_memfd_unmap(void *p, size_t bytes); /* NULL-safe */
 /* Gives bytes [from, to) of a mapping large pages, if the system has any: such files get none by
  * being touched, as private memory does (sl_reserve), unless it is told so. Both are multiples of

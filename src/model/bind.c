@@ -208,18 +208,33 @@ static bool needs_rows(const sl_model *m, sl_arch_role role) {
            role == SL_ROLE_KV_B || (s && (s->transposed || s->step > 1));
 }
 
+/* Whether the rank's part of a matrix in strips, and its segments, are strips; else why not. */
+static bool fits_strips(const sl_model *m, const sl_arch_tensor *t, const sl_mat *mat, char *why,
+                        size_t room) {
+    sl_strip_cut cut;
+    char who[64] = "--segments";
+    if (sl_rank_fits_strips(m, t, mat, &cut)) return true;
+    if (!sl_rank_alone(m->rank))
+        snprintf(who, sizeof who, "%u ranks%s", m->rank.of, m->segmented ? " with --segments" : "");
+    snprintf(why, room, "which %s would cut at %s %u of %u, no multiple of %u", who, cut.what,
+             cut.at, cut.all, cut.unit);
+    return false;
+}
+
 /* Whether this worker can use a matrix in strips that begins at so many bytes of its tensor. */
 static sl_status check_strips(const sl_model *m, const sl_site *site, const char *name,
                               const sl_mat *mat, size_t at, sl_err *err) {
-    const char *why = NULL;
+    char why[192];
     if (!mat->strips) return SL_OK;
+    const size_t row = at / sl_dtype_row_bytes(mat->dtype, mat->k);
     if (needs_rows(m, site->t->role))
-        why = "but is read row by row";
-    else if (at / sl_dtype_row_bytes(mat->dtype, mat->k) % SL_STRIP_ROWS || mat->n % SL_STRIP_ROWS)
-        why = "of which one is of two matrices";
-    else if (!sl_rank_fits_strips(m, site->t, mat))
-        why = "which so many ranks, or --segments, would cut";
-    if (!why) return SL_OK;
+        snprintf(why, sizeof why, "but is read row by row");
+    else if (row % SL_STRIP_ROWS || mat->n % SL_STRIP_ROWS)
+        snprintf(why, sizeof why,
+                 "of which one of %u rows is of two matrices: %u rows from row %zu", SL_STRIP_ROWS,
+                 mat->n, row);
+    else if (fits_strips(m, site->t, mat, why, sizeof why))
+        return SL_OK;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "%s: tensor \"%s\" lies in strips, %s: use the file that `sluice convert "
                    "--repack` was given",
@@ -311,38 +326,100 @@ static sl_mat *place(sl_model *m, const sl_site *site) {
     return (sl_mat *)sl_model_mat(m, site->t, site->layer, site->expert);
 }
 
-/* Turns what this process needs of the tensor into Q8_0 in memory of the model: one expert's
- * matrix, or all rows of a tensor that several roles share. */
-static sl_status repack(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat, uint32_t expert,
-                        bool shared, sl_span *bytes, sl_err *err) {
-    size_t row = sl_repack_bytes(t.repack, mat->k);
-    size_t rows = shared ? bytes->len / row : mat->n, line = sl_dtype_row_bytes(SL_Q8_0, mat->k);
-    const uint8_t *from = bytes->data + (shared ? 0 : expert * rows * row);
-    uint8_t *copy = sl_model_own(m, rows * line);
+/* Turns a part of the matrix, whose first row is there, into Q8_0 in memory of the model; its
+ * values are whole blocks. */
+static sl_status repack(sl_model *m, sl_repack type, const sl_part *p, const sl_mat *mat,
+                        const uint8_t *from, uint8_t **out, sl_err *err) {
+    const size_t row = sl_repack_bytes(type, mat->k),
+                 skip = sl_repack_bytes(type, p->columns.first),
+                 line = sl_dtype_row_bytes(SL_Q8_0, p->columns.n);
+    uint8_t *copy = *out = sl_model_own(m, p->rows.n * line);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: copies of weights", m->folder);
-    for (size_t i = 0; i < rows; i++)
-        sl_repack_q8_0(t.repack, from + i * row, mat->k, copy + i * line);
-    sl_map_drop((sl_span){from, rows * row});
-    *bytes = (sl_span){copy, rows * line};
+    from += p->rows.first * row;
+    for (size_t i = 0; i < p->rows.n; i++)
+        sl_repack_q8_0(type, from + i * row + skip, p->columns.n, copy + i * line);
+    sl_map_drop((sl_span){from, p->rows.n * row});
     return SL_OK;
 }
 
 /* Best effort: where it fails rows are read where they are mapped, as those of a head are. */
-static void open_embed(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat) {
+static void open_embed(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat, const uint8_t *mapped) {
     sl_err err;
-    int fd = -1;
+    sl_embed_file f = {.open = true, .fd = -1, .begin = t.begin, .mapped = mapped};
     if (m->stored.tied_head || m->embed.open) return;
-    if (sl_ckpt_reopen(m->ckpt, t, &fd, &err) != SL_OK) return;
-    m->embed = (sl_embed_file){.open = true, .fd = fd, .begin = t.begin};
-    m->embed.row = sl_model_own(m, sl_dtype_row_bytes(mat->dtype, mat->k));
-    if (m->embed.row) return;
-    close(fd);
-    m->embed.open = false;
+    if (sl_ckpt_reopen(m->ckpt, t, &f.fd, &err) != SL_OK) return;
+    f.row_bytes = sl_dtype_row_bytes(mat->dtype, mat->k);
+    f.bytes = sl_mat_bytes(mat);
+    f.row = sl_model_own(m, f.row_bytes);
+    if (f.row)
+        m->embed = f;
+    else
+        close(f.fd);
+}
+
+/* A rank's embedding of a type that is repacked: every rank needs some rows of all, so each would
+ * copy the whole. It unpacks rows as it reads them instead; a head that is the same tensor is the
+ * rank's part of it. The matrix is the row that was read last, which nobody looks at. */
+static sl_status open_packed_embed(sl_model *m, sl_ckpt_tensor t, const uint8_t *mapped,
+                                   sl_mat *mat, sl_err *err) {
+    const sl_part p = {sl_rank_vocab(m), {0, mat->k}};
+    sl_mat head = *mat;
+    uint8_t *copy = NULL;
+    sl_embed_file f = {.open = true, .fd = -1, .begin = t.begin, .mapped = mapped};
+    f.repack = t.repack;
+    f.row_bytes = sl_repack_bytes(t.repack, mat->k);
+    f.bytes = mat->n * f.row_bytes;
+    f.row = sl_model_own(m, f.row_bytes);
+    f.unpacked = sl_model_own(m, sl_dtype_row_bytes(SL_Q8_0, mat->k));
+    if (!f.row || !f.unpacked) return sl_fail(err, SL_ERR_NOMEM, "%s: rows of weights", m->folder);
+    mat->data = f.unpacked;
+    mat->n = 1;
+    if (m->stored.tied_head) {
+        sl_status st = repack(m, t.repack, &p, &head, mapped, &copy, err);
+        if (st != SL_OK) return st;
+        head.data = copy;
+        head.n = p.rows.n;
+        m->whole.mat[SL_ROLE_LM_HEAD] = head;
+    }
+    sl_err why;
+    if (sl_ckpt_reopen(m->ckpt, t, &f.fd, &why) != SL_OK) f.fd = -1;
+    m->embed = f;
+    return SL_OK;
 }
 
 static bool wants(const sl_binding *b, const sl_site *site) {
     if (b->again && (site->t->stage != SL_STAGE_EXPERT || place(b->m, site)->data)) return false;
     return hosts(b->m, b->stages, site);
+}
+
+static sl_status bind_repacked(sl_model *m, const sl_site *site, sl_ckpt_tensor c, sl_span bytes,
+                               sl_mat *mat, sl_err *err) {
+    if (site->t->role == SL_ROLE_EMBED && !sl_rank_alone(m->rank))
+        return open_packed_embed(m, c, bytes.data, mat, err);
+    const sl_part p = sl_rank_part(m, site->t, mat);
+    const sl_lie at = sl_store_lie(m, store_of(m, site->t->role), site->t, site->expert, mat);
+    const size_t from = sl_repack_bytes(c.repack, at.first);
+    uint8_t *copy = NULL;
+    SL_ASSERT(from + mat->n * sl_repack_bytes(c.repack, mat->k) <= bytes.len);
+    sl_status st = repack(m, c.repack, &p, mat, bytes.data + from, &copy, err);
+    if (st == SL_OK) sl_rank_keep(m, site->t, &p, copy, mat);
+    return st;
+}
+
+/* Of a matrix that kernels read where it lies. */
+static sl_status bind_mapped(sl_model *m, const sl_site *site, sl_ckpt_tensor c, const char *name,
+                             sl_span bytes, sl_mat *mat, sl_err *err) {
+    const sl_lie lie = sl_store_lie(m, store_of(m, site->t->role), site->t, site->expert, mat);
+    const size_t at = sl_dtype_row_bytes(mat->dtype, lie.first);
+    SL_ASSERT(at + sl_mat_bytes(mat) <= bytes.len);
+    mat->data = bytes.data + at;
+    if (site->t->role == SL_ROLE_EMBED) open_embed(m, c, mat, bytes.data);
+    sl_status st = mat->dtype == SL_F8_E4M3 ? bind_scales(m, name, mat, err) : SL_OK;
+    if (st == SL_OK) st = check_strips(m, site, name, mat, at, err);
+    if (st != SL_OK) return st;
+    sl_rank_cut(m, site->t, mat);
+    m->strips = m->strips || mat->strips;
+    return SL_OK;
 }
 
 static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, sl_err *err) {
@@ -355,31 +432,20 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     b->n_again++;
     b->m->copies.expert =
         site->t->stage == SL_STAGE_EXPERT ? expert_of(b->m, site) : (size_t)SIZE_MAX;
-    if (in_mxfp4(b->m, site)) {
-        st = sl_mxfp4_place(b->m, site->t, name, site->expert, place(b->m, site), err);
-        if (st == SL_OK) sl_rank_cut(b->m, site->t, place(b->m, site));
-        return st;
-    }
+    if (in_mxfp4(b->m, site))
+        return sl_mxfp4_place(b->m, site->t, name, site->expert, place(b->m, site), err);
     if (!sl_ckpt_find(b->m->ckpt, name, &at)) return sl_model_missing(b->m, name, err);
     sl_ckpt_tensor c = sl_ckpt_at(b->m->ckpt, at);
     st = check_tensor(b->m, site, c, &mat, err);
     if (st == SL_OK) st = sl_ckpt_data(b->m->ckpt, c, &bytes, err);
     if (st != SL_OK) return st;
-    const sl_arch_store *store = store_of(b->m, site->t->role);
-    if (c.repack) st = repack(b->m, c, &mat, site->expert, store != NULL, &bytes, err);
-    if (st != SL_OK) return st;
-    mat.data = bytes.data;
-    if (store)
-        st = sl_store_place(b->m, store, site->expert, bytes, &mat, err);
-    else if (sl_ckpt_gguf(b->m->ckpt) && !c.repack)
-        mat.data = bytes.data + site->expert * sl_mat_bytes(&mat);
-    if (site->t->role == SL_ROLE_EMBED && !store && !c.repack) open_embed(b->m, c, &mat);
-    if (st == SL_OK && mat.dtype == SL_F8_E4M3) st = bind_scales(b->m, name, &mat, err);
-    if (st == SL_OK)
-        st = check_strips(b->m, site, name, &mat, (size_t)((const uint8_t *)mat.data - bytes.data),
-                          err);
-    if (st == SL_OK) sl_rank_cut(b->m, site->t, &mat);
-    b->m->strips = b->m->strips || mat.strips;
+    if (c.repack)
+        st = bind_repacked(b->m, site, c, bytes, &mat, err);
+    else if (sl_store_scatters(store_of(b->m, site->t->role)))
+        st = sl_store_gather(b->m, store_of(b->m, site->t->role), site->t, site->expert, bytes,
+                             &mat, err);
+    else
+        st = bind_mapped(b->m, site, c, name, bytes, &mat, err);
     *place(b->m, site) = mat;
     return st;
 }
@@ -389,6 +455,7 @@ sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     sl_status st = each_site(m, bind_tensor, &b, err);
     m->copies.expert = SIZE_MAX;
     if (st != SL_OK || !m->stored.tied_head || !stages->attention || stages->inner) return st;
+    if (m->embed.repack != SL_REPACK_NONE) return SL_OK; /* bound with the embedding */
     m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
     sl_rank_cut_head(m, &m->whole.mat[SL_ROLE_LM_HEAD]);
     return SL_OK;

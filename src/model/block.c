@@ -26,18 +26,24 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
 }
 
 /* Row `id` of the table's file. One that was cut short since is found at its mapping. */
-static const uint8_t *embed_row(const sl_model *m, uint32_t id, size_t row_bytes) {
-    const sl_embed_file *f = &m->embed;
-    size_t at = id * row_bytes;
-    if (pread(f->fd, f->row, row_bytes, (off_t)(f->begin + at)) == (ssize_t)row_bytes)
+static const uint8_t *stored_row(const sl_embed_file *f, uint32_t id) {
+    const size_t at = id * f->row_bytes;
+    if (f->fd >= 0 &&
+        pread(f->fd, f->row, f->row_bytes, (off_t)(f->begin + at)) == (ssize_t)f->row_bytes)
         return f->row;
-    return (const uint8_t *)m->whole.mat[SL_ROLE_EMBED].data + at;
+    return f->mapped + at;
+}
+
+static const uint8_t *embed_row(const sl_embed_file *f, uint32_t id, uint32_t k) {
+    const uint8_t *row = stored_row(f, id);
+    if (f->repack == SL_REPACK_NONE) return row;
+    sl_repack_q8_0(f->repack, row, k, f->unpacked);
+    return f->unpacked;
 }
 
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
                     float *x) {
     const sl_mat *w = &m->whole.mat[SL_ROLE_EMBED];
-    size_t row_bytes = sl_dtype_row_bytes(w->dtype, w->k);
     SL_ASSERT(w->data != NULL);
     for (uint32_t i = 0; i < n_rows; i++) SL_ASSERT(ids[i] < m->spec.vocab);
     if (m->home.put || !m->embed.open) {
@@ -45,7 +51,7 @@ void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, u
         return;
     }
     for (uint32_t i = 0; i < n_rows; i++)
-        sl_widen(ex, embed_row(m, ids[i], row_bytes), w->dtype, w->k, x + (size_t)i * w->k);
+        sl_widen(ex, embed_row(&m->embed, ids[i], w->k), w->dtype, w->k, x + (size_t)i * w->k);
 }
 
 /* The rows' keys or values [n][n_kv_heads][head_dim] into their pages. */

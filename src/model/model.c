@@ -287,7 +287,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
 
 void sl_model_free(sl_model *m) {
     if (!m) return;
-    if (m->embed.open) close(m->embed.fd);
+    if (m->embed.open && m->embed.fd >= 0) close(m->embed.fd);
     sl_settle_end(m);
     sl_ckpt_free(m->ckpt);
     sl_free(m->block);

@@ -192,6 +192,10 @@ sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) 
  * none is mapped. */
 sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
 
+/* Bytes of weights that are not used where they are mapped: copied in another order or as another
+ * type, of a rank its part, and single rows that are read. */
+uint64_t sl_model_copied(const sl_model *m);
+
 /* Whether weights of its workers lie in strips (quant/strips.h). */
 bool sl_model_in_strips(const sl_model *m);
 

@@ -62,9 +62,13 @@ typedef struct sl_settled {
  * less memory than a mapped table of which every row is touched once. */
 typedef struct sl_embed_file {
     bool open;
-    int fd;
+    int fd;         /* -1: rows are read where they are mapped */
     uint64_t begin; /* of row 0 in the file */
-    uint8_t *row;   /* owned, room for one */
+    size_t row_bytes, bytes;
+    const uint8_t *mapped; /* row 0 */
+    uint8_t *row;          /* owned, room for one */
+    sl_repack repack;      /* not NONE: what a row becomes when it is read, */
+    uint8_t *unpacked;     /* here: owned, room for one */
 } sl_embed_file;
 
 /* What of a dimension a rank has, and the segments of a sum over it; in values that are heads,
@@ -79,6 +83,17 @@ typedef struct sl_holdings {
     sl_holding heads, kv_heads, dense, expert, shared, vocab;
     sl_holding out; /* of the rows of O and DOWN, where ranks gather what these multiply */
 } sl_holdings;
+
+/* What of a matrix a rank has: these rows, of each these values. Alone: all. */
+typedef struct sl_part {
+    sl_extent rows, columns;
+} sl_part;
+
+/* Where a matrix in strips would be cut and cannot be. */
+typedef struct sl_strip_cut {
+    const char *what; /* is counted: rows, or values of a row */
+    uint32_t at, all, unit;
+} sl_strip_cut;
 
 /* Values that O and the three kinds of DOWN multiply which one rank has together: the largest block
  * of their types. */
@@ -148,10 +163,19 @@ float sl_query_scale(const sl_model_spec *spec, uint32_t pos);
 /* Shape that the file's tensor must have; returns the number of dimensions. */
 uint32_t sl_store_shape(const sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
                         uint64_t want[3]);
-/* Points mat->data at the values of `expert` inside the tensor's bytes, or copies them to memory
- * that the model owns. SL_ERR_NOMEM. */
-sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, sl_span bytes,
-                         sl_mat *mat, sl_err *err) SL_MUST_CHECK;
+/* Whether a matrix does not lie there as kernels read it, and is copied. */
+bool sl_store_scatters(const sl_arch_store *s);
+/* Where value j of row i of a matrix is among the tensor's: first + i * row + j * value. s NULL: it
+ * is a tensor, or in GGUF one of the experts behind each other. */
+typedef struct sl_lie {
+    size_t first, row, value;
+} sl_lie;
+sl_lie sl_store_lie(const sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
+                    uint32_t expert, const sl_mat *mat);
+/* Copies the rank's part of what is scattered in the tensor's bytes to memory that the model owns;
+ * mat becomes that. SL_ERR_NOMEM. */
+sl_status sl_store_gather(sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
+                          uint32_t expert, sl_span bytes, sl_mat *mat, sl_err *err) SL_MUST_CHECK;
 /* Zeroed memory that is freed with the model; NULL when there is none. */
 void *sl_model_own(sl_model *m, size_t bytes);
 void sl_copies_free(sl_copies *c);
@@ -164,7 +188,9 @@ bool sl_copies_have(const sl_copies *c, const void *data);
 sl_status sl_mla_bind(sl_model *m, sl_err *err) SL_MUST_CHECK;
 
 /* Matrices of experts in MXFP4: model/mxfp4.c. `name` is that of the plain tensor; `out` gets shape
- * and type, data only by place, which copies what one expert has to memory of the model. */
+ * and type, data only by place, which copies the rank's part of one expert's to memory of the
+ * model.
+ */
 sl_status sl_mxfp4_find(const sl_model *m, const char *name, size_t out[2],
                         sl_err *err) SL_MUST_CHECK;
 sl_status sl_mxfp4_check(const sl_model *m, const sl_arch_tensor *t, const char *name, sl_mat *out,
@@ -176,10 +202,19 @@ sl_status sl_mxfp4_place(sl_model *m, const sl_arch_tensor *t, const char *name,
 sl_status sl_model_find_blocks(sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* Fills cuts, and spec with the rank's share. */
 void sl_rank_take(sl_model *m);
-/* The matrix of a tensor becomes the rank's part of it, where it lies. */
+/* What the rank has of a tensor's whole matrix. */
+sl_part sl_rank_part(const sl_model *m, const sl_arch_tensor *t, const sl_mat *whole);
+/* The matrix of a tensor becomes the rank's part of it, where it lies... */
 void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat);
-/* Whether what the rank has of a whole matrix in strips, and its segments, are whole strips. */
-bool sl_rank_fits_strips(const sl_model *m, const sl_arch_tensor *t, const sl_mat *mat);
+/* ...or a copy of that part alone, rows one behind the other. */
+void sl_rank_keep(const sl_model *m, const sl_arch_tensor *t, const sl_part *p, const void *copy,
+                  sl_mat *mat);
+/* Whether what the rank has of a whole matrix in strips, and its segments, are whole strips; else
+ * *out says where they are not. */
+bool sl_rank_fits_strips(const sl_model *m, const sl_arch_tensor *t, const sl_mat *mat,
+                         sl_strip_cut *out);
+/* Rows that it has of the head. */
+sl_extent sl_rank_vocab(const sl_model *m);
 /* The same of a head that is the embedding. */
 void sl_rank_cut_head(const sl_model *m, sl_mat *mat);
 /* Whether norms of queries and keys are of the values of all ranks. */

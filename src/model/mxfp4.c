@@ -1,7 +1,7 @@
 /* Experts in MXFP4 as Hugging Face folders hold them: NAME_blocks u8 [experts][rows][k / 32][16],
  * NAME_scales u8 [experts][rows][k / 32]; a byte of codes holds an even value in its low half and
  * the odd one after it. Kernels read 17 bytes a block, the scale first, the first 16 values in the
- * low halves, so matrices are copied when they are bound. */
+ * low halves, so matrices are copied when they are bound, of a rank its part. */
 #include "format/map.h"
 #include "model/model_int.h"
 
@@ -68,14 +68,16 @@ sl_status sl_mxfp4_place(sl_model *m, const sl_arch_tensor *t, const char *name,
     for (int i = 0; st == SL_OK && i < 2; i++)
         st = sl_ckpt_data(m->ckpt, sl_ckpt_at(m->ckpt, at[i]), &bytes[i], err);
     if (st != SL_OK) return st;
-    size_t step = SL_MAX(s->step, 1), blocks = out->k / 32, all = out->n * step * blocks;
+    const sl_part p = sl_rank_part(m, t, out);
+    const size_t step = SL_MAX(s->step, 1), blocks = out->k / 32, all = out->n * step * blocks;
+    const size_t skip = p.columns.first / 32, kept = p.columns.n / 32;
     const uint8_t *codes = bytes[0].data + expert * all * CODES;
     const uint8_t *scales = bytes[1].data + expert * all;
-    uint8_t *copy = sl_model_own(m, out->n * blocks * BLOCK_BYTES);
+    uint8_t *copy = sl_model_own(m, p.rows.n * kept * BLOCK_BYTES);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: copies of weights", m->folder);
-    out->data = copy;
-    for (size_t r = 0; r < out->n; r++)
-        for (size_t b = 0, from = (r * step + s->phase) * blocks; b < blocks; b++, from++) {
+    sl_rank_keep(m, t, &p, copy, out);
+    for (size_t r = p.rows.first; r < p.rows.first + p.rows.n; r++)
+        for (size_t b = 0, from = (r * step + s->phase) * blocks + skip; b < kept; b++, from++) {
             repack(codes + from * CODES, scales[from], copy);
             copy += BLOCK_BYTES;
         }

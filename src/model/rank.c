@@ -1,5 +1,5 @@
 /* What a rank of a gang holds: its units of what the gang shares, and its part of each matrix,
- * where that is mapped. docs/tensor-parallel.md has the rules. */
+ * where that is mapped or of what is copied. docs/tensor-parallel.md has the rules. */
 #include "model/block_int.h"
 
 #include <string.h>
@@ -161,34 +161,35 @@ static const sl_segments *joined_segments(const sl_model *m, sl_arch_role role) 
     }
 }
 
-/* What of a matrix the rank has. */
-typedef struct mat_part {
-    bool by_rows, by_columns;
-    sl_extent rows, columns;
-} mat_part;
-
-static mat_part part_of_mat(const sl_model *m, const sl_arch_tensor *t) {
-    mat_part p = {0};
+sl_part sl_rank_part(const sl_model *m, const sl_arch_tensor *t, const sl_mat *whole) {
+    sl_part p = {{0, whole->n}, {0, whole->k}};
     if (sl_rank_alone(m->rank) || stays_whole(t->role)) return p;
     if (takes_rows(m) && joined_segments(m, t->role)) {
-        p.by_rows = true;
         p.rows = (sl_extent){m->holds.out.first, m->holds.out.n};
         return p;
     }
     if (t->k == SL_DIM_NONE) {
-        p.by_columns = part_of(m, t->n, &p.columns.first, &p.columns.n);
+        (void)part_of(m, t->n, &p.columns.first, &p.columns.n);
         return p;
     }
-    p.by_rows = part_of(m, t->n, &p.rows.first, &p.rows.n);
-    p.by_columns = part_of(m, t->k, &p.columns.first, &p.columns.n);
+    (void)part_of(m, t->n, &p.rows.first, &p.rows.n);
+    (void)part_of(m, t->k, &p.columns.first, &p.columns.n);
     return p;
 }
 
 void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat) {
-    const mat_part p = part_of_mat(m, t);
+    const sl_part p = sl_rank_part(m, t, mat);
     mat->segments = m->segmented ? joined_segments(m, t->role) : NULL;
-    if (p.by_rows) take_rows(mat, p.rows.first, p.rows.n);
-    if (p.by_columns) take_columns(mat, p.columns.first, p.columns.n);
+    if (p.rows.n != mat->n) take_rows(mat, p.rows.first, p.rows.n);
+    if (p.columns.n != mat->k) take_columns(mat, p.columns.first, p.columns.n);
+}
+
+void sl_rank_keep(const sl_model *m, const sl_arch_tensor *t, const sl_part *p, const void *copy,
+                  sl_mat *mat) {
+    mat->segments = m->segmented ? joined_segments(m, t->role) : NULL;
+    mat->data = copy;
+    mat->n = p->rows.n;
+    mat->k = p->columns.n;
 }
 
 /* Whether strips of that type may be cut behind value `at` of the `all` of a row. */
@@ -196,21 +197,36 @@ static bool may_be_cut(sl_dtype t, uint32_t at, uint32_t all) {
     return at % sl_strips_unit(t) == 0 || at == all;
 }
 
-bool sl_rank_fits_strips(const sl_model *m, const sl_arch_tensor *t, const sl_mat *mat) {
-    const mat_part p = part_of_mat(m, t);
+bool sl_rank_fits_strips(const sl_model *m, const sl_arch_tensor *t, const sl_mat *mat,
+                         sl_strip_cut *out) {
+    const sl_part p = sl_rank_part(m, t, mat);
     const sl_segments *s = m->segmented ? joined_segments(m, t->role) : NULL;
-    const uint32_t first = p.by_columns ? p.columns.first : 0;
-    const uint32_t end = p.by_columns ? first + p.columns.n : mat->k;
-    if (p.by_rows && (p.rows.first % SL_STRIP_ROWS || p.rows.n % SL_STRIP_ROWS)) return false;
-    if (!may_be_cut(mat->dtype, first, mat->k) || !may_be_cut(mat->dtype, end, mat->k))
-        return false;
-    for (uint32_t i = 0; s && i < s->n; i++)
-        if (!may_be_cut(mat->dtype, first + s->end[i], mat->k)) return false;
+    const uint32_t rows[] = {p.rows.first, p.rows.first + p.rows.n};
+    const uint32_t values[] = {p.columns.first, p.columns.first + p.columns.n};
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        *out = (sl_strip_cut){"row", rows[i], mat->n, SL_STRIP_ROWS};
+        if (rows[i] % SL_STRIP_ROWS) return false;
+    }
+    *out = (sl_strip_cut){"value", 0, mat->k, sl_strips_unit(mat->dtype)};
+    for (size_t i = 0; i < SL_LEN(values); i++) {
+        out->at = values[i];
+        if (!may_be_cut(mat->dtype, out->at, mat->k)) return false;
+    }
+    for (uint32_t i = 0; s && i < s->n; i++) {
+        out->at = values[0] + s->end[i];
+        if (!may_be_cut(mat->dtype, out->at, mat->k)) return false;
+    }
     return true;
 }
 
+sl_extent sl_rank_vocab(const sl_model *m) {
+    if (sl_rank_alone(m->rank)) return (sl_extent){0, m->stored.vocab};
+    return (sl_extent){m->holds.vocab.first, m->holds.vocab.n};
+}
+
 void sl_rank_cut_head(const sl_model *m, sl_mat *mat) {
-    if (!sl_rank_alone(m->rank)) take_rows(mat, m->holds.vocab.first, m->holds.vocab.n);
+    const sl_extent rows = sl_rank_vocab(m);
+    take_rows(mat, rows.first, rows.n);
 }
 
 bool sl_rank_gathers(const sl_model *m) {

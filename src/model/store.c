@@ -15,6 +15,10 @@ static uint32_t step_of(const sl_arch_store *s) {
     return s->step ? s->step : 1;
 }
 
+bool sl_store_scatters(const sl_arch_store *s) {
+    return s && (s->transposed || step_of(s) > 1);
+}
+
 /* Rows of one expert's part of the tensor, those of other roles included. */
 static uint64_t rows_of(const sl_model_spec *m, const sl_arch_store *s, uint64_t n) {
     return sum_of(m, s->before) + n * step_of(s) + sum_of(m, s->after);
@@ -74,6 +78,12 @@ void sl_copies_drop(sl_copies *c, size_t expert) {
     c->n = n;
 }
 
+uint64_t sl_model_copied(const sl_model *m) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < m->copies.n; i++) bytes += m->copies.copy[i].bytes;
+    return bytes;
+}
+
 bool sl_copies_have(const sl_copies *c, const void *data) {
     uintptr_t at = (uintptr_t)data;
     for (size_t i = 0; i < c->n; i++)
@@ -81,39 +91,54 @@ bool sl_copies_have(const sl_copies *c, const void *data) {
     return false;
 }
 
-/* dst[i][j] = src[j][first + i * step] of rows of `width` values; squares of 64 stay in a cache. */
-static void transpose(const uint8_t *src, uint64_t first, uint32_t step, uint64_t width,
-                      size_t size, const sl_mat *mat, uint8_t *dst) {
-    for (size_t i0 = 0; i0 < mat->n; i0 += 64)
-        for (size_t j0 = 0; j0 < mat->k; j0 += 64)
-            for (size_t i = i0; i < SL_MIN(i0 + 64, mat->n); i++)
-                for (size_t j = j0; j < SL_MIN(j0 + 64, mat->k); j++)
-                    memcpy(dst + (i * mat->k + j) * size,
-                           src + (j * width + first + i * step) * size, size);
+/* ---- where a matrix lies ---- */
+
+sl_lie sl_store_lie(const sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
+                    uint32_t expert, const sl_mat *mat) {
+    const bool bias = t->k == SL_DIM_NONE; /* its values are the rows */
+    const size_t k = bias ? 1 : mat->k, n = bias ? mat->k : mat->n;
+    if (!s) return (sl_lie){sl_ckpt_gguf(m->ckpt) ? expert * n * k : 0, mat->k, 1};
+    const size_t rows = (size_t)rows_of(&m->stored, s, n), step = step_of(s);
+    const size_t others = s->stack == SL_STACK_NONE ? 0 : expert * rows * k;
+    const size_t before = (size_t)sum_of(&m->stored, s->before) + s->phase;
+    if (s->transposed) return (sl_lie){others + before, step, rows};
+    return (sl_lie){others + before * k, step * k, bias ? step : 1};
 }
 
-sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, sl_span bytes,
-                         sl_mat *mat, sl_err *err) {
-    bool vector = mat->n == 1 && !s->transposed; /* a bias: its values are the rows */
-    uint64_t n = vector ? mat->k : mat->n, first = sum_of(&m->stored, s->before) + s->phase;
-    uint64_t rows = rows_of(&m->stored, s, n);
-    size_t line =
-        vector ? sl_dtype_row_bytes(mat->dtype, 1) : sl_dtype_row_bytes(mat->dtype, mat->k);
-    size_t one =
-        s->transposed ? (size_t)rows * mat->k * sl_dtype_bytes(mat->dtype) : (size_t)rows * line;
-    const uint8_t *at = bytes.data + (s->stack == SL_STACK_NONE ? 0 : expert * one);
-    SL_ASSERT((s->stack == SL_STACK_NONE ? 1 : expert + 1u) * one <= bytes.len);
-    mat->data = at + first * line;
-    if (!s->transposed && step_of(s) == 1) return SL_OK;
-    uint8_t *copy = sl_model_own(m, (size_t)n * line);
+/* dst[i][j] = src[i * row + j * value], n rows of k values; squares of 64 stay in a cache. */
+static void gather(const uint8_t *src, const sl_lie *at, size_t size, uint32_t n, uint32_t k,
+                   uint8_t *dst) {
+    for (size_t i0 = 0; i0 < n; i0 += 64)
+        for (size_t j0 = 0; j0 < k; j0 += 64)
+            for (size_t i = i0; i < SL_MIN(i0 + 64, n); i++)
+                for (size_t j = j0; j < SL_MIN(j0 + 64, k); j++)
+                    memcpy(dst + (i * k + j) * size, src + (i * at->row + j * at->value) * size,
+                           size);
+}
+
+/* Once the last matrix that shares an expert's values there has been copied. */
+static void let_go(const sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
+                   uint32_t expert, const sl_mat *mat, const uint8_t *bytes) {
+    const bool bias = t->k == SL_DIM_NONE;
+    const size_t one = (size_t)rows_of(&m->stored, s, bias ? mat->k : mat->n) *
+                       (bias ? 1 : mat->k) * sl_dtype_bytes(mat->dtype);
+    if (s->phase + 1u < step_of(s)) return;
+    sl_map_drop((sl_span){bytes + (s->stack == SL_STACK_NONE ? 0 : expert * one), one});
+}
+
+sl_status sl_store_gather(sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
+                          uint32_t expert, sl_span bytes, sl_mat *mat, sl_err *err) {
+    const sl_part p = sl_rank_part(m, t, mat);
+    const sl_lie at = sl_store_lie(m, s, t, expert, mat);
+    const size_t size = sl_dtype_bytes(mat->dtype);
+    const size_t first = at.first + p.rows.first * at.row + p.columns.first * at.value;
+    uint8_t *copy = sl_model_own(m, (size_t)p.rows.n * p.columns.n * size);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: copies of weights", m->folder);
-    if (s->transposed)
-        transpose(at, first, step_of(s), rows, sl_dtype_bytes(mat->dtype), mat, copy);
-    else
-        for (uint64_t i = 0; i < n; i++)
-            memcpy(copy + i * line, at + (first + i * step_of(s)) * line, line);
-    mat->data = copy;
-    if (s->phase + 1u == step_of(s)) sl_map_drop((sl_span){at, one});
+    SL_ASSERT(sl_dtype_is_plain(mat->dtype));
+    SL_ASSERT((at.first + (mat->n - 1) * at.row + (mat->k - 1) * at.value + 1) * size <= bytes.len);
+    gather(bytes.data + first * size, &at, size, p.rows.n, p.columns.n, copy);
+    let_go(m, s, t, expert, mat, bytes.data);
+    sl_rank_keep(m, t, &p, copy, mat);
     return SL_OK;
 }
 

@@ -195,7 +195,7 @@ static void touch_weights(const sl_weights *w, bool embed, sl_pool *pool, const 
 
 /* Read from the file, where it has to be in memory, but not in this process. */
 static void ask_for_embed(const sl_model *m) {
-    size_t bytes = mat_bytes(&m->whole.mat[SL_ROLE_EMBED]);
+    const size_t bytes = m->embed.bytes;
     for (size_t at = 0; at < bytes; at += ASKED_EACH)
         (void)posix_fadvise(m->embed.fd, (off_t)(m->embed.begin + at),
                             (off_t)SL_MIN(ASKED_EACH, bytes - at), POSIX_FADV_WILLNEED);

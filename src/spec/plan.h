@@ -202,6 +202,13 @@ static inline uint32_t sl_plan_all_ranks(const sl_plan *p, uint32_t roles) {
     return sl_plan_ranks(p, roles) * sl_plan_pipeline(p);
 }
 
+/* Whether the KV of such a worker on a CPU may lie in a file that outlives its process: all of its
+ * ranks are threads of that one and have all blocks. */
+static inline bool sl_plan_kv_in_file(const sl_plan *p, uint32_t roles) {
+    const bool threads = sl_plan_ranks(p, roles) == 1 || p->rank_kind == SL_RANKS_THREADS;
+    return (roles & SL_ROLE_ATTENTION) && threads && sl_plan_pipeline(p) == 1;
+}
+
 /* What worker `id` computes on. A planner's trial says nothing of its workers one by one, a
  * simulation may have more than the plan. */
 static inline sl_device_spec sl_plan_device_of(const sl_plan *p, uint32_t id) {

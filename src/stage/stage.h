@@ -11,6 +11,7 @@
 #ifndef SL_STAGE_STAGE_H
 #define SL_STAGE_STAGE_H
 
+#include "base/memfd.h"
 #include "base/pool.h"
 #include "base/span.h"
 #include "model/model.h"
@@ -287,8 +288,9 @@ typedef struct sl_device_opts {
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */
     uint32_t head_rows; /* of HEAD; 0: not known */
     uint32_t kv_pages;  /* that ATTEND reads and writes: numbers below this */
-    int kv_fd;          /* they lie in this file (sl_memfd_create), as they are; 0: in zeroed
-                         * memory of its own. Borrowed for the call */
+    int kv_fd;          /* they lie in this file (sl_memfd_create of sl_kv_file_bytes), as they are,
+                         * of a gang whose ranks are threads, too; 0: in zeroed memory of its own.
+                         * Borrowed for the call */
     /* While a stage keeps the thread: tick is called about every tick_us (NULL: never); wait
      * returns at or soon after CLOCK_MONOTONIC deadline_ns, whatever else it does until then. */
     void (*tick)(void *ctx);
@@ -307,6 +309,17 @@ typedef struct sl_device_opts {
     sl_progress_fn progress;
     void *progress_ctx;
 } sl_device_opts;
+
+/* Bytes of the file that kv_fd is. Each rank of a gang has its pages in a part of its own, as large
+ * as one device's, from a large page on: ranks may have the same heads, and who has the file knows
+ * nothing of heads; what nobody touches takes no memory. False: too many. */
+static inline bool sl_kv_file_bytes(const sl_model_spec *m, uint32_t n_pages, uint32_t ranks,
+                                    size_t *out) {
+    if (__builtin_mul_overflow((size_t)n_pages, sl_kv_page_bytes(m), out)) return false;
+    if (ranks <= 1) return true;
+    if (__builtin_add_overflow(*out, SL_LARGE_PAGE - 1, out)) return false;
+    return !__builtin_mul_overflow(*out / SL_LARGE_PAGE * SL_LARGE_PAGE, (size_t)ranks, out);
+}
 
 /* Makes the device that o->device says, with the weights that o->hosts needs. Errors name file and
  * tensor (sl_model_open), or what of the options cannot be had here. */

@@ -99,11 +99,16 @@ def rows(server):
     return [server.metric(f"rows_{what}_total") for what in ("kept", "recomputed")]
 
 
-@pytest.mark.parametrize("cache", ["key", "off"])  # who shares nothing still finds its own
-def test_answers_go_on_with_the_rows_that_workers_kept(deployment, long_model, cache):
-    first = deployment.serve(long_model, "--exact", "--prefix-cache", cache)
+GANG = ["--tp", "2"]  # whose ranks are threads of the worker
+
+
+# who shares nothing still finds its own; four ranks of two kv heads have the same heads twice
+@pytest.mark.parametrize("how", [["--prefix-cache", "key"], ["--prefix-cache", "off"], GANG, ["--attention-tp", "4", "--segments"]],
+                         ids=" ".join)
+def test_answers_go_on_with_the_rows_that_workers_kept(deployment, long_model, how):
+    first = deployment.serve(long_model, "--exact", *how)
     kill_after(first, ask_and_await(first, ASKED), 0)
-    second = deployment.serve(long_model, "--exact", "--prefix-cache", cache)
+    second = deployment.serve(long_model, "--exact", *how)
     whole = finish(ask_all(second, ASKED))
     assert_spared(second)
     assert whole == undisturbed(second, ASKED)
@@ -162,7 +167,8 @@ def test_a_worker_that_was_silent_comes_back_with_its_rows(deployment, long_mode
     deployment.end(server)
 
 
-@pytest.mark.parametrize("other", [["--wire", "bf16"], ["--exact", "--kv-pages", "300"]], ids=["numerics", "pool"])
+@pytest.mark.parametrize("other", [["--wire", "bf16"], ["--exact", "--kv-pages", "300"], ["--exact", *GANG],
+                                   ["--exact", *GANG, "--tp-ranks", "processes"]], ids=["numerics", "pool", "ranks", "processes"])
 def test_by_another_plan_they_are_of_no_use(deployment, long_model, other):
     first = deployment.serve(long_model, "--exact")
     kill_after(first, ask_and_await(first, ASKED[:1]), 0)

@@ -206,11 +206,11 @@ def test_a_request_that_a_gpu_fails_at_ends_alone():
 
 
 KEEPING = [("--attention", "1", "--experts", "1"), ("--attention", "1", "--experts", "1", "--transport", "tcp", "--schedule", "aep"),
-           ("--attention", "1", "--transport", "shm")]
+           ("--attention", "1", "--transport", "shm"), ("--attention", "1", "--experts", "1", "--tp", "2", "--threads", "2")]
 LONG = [(7 * i + 3) % 1000 for i in range(400)]
 
 
-@pytest.mark.parametrize("server", sample.of([("--exact", *d) for d in KEEPING], 0, 1), indirect=True)
+@pytest.mark.parametrize("server", sample.of([("--exact", *d) for d in KEEPING], 0, 1, 3), indirect=True)
 def test_kv_survives_its_worker(server):
     """Who comes in the place of a killed attention worker goes on with its KV: few rows of a long prompt are computed again."""
     asked = {"prompt": LONG, "max_tokens": 112, "logprobs": 3}

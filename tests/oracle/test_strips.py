@@ -249,8 +249,10 @@ def test_what_does_not_lie_in_strips_is_refused(made, tmp_path):
     refused("lies in strips, but is read row by row", "logits", model, "--ids", "1,2", "--npy", tmp_path / "x.npy")
 
 
-def test_ranks_that_would_cut_a_strip_are_refused(made, tmp_path):
-    """gptoss-tiny has so few rows of keys a rank that eight ranks cut them within a strip."""
-    model = made("gptoss-tiny")[1]
-    refused("which so many ranks, or --segments, would cut", "logits", model, "--ids", "1,2", "--npy", tmp_path / "x.npy",
-            "--tp", "8", "--threads", "8")
+def test_what_would_cut_a_strip_is_refused(made, tmp_path):
+    """Eight ranks have eight rows of gptoss-tiny's DOWN each; a segment of mixtral-tiny's O is one block of a pair."""
+    args = ["--ids", "1,2", "--npy", tmp_path / "x.npy"]
+    refused("which 8 ranks would cut at row 8 of 64, no multiple of 16", "logits", made("gptoss-tiny")[1], *args, "--tp", "8", "--threads", "8")
+    segments = ["logits", made("mixtral-tiny")[1], *args, "--exact", "--segments"]
+    refused("which --segments would cut at value 32 of 64, no multiple of 64", *segments)
+    refused("which 2 ranks with --segments would cut at value 32 of 64, no multiple of 64", *segments, "--tp", "2")

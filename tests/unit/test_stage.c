@@ -238,12 +238,14 @@ static void queues_keep_their_order(void **state) {
 
 #define KV_PAGES 3u
 
-static sl_status open_within(int fd, uint32_t quiet_ms, sl_device **out, sl_err *err) {
+static sl_status open_within(int fd, uint32_t ranks, uint32_t quiet_ms, sl_device **out,
+                             sl_err *err) {
     static const sl_device_spec spec = {.kind = SL_DEVICE_CPU};
     const sl_device_opts o = {.folder = SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny",
                               .hosts = {.attention = true},
                               .device = &spec,
                               .threads = 1,
+                              .ranks = ranks,
                               .max_rows = 8,
                               .kv_pages = KV_PAGES,
                               .kv_fd = fd,
@@ -251,8 +253,8 @@ static sl_status open_within(int fd, uint32_t quiet_ms, sl_device **out, sl_err 
     return sl_device_open(&o, out, err);
 }
 
-static sl_status open_on(int fd, sl_device **out, sl_err *err) {
-    return open_within(fd, 0, out, err);
+static sl_status open_on(int fd, uint32_t ranks, sl_device **out, sl_err *err) {
+    return open_within(fd, ranks, 0, out, err);
 }
 
 /* Row `pos` of block 0, whose request has pages 2 and 0: what it becomes. */
@@ -267,25 +269,26 @@ static void attend(sl_device *d, uint32_t pos, float *out) {
 }
 
 /* Another device goes on where the first one was. */
-static void pages_in_a_file_outlive_their_device(void **state) {
-    (void)state;
+static void check_file(uint32_t ranks) {
     sl_device *d = NULL, *own = NULL;
     sl_err err = {0};
     float want[256], got[256];
     int fd, small;
-    assert_int_equal(open_on(0, &own, &err), SL_OK);
+    size_t bytes;
+    assert_int_equal(open_on(0, 1, &own, &err), SL_OK);
     assert_true(own->resumes && !own->kept && !sl_device_keeps(own));
     assert_true(own->spec->d_model <= SL_LEN(want));
-    size_t bytes = KV_PAGES * sl_kv_page_bytes(own->spec);
+    assert_true(sl_kv_file_bytes(own->spec, KV_PAGES, ranks, &bytes));
+    assert_true(bytes >= KV_PAGES * sl_kv_page_bytes(own->spec));
     assert_int_equal(sl_memfd_create(bytes, &fd, &err), SL_OK);
     assert_int_equal(sl_memfd_create(bytes - 1, &small, &err), SL_OK);
-    assert_int_equal(open_on(small, &d, &err), SL_ERR_PROTOCOL);
+    assert_int_equal(open_on(small, ranks, &d, &err), SL_ERR_PROTOCOL);
     assert_non_null(strstr(err.msg, "file of KV pages: "));
     for (uint32_t pos = 0; pos <= 40; pos++) attend(own, pos, want);
     for (uint32_t pos = 0; pos <= 40; pos++) {
         if (pos % 20 == 0) {
             sl_device_close(d);
-            assert_int_equal(open_on(fd, &d, &err), SL_OK);
+            assert_int_equal(open_on(fd, ranks, &d, &err), SL_OK);
             assert_true(sl_device_keeps(d));
         }
         attend(d, pos, got);
@@ -297,6 +300,24 @@ static void pages_in_a_file_outlive_their_device(void **state) {
     close(small);
 }
 
+/* Of a gang, too: ranks with the same kv heads, and with none. */
+static void pages_in_a_file_outlive_their_device(void **state) {
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= SL_MAX_RANKS; ranks *= 2) check_file(ranks);
+}
+
+static void files_of_pages_have_a_limit(void **state) {
+    sl_model_spec m;
+    sl_err err;
+    size_t bytes;
+    (void)state;
+    assert_int_equal(
+        sl_model_read_spec(SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny", &m, NULL, &err), SL_OK);
+    m.n_layers = UINT32_MAX / 8;
+    assert_false(sl_kv_file_bytes(&m, UINT32_MAX, 8, &bytes));
+    assert_false(sl_kv_file_bytes(&m, (uint32_t)(SIZE_MAX / sl_kv_page_bytes(&m)), 2, &bytes));
+}
+
 /* Whether low priority had time for it, for some of it, or for nothing. */
 static void a_device_that_nobody_waits_for_gets_ready(void **state) {
     (void)state;
@@ -304,10 +325,10 @@ static void a_device_that_nobody_waits_for_gets_ready(void **state) {
     float want[256], got[256];
     sl_device *own = NULL, *d = NULL;
     sl_err err = {0};
-    assert_int_equal(open_on(0, &own, &err), SL_OK);
+    assert_int_equal(open_on(0, 1, &own, &err), SL_OK);
     attend(own, 0, want);
     for (size_t i = 0; i < SL_LEN(ms); i++) {
-        assert_int_equal(open_within(0, ms[i], &d, &err), SL_OK);
+        assert_int_equal(open_within(0, 1, ms[i], &d, &err), SL_OK);
         attend(d, 0, got);
         assert_memory_equal(got, want, own->spec->d_model * sizeof *got);
         sl_device_close(d);
@@ -324,6 +345,7 @@ int main(void) {
         cmocka_unit_test(some_devices_are_through_at_once),
         cmocka_unit_test(queues_keep_their_order),
         cmocka_unit_test(pages_in_a_file_outlive_their_device),
+        cmocka_unit_test(files_of_pages_have_a_limit),
         cmocka_unit_test(a_device_that_nobody_waits_for_gets_ready),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,7 +76,7 @@ int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec 
     size_t bytes = 0;
     sl_err err;
     sl_kv_stamp_of(id, p, m, folder, &of);
-    bool needed = (roles & SL_ROLE_ATTENTION) && sl_device_is_cpu(&device);
+    const bool needed = sl_plan_kv_in_file(p, roles) && sl_device_is_cpu(&device);
     if (needed && k->fd && k->n_pages == p->n_pages && memcmp(&of, &k->of, sizeof of) == 0)
         return k->fd;
     if (k->n)
@@ -85,7 +85,7 @@ int sl_keep_file(sl_keep *k, uint32_t id, const sl_plan *p, const sl_model_spec 
                "pool",
                k->n);
     drop(k);
-    if (!needed || __builtin_mul_overflow(p->n_pages, sl_kv_page_bytes(m), &bytes)) return 0;
+    if (!needed || !sl_kv_file_bytes(m, p->n_pages, sl_plan_ranks(p, roles), &bytes)) return 0;
     k->in = sl_alloc(p->n_pages, sizeof *k->in);
     if (!k->in) return 0;
     if (sl_memfd_create(bytes, &k->fd, &err) != SL_OK)

@@ -113,11 +113,11 @@ static int spawn_closed(pid_t *pid, const char *program, char *const argv[], cha
 static void keep_kv(sl_engine *e, uint32_t id) {
     sl_spawned *s = &e->spawned[id];
     const sl_device_spec device = sl_plan_device_of(&e->plan, id);
+    const uint32_t roles = e->roster.worker[id].roles;
     size_t bytes;
     sl_err err;
-    if (s->kv_fd || !(e->roster.worker[id].roles & SL_ROLE_ATTENTION) ||
-        !sl_device_is_cpu(&device) ||
-        __builtin_mul_overflow(e->plan.n_pages, sl_kv_page_bytes(&e->spec), &bytes))
+    if (s->kv_fd || !sl_plan_kv_in_file(&e->plan, roles) || !sl_device_is_cpu(&device) ||
+        !sl_kv_file_bytes(&e->spec, e->plan.n_pages, sl_plan_ranks(&e->plan, roles), &bytes))
         return;
     if (sl_memfd_create(bytes, &s->kv_fd, &err) != SL_OK)
         sl_log(SL_LOG_WARN, "engine", "KV of worker %u ends with its process: %s", id, err.msg);

@@ -133,11 +133,15 @@ static void cpu_close(sl_device *base) {
     sl_free(d);
 }
 
-/* Pages that were there before, perhaps. */
-static sl_status map_pages(cpu *d, int fd, size_t bytes, uint8_t **out, sl_err *err) {
-    sl_status st = sl_memfd_check(fd, bytes, err);
+/* Pages that were there before, perhaps: of a rank those in its part of the file. */
+static sl_status map_pages(cpu *d, int fd, uint32_t n, size_t bytes, uint8_t **out, sl_err *err) {
+    const uint32_t ranks = SL_MAX(d->rank.of, 1u);
+    size_t all;
+    if (!sl_kv_file_bytes(sl_model_stored_of(d->model), n, ranks, &all))
+        return sl_fail(err, SL_ERR_LIMIT, "%u KV pages of %u ranks overflow a file", n, ranks);
+    sl_status st = sl_memfd_check(fd, all, err);
     if (st != SL_OK) return sl_err_prefix(err, "file of KV pages");
-    *out = sl_memfd_map(fd, bytes);
+    *out = sl_memfd_map_from(fd, all / ranks * d->rank.index, bytes);
     if (!*out) return sl_fail(err, SL_ERR_NOMEM, "mapping %zu bytes of KV pages", bytes);
     d->base.kept = true;
     d->kv_large = bytes < SL_LARGE_PAGE ? SIZE_MAX : 0;
@@ -154,7 +158,7 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     uint8_t *base = NULL;
     sl_status st = SL_OK;
     if (fd)
-        st = map_pages(d, fd, bytes, &base, err);
+        st = map_pages(d, fd, n, bytes, &base, err);
     else if (!(base = sl_reserve(n, page)))
         st = sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", bytes);
     if (st != SL_OK) return st;
@@ -308,6 +312,15 @@ static void warn_of_strips(const cpu *d) {
            "(sluice convert --repack) is faster here");
 }
 
+static void say_copies(const cpu *d) {
+    const uint64_t bytes = sl_model_copied(d->model);
+    if (bytes == 0) return;
+    sl_log(SL_LOG_INFO, "stage",
+           "%s%.3f MB of weights are in memory of its own: files have them otherwise than kernels "
+           "read them",
+           sl_cpu_who_is(d->rank).text, (double)bytes / 1e6);
+}
+
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = cpu_close,
                                       .submit = cpu_submit,
@@ -329,6 +342,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
         warn_of_strips(d);
+        say_copies(d);
         d->base.spec = sl_model_stored_of(d->model);
         d->blocks = o->hosts.blocks.n ? o->hosts.blocks : (sl_extent){0, d->base.spec->n_layers};
         d->base.inside = o->inside;

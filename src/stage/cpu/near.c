@@ -11,13 +11,8 @@
 
 #define MOVE_NS 120000000000ull /* of opening, reading included: what has not moved then stays */
 
-typedef struct who {
-    char text[40];
-} who;
-
-/* "rank 1 of 2: ", or nothing. */
-static who of_rank(sl_rank is) {
-    who w = {""};
+sl_cpu_who sl_cpu_who_is(sl_rank is) {
+    sl_cpu_who w = {""};
     if (is.of > 1) snprintf(w.text, sizeof w.text, "rank %u of %u: ", is.index, is.of);
     return w;
 }
@@ -27,14 +22,14 @@ static bool begin(sl_rank is, const sl_topology *t, sl_numa *out) {
     if (t->n_memory < 2) {
         sl_log(SL_LOG_INFO, "stage",
                "%s--numa: this machine has one memory node: weights stay where they lie",
-               of_rank(is).text);
+               sl_cpu_who_is(is).text);
         return false;
     }
     if (node == SL_NO_NODE) {
         sl_log(SL_LOG_WARN, "stage",
                "%s--numa: its %u CPUs lie in several memory nodes: weights stay where they lie "
                "(fewer --threads, or more ranks, fit in one)",
-               of_rank(is).text, t->n);
+               sl_cpu_who_is(is).text, t->n);
         return false;
     }
     *out = (sl_numa){.node = node, .until_ns = sl_now_ns() + MOVE_NS};
@@ -46,8 +41,8 @@ bool sl_cpu_near_begin(sl_rank is, const sl_topology *t, sl_numa *out) {
     sl_err err = {0};
     bool begun = false;
     if (!t && (!here || sl_topology_read("/sys", NULL, here, &err) != SL_OK))
-        sl_log(SL_LOG_WARN, "stage", "%s--numa: %s: weights stay where they lie", of_rank(is).text,
-               here ? err.msg : "no memory for the list of CPUs");
+        sl_log(SL_LOG_WARN, "stage", "%s--numa: %s: weights stay where they lie",
+               sl_cpu_who_is(is).text, here ? err.msg : "no memory for the list of CPUs");
     else
         begun = begin(is, t ? t : here, out);
     sl_free(here);
@@ -67,6 +62,6 @@ void sl_cpu_near_say(sl_rank is, const sl_numa *n) {
         t.left ? SL_LOG_WARN : SL_LOG_INFO, "stage",
         "%sweights on memory node %d: %.1f MB of %.1f, %.1f of them moved; elsewhere %.1f MB that "
         "others have mapped too, %.1f that do not move%s; %.1f MB not in memory yet",
-        of_rank(is).text, n->node, mb(t.there), mb(t.there + t.others + t.left + t.absent),
+        sl_cpu_who_is(is).text, n->node, mb(t.there), mb(t.there + t.others + t.left + t.absent),
         mb(t.moved), mb(t.others), mb(t.left), why, mb(t.absent));
 }

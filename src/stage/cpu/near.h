@@ -9,6 +9,12 @@
 
 #include <stdbool.h>
 
+/* "rank 1 of 2: ", or nothing: what lines of the log about weights begin with. */
+typedef struct sl_cpu_who {
+    char text[40];
+} sl_cpu_who;
+sl_cpu_who sl_cpu_who_is(sl_rank is);
+
 /* Pages may be moved from here on to the node of the CPUs that this thread may use. False: there is
  * no such node, or nothing to choose; the log says why. t: of this machine and thread, NULL: is
  * read. */

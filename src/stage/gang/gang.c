@@ -210,6 +210,7 @@ static sl_status open_ranks(gang *g, const sl_device_opts *o, sl_err *err) {
     gang_job j = {.kind = GANG_OPEN,
                   .open = {.o = *o, .device = *o->device, .folder_bytes = strlen(o->folder) + 1}};
     if (o->isa) j.open.isa_bytes = strlen(o->isa) + 1;
+    if (!g->ways->in_place) j.open.o.kv_fd = 0; /* another process's number says nothing */
     if (o->hosts.hosted && !g->ways->in_place) {
         sl_model_spec m;
         sl_status st = sl_model_read_spec(o->folder, &m, NULL, err);
@@ -265,6 +266,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     g->base.sharers = g->own.device->sharers;
     g->base.inside = g->base.inside_exact = g->base.inside_f32 = g->own.device->inside && !pipeline;
     if (g->spreads) g->base.spreads = g->own.board->report[0].out.n;
+    g->base.kept = o->kv_fd && o->kv_pages && g->ways->in_place;
     note_who_idles(g);
     if (g->own.coll) g->opened_ns = sl_coll_spent_ns(g->own.coll);
     *out = &g->base;

@@ -167,7 +167,6 @@ static sl_status do_open(gang_rank *r, const gang_job *j, gang_report *report) {
     sl_status st = SL_OK;
     o.device = &j->open.device;
     o.ranks = 0;
-    o.kv_fd = 0;
     o.hosts.rank = r->is;
     o.threads = r->threads ? r->threads : SL_MAX(o.threads / r->is.of, 1u);
     o.apart = o.apart && !r->threads;
