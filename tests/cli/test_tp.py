@@ -100,4 +100,4 @@ def test_what_gangs_cannot_do_is_said(extra, why):
 def test_bench_says_how_long_ranks_were_in_exchanges(extra, exchange):
     """Workers report twice a second, so it has to run for longer than that."""
     said = json.loads(sluice("bench", FIXTURE, "--n-prompt", 0, "--n-gen", 200, "--batch", 8, "--reps", 12, "--json", *extra)[0])
-    assert (0 < said[-1]["ranks_share"] < 1) == exchange and said[-1]["ranks_share"] <= 1, said
+    assert (said[-1]["ranks_share"] > 0) == exchange, said
