@@ -346,8 +346,8 @@ def test_bench_json():
     pp, tg = json.loads(out)
     for r in (pp, tg):
         assert {"model_filename", "n_params", "n_threads", "n_workers", "transport", "wire", "exact", "n_prompt", "n_gen",
-                "n_batch", "n_depth", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "median_ts", "samples_ns",
-                "samples_ts"} == set(r)
+                "n_batch", "n_depth", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "median_ts", "ranks_share",
+                "samples_ns", "samples_ts"} == set(r)
         assert len(r["samples_ns"]) == len(r["samples_ts"]) == 2 and r["avg_ts"] > 0
     assert (pp["n_prompt"], pp["n_gen"]) == (16, 0) and (tg["n_prompt"], tg["n_gen"], tg["n_batch"]) == (0, 64, 2)
     only = json.loads(sluice("bench", FIXTURE, "--n-prompt", "0", "--n-gen", "4", "--reps", "1", "--json")[0])

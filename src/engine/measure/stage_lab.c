@@ -21,6 +21,7 @@ struct sl_lab {
     uint8_t **from, **to;       /* [max_rows] ...which each comes with, and where each goes */
     float *gate;                /* of routers, and of pairs */
     uint32_t *expert, *choice, *first, *pair_row;
+    uint8_t *pair_adds;
     float *logits;
     sl_mem x, h, y; /* rows; results of experts */
     void *lists;    /* what the arrays are in */
@@ -79,7 +80,11 @@ static void run_experts(sl_lab *l, const sl_lab_task *t) {
     for (uint32_t e = 0; e <= t->experts; e++) l->first[e] = e * t->rows;
     const uint32_t at = begin + t->experts <= l->o.experts ? begin : l->o.experts - t->experts;
     for (uint32_t e = 0; e < t->experts; e++) l->expert[e] = at + e;
-    for (uint32_t i = 0; i < pairs; i++) l->pair_row[i] = i % l->o.max_rows, l->gate[i] = 1;
+    for (uint32_t i = 0; i < pairs; i++) {
+        l->pair_row[i] = i % l->o.max_rows;
+        l->pair_adds[i] = i >= l->o.max_rows;
+        l->gate[i] = 1;
+    }
     /* As a worker asks: who has memory of his own adds up a row's results there. */
     const bool adds_up = !l->d->in_place;
     const sl_stage_part part = {.rows = l->y, .n = adds_up ? SL_MIN(pairs, l->o.max_rows) : pairs};
@@ -93,6 +98,7 @@ static void run_experts(sl_lab *l, const sl_lab_task *t) {
                                          .gate = l->gate,
                                          .x = l->x,
                                          .to = adds_up ? l->pair_row : NULL,
+                                         .adds = adds_up ? l->pair_adds : NULL,
                                          .part = &part,
                                          .n_parts = 1}};
     ask(l, &c);
@@ -185,7 +191,8 @@ static sl_status make_lists(sl_lab *l, sl_err *err) {
         SL_ARRAY(l->row_pages, rows), SL_ARRAY(l->row, d), SL_ARRAY(l->from, rows),
         SL_ARRAY(l->to, rows), SL_ARRAY(l->gate, pairs), SL_ARRAY(l->choice, rows * k),
         SL_ARRAY(l->expert, SL_MAX(o->experts, 1u)), SL_ARRAY(l->first, o->experts + 1u),
-        SL_ARRAY(l->pair_row, pairs), SL_TABLE(l->logits, SL_MAX(o->head_rows, 1u), o->m->vocab),
+        SL_ARRAY(l->pair_row, pairs), SL_ARRAY(l->pair_adds, pairs),
+        SL_TABLE(l->logits, SL_MAX(o->head_rows, 1u), o->m->vocab),
         SL_TABLE(gone, rows, d * sizeof(float)));
     if (!l->lists) return sl_fail(err, SL_ERR_NOMEM, "rows to measure with");
     fill(l->row, d);
