@@ -216,7 +216,8 @@ typedef struct sl_device_ops {
     void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
     /* sl_device_share; NULL: no threads of this process help it. */
     void (*share)(sl_device *d, size_t n, sl_pool_fn fn, void *ctx);
-    /* How long its first rank was in calls that ranks make together; NULL: it has none. */
+    /* How long its first rank was in calls that ranks make together, where they share memory; NULL:
+     * it has none. */
     uint64_t (*ranks_ns)(const sl_device *d);
     /* sl_device_tend; NULL: it needs none. */
     void (*tend)(sl_device *d);

@@ -18,7 +18,7 @@
  * those sent, by windows (net/window.h). expert_us: how long its device had tasks of experts, from
  * when they were given to it until it was through. ranks_us: in calls that the
  * ranks of its device make together, since they were open: of execute_us, but for those of experts
- * and pages that move. */
+ * and pages that move. Not of ranks on machines. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \

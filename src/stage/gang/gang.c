@@ -153,9 +153,10 @@ static void gang_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
     sl_device_share(((gang *)base)->own.device, n, fn, ctx);
 }
 
+/* Of ranks that are apart rank 0 waits while its worker has other things to do. */
 static uint64_t gang_ranks_ns(const sl_device *base) {
     const gang *g = (const gang *)base;
-    return g->own.coll ? sl_coll_spent_ns(g->own.coll) - g->opened_ns : 0;
+    return g->own.coll && !g->ways->apart ? sl_coll_spent_ns(g->own.coll) - g->opened_ns : 0;
 }
 
 static void gang_rail_word(sl_device *base, uint32_t rank, const sl_rails_word *w) {
