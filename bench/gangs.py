@@ -11,7 +11,8 @@
                                                           with --by pp ranks of a pipeline, and as many micro-batches
 
 The first takes turns: one device, threads, processes, machines (all on this one), and again. Prints tokens per second of a prompt of 512, and of 1 and 16 requests
-that decode; medians, and medians of the quotients with the one device of the same turn; then means of the fastest third of the turns, for machines that are disturbed. The second does so for ranks behind each of the links, and for
+that decode; medians, and medians of the quotients with the one device of the same turn; then means of the fastest third of the turns, for machines that are disturbed, and the part of the time in which ranks that share memory were in
+exchanges. The second does so for ranks behind each of the links, and for
 another program with --beside, against which the quotients then are. The third runs `ep` and `hybrid` over the same gangs in turns, all ranks in namespaces of their own: the time
 to the first token of a prompt of --rows, the time to the last first token of one such prompt for each gang at once, the time of a step of --batch requests at each node, and what left by each
 rank's links from the first request to the last; with --beside it runs `hybrid` of both programs instead. The fourth needs a config.json alone; stages
@@ -47,14 +48,14 @@ def sluice(*args):
     return json.loads(done.stdout)
 
 
-def rate(model, *args):
-    return sluice("bench", model, "--reps", 1, "--json", *args)[-1]["median_ts"]
-
-
 def rate_and_share(model, *args):
     """Tokens a second, and the part of the time in which ranks were in exchanges."""
     got = sluice("bench", model, "--reps", 1, "--json", *args)[-1]
     return got["median_ts"], got["ranks_share"]
+
+
+def rate(model, *args):
+    return rate_and_share(model, *args)[0]
 
 
 @contextlib.contextmanager
@@ -129,14 +130,13 @@ def sent(nodes):
 
 
 @contextlib.contextmanager
-def gangs(program, way, o, secret, hosts):
-    """way: a schedule, or it and --exact. A server at node 0, a worker at each gang's first node; `hosts` are where its other ranks wait."""
-    schedule, *exact = way.split()
+def gangs(program, schedule, o, secret, hosts):
+    """A server at node 0, a worker at each gang's first node; `hosts` are where its other ranks wait."""
     at = [f"10.77.0.{i * o.ranks + 1}" for i in range(o.nodes)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     serve = ["serve", o.model, "--remote", "--attention", o.nodes, "--tp", o.ranks, "--rank-hosts", hosts, "--schedule", schedule, "--transport", "tcp", "--wire", o.wire,
              "--fabric-host", at[0], "--fabric-port", 7000, "--secret-file", secret, "--host", "127.0.0.1", "--port", 8000, "--no-status",
-             *(["--exact"] if exact else []), "--max-num-batched-tokens", max(o.rows, 256), *(["--rail-bytes", o.rail_bytes] if o.rail_bytes and schedule == "hybrid" else [])]
+             "--max-num-batched-tokens", max(o.rows, 256), *(["--rail-bytes", o.rail_bytes] if o.rail_bytes and schedule == "hybrid" else [])]
     started = [in_node(0, program, *serve, **quiet)]
     for i, host in enumerate(at):
         started.append(in_node(i * o.ranks, program, "worker", "--join", f"{at[0]}:7000", "--secret-file", secret, "--fabric-host", host, "--worker-id", i,
@@ -155,8 +155,7 @@ def asked(o, rows, batch, tokens, at_once=0):
 
 def beside(o, rate):
     n = o.nodes * o.ranks
-    known = ("hybrid", "hybrid --exact") if o.exact else ("ep", "hybrid", "auto") if o.auto else ("ep", "hybrid")
-    ways = {"beside": (o.beside, "hybrid"), "this": (SLUICE, "hybrid")} if o.beside else {way: (SLUICE, way) for way in known}
+    ways = {"beside": (o.beside, "hybrid"), "this": (SLUICE, "hybrid")} if o.beside else {s: (SLUICE, s) for s in ("ep", "hybrid", *(["auto"] if o.auto else []))}
     first, inside = next(iter(ways)), ["--gang", o.ranks, "--inside", o.inside] if o.inside else []
     print(f"{o.model}, {o.nodes} gangs of {o.ranks} ranks of one thread each, {rate}{f', {o.inside} inside' if o.inside else ''}, wire {o.wire}, {o.pairs} turns")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as there:
@@ -184,7 +183,7 @@ def beside(o, rate):
                 ms = statistics.median(t[i] for t in turns)
                 quotients = [e[i] / t[i] for e, t in zip(got[first], turns)]
                 links = " ".join(f"{statistics.median(t[3 + i][k] for t in turns) / 1e6:.2f}" for k in range(n))
-                print(f"{what:12} {way:14} {ms:9.1f} ms  {statistics.median(quotients):.2f} ({min(quotients):.2f}, {max(quotients):.2f})  MB by link: {links}", flush=True)
+                print(f"{what:12} {way:8} {ms:9.1f} ms  {statistics.median(quotients):.2f} ({min(quotients):.2f}, {max(quotients):.2f})  MB by link: {links}", flush=True)
 
 
 def upper(rates):
@@ -257,7 +256,6 @@ def main():
     parser.add_argument("--rates", nargs="+", metavar="RATE")
     parser.add_argument("--nodes", type=int, help="gangs, each of --ranks ranks")
     parser.add_argument("--auto", action="store_true", help="with --nodes a third way that says no schedule")
-    parser.add_argument("--exact", action="store_true", help="with --nodes `hybrid` with and without --exact, instead of `ep`")
     parser.add_argument("--inside", metavar="RATE", help="of a network of their own that a gang's ranks have")
     parser.add_argument("--wire", default="bf16")
     for name, default in (("rows", 256), ("batch", 16), ("tokens", 16), ("rail-bytes", 0)):

@@ -23,9 +23,9 @@ static uint32_t blocks_of(uint32_t vocab) {
 }
 
 size_t sl_draw_scratch_bytes(uint32_t vocab) {
-    /* weights, candidates twice; of blocks: the largest, the largest again, sums; buckets */
+    /* weights, candidates twice; of blocks: the largest, which of them, sums; buckets */
     return (size_t)vocab * (sizeof(float) + 2 * sizeof(uint32_t)) +
-           blocks_of(vocab) * (2 * sizeof(float) + sizeof(double)) +
+           blocks_of(vocab) * (sizeof(float) + sizeof(uint32_t) + sizeof(double)) +
            (BUCKETS + 1) * (sizeof(uint32_t) + sizeof(double)) + 12 * 64;
 }
 
@@ -112,51 +112,38 @@ static void sort(const float *logits, uint32_t *list, uint32_t n) {
     unheap(logits, list, n);
 }
 
-/* What the k-th of the blocks' largest is; -INFINITY: there are fewer. At least k tokens are no
- * smaller. */
+/* One more for the first k of x, n of which are in the list: a heap once there are k. */
+static uint32_t offer(const float *x, uint32_t id, uint32_t k, uint32_t *list, uint32_t n) {
+    if (n < k) {
+        list[n++] = id;
+        if (n == k) make_heap(x, list, n);
+    } else if (before(x, id, list[0])) {
+        list[0] = id;
+        sift_down(x, list, n, 0);
+    }
+    return n;
+}
+
+/* What the k-th of the blocks' largest is, k > 0; -INFINITY: there are fewer. At least k tokens are
+ * no smaller. */
 static float kth_most(const sl_peaks *p, uint32_t k, sl_arena *scratch) {
     const size_t level = scratch->used;
     if (k > p->n) return -INFINITY;
-    float *heap = sl_arena_take(scratch, p->n, sizeof *heap); /* the k largest, the least first */
-    SL_ASSERT(heap);
-    uint32_t n = 0;
-    for (uint32_t b = 0; b < p->n; b++) {
-        uint32_t at = n;
-        if (n == k && p->most[b] <= heap[0]) continue;
-        if (n < k) {
-            for (n++; at && heap[(at - 1) / 2] > p->most[b]; at = (at - 1) / 2)
-                heap[at] = heap[(at - 1) / 2];
-        } else {
-            at = 0;
-            for (uint32_t c = 1; c < n; c = 2 * at + 1) {
-                if (c + 1 < n && heap[c + 1] < heap[c]) c++;
-                if (heap[c] >= p->most[b]) break;
-                heap[at] = heap[c];
-                at = c;
-            }
-        }
-        heap[at] = p->most[b];
-    }
-    const float least = heap[0];
+    uint32_t *list = sl_arena_take(scratch, p->n, sizeof *list), n = 0;
+    SL_ASSERT(list);
+    for (uint32_t b = 0; b < p->n; b++) n = offer(p->most, b, k, list, n);
     scratch->used = level;
-    return least;
+    return p->most[list[0]];
 }
 
 uint32_t sl_peaks_rank(const sl_peaks *p, uint32_t k, uint32_t *list, sl_arena *scratch) {
-    const float cut = k ? kth_most(p, k, scratch) : INFINITY;
     uint32_t n = 0;
-    for (uint32_t b = 0; k && b < p->n; b++) {
+    if (k == 0) return 0;
+    const float cut = kth_most(p, k, scratch);
+    for (uint32_t b = 0; b < p->n; b++) {
         if (p->most[b] < cut) continue;
-        for (uint32_t i = b * SL_PEAK_BLOCK, end = i + in_block(p, b); i < end; i++) {
-            if (p->logits[i] < cut) continue;
-            if (n < k) {
-                list[n++] = i;
-                if (n == k) make_heap(p->logits, list, n);
-            } else if (before(p->logits, i, list[0])) {
-                list[0] = i;
-                sift_down(p->logits, list, n, 0);
-            }
-        }
+        for (uint32_t i = b * SL_PEAK_BLOCK, end = i + in_block(p, b); i < end; i++)
+            if (!(p->logits[i] < cut)) n = offer(p->logits, i, k, list, n);
     }
     if (n < k) make_heap(p->logits, list, n);
     unheap(p->logits, list, n);

@@ -109,7 +109,11 @@ bool sl_draws_wait(const sl_attn *a, const sl_slot *s) {
 void sl_draws_add(sl_attn *a, sl_slot *s, uint32_t part, const float *logits) {
     struct sl_draws *d = a->draws;
     SL_ASSERT(d->n < SL_HEAD_ROWS && !sl_draws_wait(a, s));
-    if (may_draw(a, s)) d->of[d->n++] = (drawing){.slot = s, .part = part, .logits = logits};
+    if (!may_draw(a, s)) return;
+    drawing *w = &d->of[d->n++];
+    w->slot = s;
+    w->part = part;
+    w->logits = logits;
 }
 
 void sl_draws_make(sl_pass *p) {

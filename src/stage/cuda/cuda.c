@@ -61,6 +61,7 @@ typedef struct cuda {
     uint8_t *own_result; /* where results of a call go that a graph will do; NULL: to the ring */
     uint64_t own_at;
     sl_pool *pool;
+    bool tries_forms, tries_graphs; /* SLUICE_CUDA_FORMS, SLUICE_CUDA_GRAPHS */
     sl_cuda_steps steps;
     sl_cuda_piece logits; /* f32, of the GPU */
     void (*tick)(void *ctx);
@@ -673,23 +674,25 @@ static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
     return SL_OK;
 }
 
-static bool tries_forms(void) {
-    const char *asked = sl_options_cuda_forms();
-    return asked && strcmp(asked, "try") == 0;
+/* Whether somebody asks for what no GPU has run yet. */
+static sl_status read_try(const char *variable, const char *asked, bool *out, sl_err *err) {
+    *out = asked != NULL;
+    if (!asked || strcmp(asked, "try") == 0) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG, "%s '%s' is unknown: try", variable, asked);
 }
 
 /* What experts' kernels may compute. Those of blocks no GPU has run yet. */
-static sl_cuda_kinds expert_kinds(const sl_device_opts *o) {
+static sl_cuda_kinds expert_kinds(const cuda *d, const sl_device_opts *o) {
     const sl_numerics n = o->device->numerics;
     return (sl_cuda_kinds){.bf16 = n != SL_NUMERICS_CPU,
-                           .ints = tries_forms() && n != SL_NUMERICS_EXACT &&
+                           .ints = d->tries_forms && n != SL_NUMERICS_EXACT &&
                                    o->activations == SL_ACTIVATIONS_INT8};
 }
 
 /* Routed experts by kernels of their own, where there are some for this model. */
 static sl_status open_experts(cuda *d, const sl_device_opts *o, sl_err *err) {
     const sl_model_spec *m = d->base.spec;
-    const sl_cuda_kinds kinds = expert_kinds(o);
+    const sl_cuda_kinds kinds = expert_kinds(d, o);
     const bool can = sl_cuda_experts_can(d->model, kinds);
     const bool owes = o->device->numerics != SL_NUMERICS_FAST;
     /* Where bits are owed an expert's kernels are no matter of which others are here. */
@@ -726,28 +729,21 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
 
 /* Forms of kernels by measurement, where somebody asks for it: no GPU has run all of them yet.
  * Those for many rows are taken as they are. */
-static sl_status choose_forms(cuda *d, sl_err *err) {
-    const char *asked = sl_options_cuda_forms();
-    if (!asked) return SL_OK;
-    if (strcmp(asked, "try") != 0)
-        return sl_fail(err, SL_ERR_ARG, "SLUICE_CUDA_FORMS '%s' is unknown: try", asked);
-    if (sl_cuda_numerics_of(d->c) != SL_NUMERICS_FAST) return SL_OK; /* the others have no forms */
+static void choose_forms(cuda *d) {
+    /* the other numerics have no forms */
+    if (!d->tries_forms || sl_cuda_numerics_of(d->c) != SL_NUMERICS_FAST) return;
     sl_cuda_set_many(d->c, true);
     if (!d->base.inside || !d->kv_pages || !sl_cuda_experts_whole(&d->fast, SL_CUDA_FEW_BLOCKS))
-        return SL_OK;
+        return;
     sl_cuda_few_try(&d->base, d->c);
     sl_cuda_fill(d->c, block_at(d, 0, 0, d->base.spec->n_layers), 0,
                  sl_kv_page_bytes(d->base.spec));
-    return SL_OK;
 }
 
 /* As graphs where somebody asks for it: no GPU has run one yet. */
 static sl_status make_steps(cuda *d, sl_err *err) {
-    const char *asked = sl_options_cuda_graphs();
     const sl_cuda_step_work work = {.launch = record_call, .wait = wait_for_all, .ctx = d};
-    if (!asked) return SL_OK;
-    if (strcmp(asked, "try") != 0)
-        return sl_fail(err, SL_ERR_ARG, "SLUICE_CUDA_GRAPHS '%s' is unknown: try", asked);
+    if (!d->tries_graphs) return SL_OK;
     if (d->base.inside && d->kv_pages)
         return sl_cuda_steps_create(d->c, d->base.spec, &d->memory, d->kv, &work, &d->steps, err);
     sl_log(SL_LOG_INFO, "cuda",
@@ -774,7 +770,10 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     d->max_rows = o->max_rows;
     d->tick = o->tick;
     d->tick_ctx = o->ctx;
-    st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
+    st = read_try("SLUICE_CUDA_FORMS", sl_options_cuda_forms(), &d->tries_forms, err);
+    if (st == SL_OK)
+        st = read_try("SLUICE_CUDA_GRAPHS", sl_options_cuda_graphs(), &d->tries_graphs, err);
+    if (st == SL_OK) st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
     if (st == SL_OK) st = check_kind(d->c, o->device, err);
     d->memory =
         (sl_cuda_slabs){.c = d->c, .index = o->device->index, .limit = o->device->gpu_memory};
@@ -784,7 +783,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = make_scratch(d, o->max_pairs, err);
     if (st == SL_OK) st = make_pages(d, o->kv_pages, err);
     if (st == SL_OK) st = make_logits(d, logits_bytes(d->base.spec, o->head_rows), err);
-    if (st == SL_OK) st = choose_forms(d, err);
+    if (st == SL_OK) choose_forms(d);
     if (st == SL_OK) st = make_steps(d, err);
     if (st == SL_OK && o->head_rows) st = make_pool(d, o->threads, err);
     d->routed = o->routed;

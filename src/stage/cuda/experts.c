@@ -83,28 +83,33 @@ static sl_status take(sl_cuda_experts *x, size_t bytes, sl_cuda_piece *p, sl_err
     return sl_cuda_slabs_grow(x->memory, bytes, "scratch of experts", p, err);
 }
 
+/* Of those ways that a worker may take. */
+static size_t scratch_for(const sl_model_spec *s, uint32_t pairs, bool fast, bool exact,
+                          bool ints) {
+    const uint32_t d = s->d_model, f = s->d_ff_expert, n = s->n_experts;
+    const size_t by_fast = fast ? sl_fast_scratch_bytes(d, f, n, pairs, pairs) : 0;
+    const size_t by_exact = exact ? sl_fast_exact_bytes(d, f, n, pairs, pairs) : 0;
+    const size_t by_ints = ints ? sl_fast_ints_bytes(d, f, n, pairs, pairs) : 0;
+    return SL_MAX(SL_MAX(by_fast, by_exact), by_ints);
+}
+
+static size_t rows_for(const sl_model_spec *s, uint32_t pairs) {
+    return (size_t)pairs * s->d_model * sizeof(float);
+}
+
 static size_t scratch_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
-    const sl_model_spec *s = sl_model_spec_of(x->model);
-    const size_t ints =
-        sl_fast_ints_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
-    const size_t bf16 = (owes_bits(x) ? sl_fast_exact_bytes : sl_fast_scratch_bytes)(
-        s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
-    return SL_MAX(x->kinds.ints ? ints : 0, x->kinds.bf16 ? bf16 : 0);
+    const bool bf16 = x->kinds.bf16, owes = owes_bits(x);
+    return scratch_for(sl_model_spec_of(x->model), max_pairs, bf16 && !owes, bf16 && owes,
+                       x->kinds.ints);
+}
+
+static size_t rows_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
+    return rows_for(sl_model_spec_of(x->model), max_pairs);
 }
 
 uint64_t sl_cuda_experts_bytes(const sl_model_spec *s, uint32_t max_pairs) {
     if (!sl_cuda_experts_shaped(s) || max_pairs == 0) return 0;
-    const size_t fast =
-        sl_fast_scratch_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
-    const size_t exact =
-        sl_fast_exact_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
-    const size_t ints =
-        sl_fast_ints_bytes(s->d_model, s->d_ff_expert, s->n_experts, max_pairs, max_pairs);
-    return SL_MAX(SL_MAX(fast, exact), ints) + (uint64_t)max_pairs * s->d_model * sizeof(float);
-}
-
-static size_t rows_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
-    return (size_t)max_pairs * sl_model_spec_of(x->model)->d_model * sizeof(float);
+    return scratch_for(s, max_pairs, true, true, true) + rows_for(s, max_pairs);
 }
 
 /* The new one is there before the old one goes. */

@@ -214,19 +214,19 @@ static void plan_sort(const planner *f, const sorting *s) {
         plan_sort_one(f, s);
 }
 
-static sl_fast_sum_args *plan_sum(const planner *f, bool wide) {
+/* Of parts in f32 (`wide`) or in bf16. */
+static void plan_sum(const planner *f, const void *part, bool wide) {
     const sl_fast_moe *m = f->m;
     sl_fast_launch *l = next(f, SL_CUDA_sl_k_fast_sum, (m->d_model + 1023) / 1024,
                              m->n_out ? m->n_out : m->n_rows, 128, 0);
-    l->args.sum.part = wide ? at(f, f->room.part) : NULL;
-    l->args.sum.part16 = at(f, f->room.part);
+    l->args.sum.part = wide ? part : NULL;
+    l->args.sum.part16 = part;
     l->args.sum.place = at(f, f->room.place);
     l->args.sum.row_first = m->row_first;
     l->args.sum.y = m->y;
     l->args.sum.d_model = m->d_model;
     l->args.sum.top_k = m->top_k;
     l->args.sum.add = m->add;
-    return &l->args.sum;
 }
 
 static void plan_up(const planner *f, sl_fast_launch *l) {
@@ -287,7 +287,7 @@ static void plan_stream(const planner *f) {
                     stream_shared(cap, m->d_model)));
     plan_down(f, next(f, down[i], (m->d_model + STREAM_DOWN_COLS - 1) / STREAM_DOWN_COLS, groups,
                       STREAM_THREADS, stream_shared(cap, m->d_ff)));
-    (void)plan_sum(f, true);
+    plan_sum(f, at(f, f->room.part), true);
 }
 
 /* As fast_tiles.cu has it. */
@@ -310,7 +310,7 @@ static void plan_tiles(const planner *f, bool exact) {
     plan_up(f, next(f, up[i], (m->d_ff + 63) / 64, groups, TILE_THREADS, shared));
     plan_down(f, next(f, down[exact][i], (m->d_model + TILE_ROWS - 1) / TILE_ROWS, groups,
                       TILE_THREADS, shared));
-    (void)plan_sum(f, exact);
+    plan_sum(f, at(f, f->room.part), exact);
 }
 
 /* As fast_small.cu has it. */
@@ -431,7 +431,7 @@ static void plan_big(const planner *f, bool lines) {
              SHARED_BYTES)
             ->args.big = a;
     }
-    (void)plan_sum(f, false);
+    plan_sum(f, at(f, f->room.part), false);
 }
 
 /* ---- blocks of whole numbers ---- */
@@ -506,7 +506,7 @@ static void plan_ints(const planner *f) {
     plan_quantise(f, mid, m->types.down, m->n_pairs, m->d_ff, at(f, r.mid_codes));
     plan_group(f, m->types.down, cap,
                &(sl_group_args){.x = at(f, r.mid_codes), .y = part, .n = m->d_model, .k = m->d_ff});
-    plan_sum(f, true)->part = part;
+    plan_sum(f, part, true);
 }
 
 static bool is_ints(const sl_fast_moe *m) {
