@@ -228,7 +228,7 @@ step_graphs() {
     return $rc
 }
 
-# Some blocks of that shape as a GGUF file of Q8_0, with experts whose lists the GPU makes and without: ids, tokens a second.
+# Some blocks of that shape as a GGUF file of Q8_0, with experts whose lists the GPU makes and without: tokens a second.
 step_blocks() {
     local rc=0 forms of=$work/blocks weights=
     mkdir -p "$of/shape"
