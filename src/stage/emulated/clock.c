@@ -10,12 +10,22 @@ uint64_t sl_emulated_ns(const sl_device_spec *d, sl_cost_kind kind, uint64_t row
     return (uint64_t)(us * d->time_scale * 1000.0);
 }
 
+void sl_emulated_begin(sl_emulated *e) {
+    if (!e->counts) e->from_ns = sl_now_ns();
+}
+
+void sl_emulated_end(sl_emulated *e) {
+    if (e->from_ns) e->late_ns += sl_now_ns() - e->from_ns;
+    e->from_ns = 0;
+}
+
 void sl_emulated_pass(sl_emulated *e, uint64_t ns) {
     if (e->counts) {
         e->counted_ns += ns;
         e->in_head = false;
         return;
     }
+    sl_emulated_end(e);
     /* A wake-up comes late by tens of microseconds; stages in a row are right on average. */
     uint64_t made_up = SL_MIN(e->late_ns, ns);
     uint64_t deadline = sl_now_ns() + ns - made_up;

@@ -136,6 +136,7 @@ static void head(emulated *e, const sl_stage_call *c) {
 
 static void run(emulated *e, const sl_stage_call *c) {
     const sl_rowset *r = &c->rows;
+    sl_emulated_begin(&e->clock);
     switch (c->op) {
     case SL_OP_EMBED:
         look_for(e->costs.crash_id, r);
@@ -165,6 +166,7 @@ static void run(emulated *e, const sl_stage_call *c) {
     default:
         (void)sl_stage_run_rows(&e->exec, &e->spec, c, e->sum);
     }
+    sl_emulated_end(&e->clock);
 }
 
 static void emulated_submit(sl_device *base, const sl_stage_call *c) {

@@ -14,6 +14,7 @@ typedef struct sl_emulated {
     uint64_t counted_ns;
     bool in_head;     /* the last stage was the head: its next call is the same task */
     uint64_t late_ns; /* how much too late the last stage ended; the next one makes up for it */
+    uint64_t from_ns; /* since when the host works in the device's place; 0: it does not */
 } sl_emulated;
 
 /* Modelled time of one stage, scaled. */
@@ -22,6 +23,11 @@ uint64_t sl_emulated_ns(const sl_device_spec *d, sl_cost_kind kind, uint64_t row
 /* Lets the stage's time pass. The head is called for a few rows at a time: calls in a row count as
  * one, with one fixed cost. */
 void sl_emulated_run(sl_emulated *e, sl_cost_kind kind, uint64_t rows, uint64_t keys);
+/* The host begins, and ends, to work in the device's place: it moves rows and makes up logits. What
+ * that took is part of the stage that it is for or, where there is none, of the next: a device's
+ * times are its costs and nothing else. */
+void sl_emulated_begin(sl_emulated *e);
+void sl_emulated_end(sl_emulated *e);
 /* Lets so much pass: stages that run as one task. */
 void sl_emulated_pass(sl_emulated *e, uint64_t ns);
 
