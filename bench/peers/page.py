@@ -280,7 +280,7 @@ def bars(claims, held):
 
 def others(config, machine):
     """Links to the pages of other machines."""
-    names = {"": "AVX2"} | {name: m["what"] for name, m in config["machines"].items()}
+    names = {"": "AVX2"} | config["machines"]
     return "On other machines: " + ", ".join(f"[{what}](performance{name and '-' + name}.md)" for name, what in names.items()
                                              if name != machine) + ".\n"
 
@@ -289,9 +289,8 @@ def make(config, store, models, machine=""):
     """(claims, {page: text}, {name: svg}). machine: one of the configuration's, which has pages and bars of its own."""
     claims, end, on = [], machine and "-" + machine, ""
     if machine:
-        here = config["machines"][machine]
-        on = f": {here['what']}"
-        config = config | {"bars": config["bars"] | here["bars"]}
+        on = f": {config['machines'][machine]}"
+        config = config | {"bars": config["bars"] | config["machine_bars"]}
     speed = speed_table(config, store, models, claims)
     memory = memory_table(config, store, models, claims)
     load, two = load_table(config, store, claims), two_table(config, store, claims)
