@@ -68,10 +68,11 @@ static sl_status read_fit(sl_json obj, uint32_t n_points, sl_fit_quality *q, sl_
 }
 
 static sl_status read_stage(sl_json stages, const char *name, sl_profile_stage *s, sl_err *err) {
-    static const char *const keys[] = {"fixed",  "floor", "row", "key",   "pad",
-                                       "beside", "step",  "fit", "points"};
+    static const char *const keys[] = {"fixed", "floor",  "row",  "key", "pad",   "task",
+                                       "again", "beside", "step", "fit", "points", "bytes"};
     double *const field[] = {&s->cost.fixed_us, &s->cost.floor_us, &s->cost.row_us,
-                             &s->cost.key_us,   &s->cost.pad_us,   &s->beside};
+                             &s->cost.key_us,   &s->cost.pad_us,   &s->cost.task_us,
+                             &s->cost.again_us, &s->beside};
     uint64_t step = 0;
     sl_json v = {0};
     sl_status st = sl_json_object(stages, name, SL_JSON_OPTIONAL, &v, err);
@@ -83,6 +84,7 @@ static sl_status read_stage(sl_json stages, const char *name, sl_profile_stage *
     if (st == SL_OK)
         st = sl_json_u64(v, "step", SL_JSON_OPTIONAL, 0, SL_STAGE_MAX_STEP, &step, err);
     s->cost.step = (uint32_t)step;
+    if (st == SL_OK) st = sl_json_f64(v, "bytes", SL_JSON_OPTIONAL, 0, MAX_BYTES, &s->bytes, err);
     if (st == SL_OK) st = read_points(v, 3, &s->points, err);
     if (st == SL_OK) st = read_fit(v, s->points.n, &s->fit, err);
     return st;
@@ -134,7 +136,8 @@ static sl_status read_text(sl_json root, const char *key, char *out, size_t cap,
 static sl_status read_head(sl_json root, sl_profile *p, sl_err *err) {
     static const char *const keys[] = {"version",        "model",        "machine", "isa",
                                        "cores",          "threads",      "stages",  "links",
-                                       "random_weights", "memory_bytes", "seconds", "comment"};
+                                       "random_weights", "memory_bytes", "seconds", "comment",
+                                       "cache_bytes"};
     uint64_t version = 0, cores = 0, threads = 0;
     sl_status st = sl_json_only(root, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -150,6 +153,8 @@ static sl_status read_head(sl_json root, sl_profile *p, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_f64(root, "memory_bytes", SL_JSON_OPTIONAL, 0, MAX_BYTES, &p->memory_bytes,
                          err);
+    if (st == SL_OK)
+        st = sl_json_f64(root, "cache_bytes", SL_JSON_OPTIONAL, 0, MAX_BYTES, &p->cache_bytes, err);
     if (st == SL_OK)
         st = sl_json_f64(root, "seconds", SL_JSON_OPTIONAL, 0, MAX_US, &p->seconds, err);
     p->cores = (uint32_t)cores;
@@ -233,10 +238,11 @@ json_t *sl_profile_json(const sl_profile *p) {
         const sl_profile_stage *s = &p->stage[i];
         if (!s->present) continue;
         json_object_set_new(stages, cost_names[i],
-                            json_pack("{s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:o, s:o}", "fixed",
-                                      s->cost.fixed_us, "floor", s->cost.floor_us, "row",
+                            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:o, s:o}",
+                                      "fixed", s->cost.fixed_us, "floor", s->cost.floor_us, "row",
                                       s->cost.row_us, "key", s->cost.key_us, "pad", s->cost.pad_us,
-                                      "step", (int)s->cost.step, "beside", s->beside, "fit",
+                                      "task", s->cost.task_us, "again", s->cost.again_us, "bytes",
+                                      s->bytes, "step", (int)s->cost.step, "beside", s->beside, "fit",
                                       fit_json(&s->fit), "points", points_json(&s->points, true)));
     }
     for (uint32_t i = 0; i < p->n_links; i++) {
@@ -249,10 +255,11 @@ json_t *sl_profile_json(const sl_profile *p) {
                              l->cost.work_us, "half_duplex", (int)l->cost.half_duplex, "fit",
                              fit_json(&l->fit), "points", points_json(&l->points, false)));
     }
-    return json_pack("{s:i, s:s, s:s, s:s, s:i, s:i, s:b, s:f, s:f, s:o, s:o}", "version",
+    return json_pack("{s:i, s:s, s:s, s:s, s:i, s:i, s:b, s:f, s:f, s:f, s:o, s:o}", "version",
                      (int)SL_PROFILE_VERSION, "model", p->model, "machine", p->machine, "isa",
                      p->isa, "cores", (int)p->cores, "threads", (int)p->threads, "random_weights",
-                     (int)p->random_weights, "memory_bytes", p->memory_bytes, "seconds", p->seconds,
+                     (int)p->random_weights, "memory_bytes", p->memory_bytes, "cache_bytes",
+                     p->cache_bytes, "seconds", p->seconds,
                      "stages", stages, "links", links);
 }
 
@@ -296,7 +303,9 @@ sl_status sl_profile_costs(const sl_profile *p, const char *transport, uint32_t 
     for (size_t i = 0; i < SL_COST_COUNT; i++) {
         c.stage[i] = p->stage[i].cost;
         c.beside[i] = p->stage[i].beside;
+        c.bytes[i] = p->stage[i].bytes;
     }
+    c.cache_bytes = p->cache_bytes;
     if (!transport) transport = first_transport(p);
     for (uint32_t i = 0; transport && i < p->n_links; i++) {
         const sl_profile_link *l = &p->link[i];

@@ -437,6 +437,7 @@ static sl_status create(sim *s) {
     sl_status st = create_workers(s);
     if (st == SL_OK) st = sim_links_create(s);
     if (st == SL_OK) st = sim_pipeline_create(s);
+    if (st == SL_OK) st = sim_cache_create(s);
     if (st == SL_OK) st = sl_cut_create(s->p, s->m, o->row_bytes, &s->cut, s->err);
     if (st == SL_OK) st = create_sides(s);
     for (uint32_t i = 0; st == SL_OK && i < o->n_deaths; i++)
@@ -459,7 +460,7 @@ static void destroy(sim *s) {
     sim_links_free(s);
     sl_admit_free(&s->admit);
     sl_roster_free(&s->roster);
-    void *const owned[] = {s->workers, s->tables, s->msg,    s->entry,    s->req,
+    void *const owned[] = {s->workers, s->tables, s->caches, s->msg,    s->entry,    s->req,
                            s->ttft.v,  s->itl.v,  s->tpot.v, s->queued.v, s->heard.item};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_cut_free(&s->cut);

@@ -246,6 +246,9 @@ typedef struct sim_samples {
     size_t n, cap;
 } sim_samples;
 
+/* What caches still have of weights. */
+typedef struct sim_cache sim_cache;
+
 typedef struct sim {
     const sl_sim_setup *s;
     const sl_model_spec *m;
@@ -297,6 +300,8 @@ typedef struct sim {
     uint32_t *to_msg;             /* [n_expert * chunks] message being built */
     uint32_t *last_row;           /* [n_expert * chunks] */
     uint32_t *expert_rows;        /* [n_experts] of a task */
+    sim_cache *cache; /* sim_cache.c; NULL: weights always come from memory */
+    void *caches;     /* what that is in */
     uint32_t *answer; /* [n_workers] aep: message of a batch's rows to that attention worker */
     uint32_t *answered, n_answered; /* [n_workers] who gets one */
     void *tables;                   /* what they are all in */
@@ -317,10 +322,12 @@ static inline bool sim_counts(const sim *s) {
 static inline double sim_now(const sim *s) {
     return s->ev.now;
 }
-static inline double sim_expert_us(const sim *s, uint32_t rows, bool first) {
-    const sl_costs *c = s->s->expert;
-    return sl_expert_cost_us(&c->stage[SL_COST_EXPERT], c->grouped, rows, first);
-}
+/* One expert's rows of a worker's task; first: of its experts. moe: which block with experts. */
+double sim_expert_us(sim *s, const sim_worker *w, uint32_t moe, uint32_t expert, uint32_t rows,
+                     bool first);
+/* A stage of a block, as it costs a worker now: its weights may still be in a cache. Once a call. */
+sl_stage_cost sim_stage_cost(sim *s, const sim_worker *w, sl_cost_kind kind, uint32_t layer);
+sl_status sim_cache_create(sim *s);
 void sim_fail(sim *s, sl_status st);
 sl_status sim_oom(sim *s, const char *what);
 void sim_touch(sim *s, sim_worker *w);
@@ -336,7 +343,10 @@ double sim_uniform(uint64_t *rng);
  * themselves. */
 double sim_carried_us(const sim *s, uint32_t role, double rows, double back);
 /* Attention of a block, with what is carried to its ranks. */
-void sim_attention_add(sim *s, sim_worker *w, double rows, double keys);
+void sim_attention_add(sim *s, sim_worker *w, uint32_t layer, double rows, double keys);
+/* Another stage of a block. */
+void sim_stage_add(sim *s, sim_worker *w, sl_trace_kind trace, sl_cost_kind kind, uint32_t layer,
+                   double rows);
 /* A kernel of the task that is about to begin. */
 void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_cost *c, double rows,
                     double keys);

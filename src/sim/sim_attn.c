@@ -307,7 +307,8 @@ static void start_head(sim *s, sim_worker *w, sim_lane *l) {
     if (!h->open) sl_head_open(h, &l->step);
     if (!sl_head_next(h, &piece) || piece.kind != SL_HEAD_COLUMNS) return;
     double all = l->step.samples + l->step.guesses, pieces = all * sl_head_column_pieces(h);
-    double us = sl_stage_cost_us(&s->s->attention->stage[SL_COST_HEAD], all, 0) * h->rows / pieces;
+    const sl_stage_cost head = sim_stage_cost(s, w, SL_COST_HEAD, 0);
+    double us = sl_stage_cost_us(&head, all, 0) * h->rows / pieces;
     sim_kernel_add(s, w, SL_TRACE_HEAD, &(sl_stage_cost){.fixed_us = us}, h->rows, 0);
 }
 
@@ -316,7 +317,6 @@ bool sim_attn_start(sim *s, sim_worker *w) {
     if (a->lost || !sl_turns_next(&a->turns, &a->turn)) return false;
     const sl_turn *t = &a->turn;
     sim_lane *l = &a->lane[t->lane];
-    const sl_stage_cost *cost = s->s->attention->stage;
     w->about = (sl_trace_event){.lane = sl_trace_u16(t->lane),
                                 .layer = sl_trace_u16(t->layer),
                                 .round = (uint32_t)l->member.round};
@@ -334,16 +334,16 @@ bool sim_attn_start(sim *s, sim_worker *w) {
             sim_pipeline_start(s, w, t);
             break;
         }
-        sim_attention_add(s, w, l->step.rows, l->keys);
+        sim_attention_add(s, w, t->layer, l->step.rows, l->keys);
         if (s->moe[t->layer])
-            sim_kernel_add(s, w, SL_TRACE_ROUTER, &cost[SL_COST_ROUTER], l->step.rows, 0);
+            sim_stage_add(s, w, SL_TRACE_ROUTER, SL_COST_ROUTER, t->layer, l->step.rows);
         else
-            sim_kernel_add(s, w, SL_TRACE_DENSE, &cost[SL_COST_DENSE], l->step.rows, 0);
+            sim_stage_add(s, w, SL_TRACE_DENSE, SL_COST_DENSE, t->layer, l->step.rows);
         break;
     case SL_TURN_SHARED:
         if (s->pipe > 1) break;
-        sim_kernel_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED,
-                       &cost[SL_COST_SHARED], l->step.rows, 0);
+        sim_stage_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED, SL_COST_SHARED,
+                      t->layer, l->step.rows);
         break;
     default:
         break;

@@ -130,7 +130,7 @@ bool sim_expert_start(sim *s, sim_worker *w) {
         back += s->p->exact ? m->entries : m->rows;
         for (uint32_t j = 0; j < m->n_pairs; j++) {
             uint32_t *n = &s->expert_rows[m->pair[j].expert];
-            if (*n) us += sim_expert_us(s, *n, rows == 0);
+            if (*n) us += sim_expert_us(s, w, t->layer, m->pair[j].expert, *n, rows == 0);
             rows += *n;
             *n = 0;
         }

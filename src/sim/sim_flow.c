@@ -43,14 +43,13 @@ static void drop(sim *s, sim_worker *w, uint32_t slot) {
 static void start_block(sim *s, sim_worker *w) {
     const sim_flow *f = w->attn->flow;
     const sl_parts *p = &f->parts;
-    const sl_stage_cost *cost = s->s->attention->stage;
     double keys = 0;
     for (uint32_t i = 0; i < p->n_batch; i++) keys += f->part[p->batch[i]].keys;
-    sim_attention_add(s, w, p->n_rows, keys);
+    sim_attention_add(s, w, p->layer, p->n_rows, keys);
     if (s->moe[p->layer])
-        sim_kernel_add(s, w, SL_TRACE_ROUTER, &cost[SL_COST_ROUTER], p->n_rows, 0);
+        sim_stage_add(s, w, SL_TRACE_ROUTER, SL_COST_ROUTER, p->layer, p->n_rows);
     else
-        sim_kernel_add(s, w, SL_TRACE_DENSE, &cost[SL_COST_DENSE], p->n_rows, 0);
+        sim_stage_add(s, w, SL_TRACE_DENSE, SL_COST_DENSE, p->layer, p->n_rows);
 }
 
 /* In one piece: there is no other lane. */
@@ -64,14 +63,13 @@ static void start_head(sim *s, sim_worker *w) {
         l->began_at = SL_MIN(l->began_at, f->part[f->parts.batch[i]].began_at);
     sl_head_open(&w->attn->head, &l->step);
     if (l->step.samples)
-        sim_kernel_add(s, w, SL_TRACE_HEAD, &s->s->attention->stage[SL_COST_HEAD],
-                       l->step.samples + l->step.guesses, 0);
+        sim_stage_add(s, w, SL_TRACE_HEAD, SL_COST_HEAD, 0, l->step.samples + l->step.guesses);
 }
 
 static void start_shared(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
-    sim_kernel_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED,
-                   &s->s->attention->stage[SL_COST_SHARED], f->shared_rows, 0);
+    sim_stage_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED, SL_COST_SHARED,
+                  f->parts.layer, f->shared_rows);
     f->shared_rows = 0;
 }
 

@@ -28,7 +28,7 @@ sl_status sim_pipeline_create(sim *s) {
 }
 
 /* Routed experts of a block, of the lane's rows as they are drawn. */
-static double experts_us(sim *s, const sim_lane *l, uint32_t moe) {
+static double experts_us(sim *s, const sim_worker *w, const sim_lane *l, uint32_t moe) {
     uint32_t expert[SL_MAX_TOP_K];
     double us = 0;
     for (size_t i = 0; i < l->step.n_parts; i++) {
@@ -40,19 +40,25 @@ static double experts_us(sim *s, const sim_lane *l, uint32_t moe) {
         }
     }
     for (uint32_t e = 0; e < s->m->n_experts; e++) {
-        if (s->expert_rows[e]) us += sim_expert_us(s, s->expert_rows[e], us <= 0);
+        if (s->expert_rows[e]) us += sim_expert_us(s, w, moe, e, s->expert_rows[e], us <= 0);
         s->expert_rows[e] = 0;
     }
     return us;
 }
 
-static double block_us(sim *s, const sim_lane *l, uint32_t layer) {
-    const sl_stage_cost *c = s->s->attention->stage;
+static double stage_us(sim *s, const sim_worker *w, sl_cost_kind kind, uint32_t layer, double rows,
+                       double keys) {
+    const sl_stage_cost c = sim_stage_cost(s, w, kind, layer);
+    return sl_stage_cost_us(&c, rows, keys);
+}
+
+static double block_us(sim *s, const sim_worker *w, const sim_lane *l, uint32_t layer) {
     const double rows = l->step.rows;
-    double us = sl_stage_cost_us(&c[SL_COST_ATTENTION], rows, l->keys);
-    if (!s->moe[layer]) return us + sl_stage_cost_us(&c[SL_COST_DENSE], rows, 0);
-    us += sl_stage_cost_us(&c[SL_COST_ROUTER], rows, 0) + experts_us(s, l, s->m->moe_index[layer]);
-    return s->m->d_ff_shared ? us + sl_stage_cost_us(&c[SL_COST_SHARED], rows, 0) : us;
+    double us = stage_us(s, w, SL_COST_ATTENTION, layer, rows, l->keys);
+    if (!s->moe[layer]) return us + stage_us(s, w, SL_COST_DENSE, layer, rows, 0);
+    us += stage_us(s, w, SL_COST_ROUTER, layer, rows, 0) +
+          experts_us(s, w, l, s->m->moe_index[layer]);
+    return s->m->d_ff_shared ? us + stage_us(s, w, SL_COST_SHARED, layer, rows, 0) : us;
 }
 
 void sim_pipeline_start(sim *s, sim_worker *w, const sl_turn *t) {
@@ -61,7 +67,7 @@ void sim_pipeline_start(sim *s, sim_worker *w, const sl_turn *t) {
     for (uint32_t r = 0; r < s->pipe; r++) {
         const sl_extent has = s->pipe_blocks[r];
         l->rank_us[r] = 0;
-        for (uint32_t i = 0; i < has.n; i++) l->rank_us[r] += block_us(s, l, has.first + i);
+        for (uint32_t i = 0; i < has.n; i++) l->rank_us[r] += block_us(s, w, l, has.first + i);
     }
     sim_kernel_add(s, w, SL_TRACE_ATTENTION, &(sl_stage_cost){.fixed_us = l->rank_us[0]},
                    l->step.rows, 0);

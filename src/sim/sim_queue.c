@@ -46,7 +46,8 @@ bool sim_queue_start(sim *s, sim_worker *w) {
     sl_queue_batch b;
     double us = 0;
     if (!sl_queues_take(x->queues, &b)) return false;
-    for (uint32_t g = 0; g < b.n_groups; g++) us += sim_expert_us(s, b.rows[g], g == 0);
+    for (uint32_t g = 0; g < b.n_groups; g++)
+        us += sim_expert_us(s, w, b.layer, b.expert[g], b.rows[g], g == 0);
     for (uint32_t i = b.n; i-- > 0;) {
         uint32_t id = x->entry[b.place[i]];
         s->entry[id].next = x->batch;

@@ -44,6 +44,7 @@ static void add(sl_stage_cost *sum, const sl_stage_cost *c, double times) {
     sum->read_us += times * c->read_us;
     sum->sum_us += times * c->sum_us;
     sum->sum_row_us += times * c->sum_row_us;
+    sum->task_us += times * c->task_us;
 }
 
 /* Keys belong to rows here, as all contexts are alike. Dense blocks run with the head. */

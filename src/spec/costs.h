@@ -17,6 +17,9 @@ typedef struct sl_costs {
     /* A stage takes so many times longer while another worker computes in the same machine's
      * memory, and as much again for each further one; 0 or 1: no longer. */
     double beside[SL_COST_COUNT];
+    /* What a stage reads of weights, in bytes, and how many bytes of them the machine's largest
+     * cache keeps, as it was measured; 0: weights always come from memory. */
+    double bytes[SL_COST_COUNT], cache_bytes;
     sl_link_cost link; /* to a device of the other role */
     bool estimated;    /* not measured: outputs have to say so */
     bool grouped;      /* all experts of a task are one launch, whose fixed part is there once */
@@ -26,8 +29,25 @@ typedef struct sl_costs {
 static inline double sl_stage_cost_us(const sl_stage_cost *c, double rows, double keys) {
     double work = c->row_us * rows + c->key_us * keys;
     if (c->step > 1) work += c->pad_us * (ceil(rows / c->step) * c->step - rows);
-    return c->fixed_us + (work > c->floor_us ? work : c->floor_us) + c->sum_us +
+    return c->fixed_us + (work > c->floor_us ? work : c->floor_us) + c->task_us + c->sum_us +
            c->sum_row_us * rows;
+}
+
+/* The share of weights that is still in a cache after `since` other bytes came from memory: a line
+ * that comes puts out any other, as likely as the next. */
+static inline double sl_cache_keeps(double cache_bytes, double since) {
+    return cache_bytes > 0 ? exp(-since / cache_bytes) : 0;
+}
+
+/* The stage where such a share of its weights is near. Reading is the floor, or else part of what is
+ * fixed. */
+static inline sl_stage_cost sl_stage_cost_near(const sl_stage_cost *c, double share) {
+    sl_stage_cost near = *c;
+    const double spared = c->again_us * share;
+    const double of_floor = spared < c->floor_us ? spared : c->floor_us;
+    near.floor_us -= of_floor;
+    near.fixed_us = fmax(near.fixed_us - (spared - of_floor), 0);
+    return near;
 }
 
 /* All of it takes so many times longer. */
@@ -40,15 +60,17 @@ static inline sl_stage_cost sl_stage_cost_scaled(const sl_stage_cost *c, double 
                            .step = c->step,
                            .read_us = times * c->read_us,
                            .sum_us = times * c->sum_us,
-                           .sum_row_us = times * c->sum_row_us};
+                           .sum_row_us = times * c->sum_row_us,
+                           .task_us = times * c->task_us,
+                           .again_us = times * c->again_us};
 }
 
-/* One expert's rows of a task; first: of its experts. A gang adds up once a task. */
+/* One expert's rows of a task; first: of its experts. A task begins, and a gang adds up, once. */
 static inline double sl_expert_cost_us(const sl_stage_cost *expert, bool grouped, double rows,
                                        bool first) {
     double us = sl_stage_cost_us(expert, rows, 0);
     if (first) return us;
-    return us - expert->sum_us - (grouped ? expert->fixed_us : 0);
+    return us - expert->task_us - expert->sum_us - (grouped ? expert->fixed_us : 0);
 }
 
 /* What the last group of rows costs on top when all remainders are as likely. */

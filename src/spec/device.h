@@ -21,7 +21,7 @@ typedef enum sl_cost_kind {
 } sl_cost_kind;
 
 /* Microseconds of a stage: fixed + max(floor, row * rows + pad * (rows that fill the last group of
- * `step` rows) + key * keys) + sum + sum_row * rows. */
+ * `step` rows) + key * keys) + task + sum + sum_row * rows. */
 typedef struct sl_stage_cost {
     double fixed_us;
     double floor_us; /* e.g. reading the weights, which takes as long for one row as for many */
@@ -32,6 +32,8 @@ typedef struct sl_stage_cost {
     double read_us; /* of fixed_us: what reading weights takes, where that is not the floor */
     /* Of a gang (spec/rank_cost.h): what its ranks' sum takes, once a task, and for each row. */
     double sum_us, sum_row_us;
+    double task_us;  /* of experts: what a task takes however many it has */
+    double again_us; /* what it takes less where its weights still lie in a cache */
 } sl_stage_cost;
 
 typedef enum sl_device_kind {

@@ -33,6 +33,7 @@ typedef struct sl_profile_stage {
     bool present; /* the model has such a stage */
     sl_stage_cost cost;
     double beside; /* times as long while a neighbour computes the same; 0: not measured */
+    double bytes;  /* of weights that it reads; 0: not known */
     sl_fit_quality fit;
     sl_profile_points points;
 } sl_profile_stage;
@@ -58,6 +59,7 @@ typedef struct sl_profile {
     uint32_t cores, threads; /* of the machine; of a worker's kernels */
     bool random_weights;     /* the model had none */
     double memory_bytes;     /* of the machine */
+    double cache_bytes;      /* of weights that its largest cache keeps; 0: none, or not measured */
     double seconds;          /* that measuring took */
     sl_profile_stage stage[SL_COST_COUNT];
     uint32_t n_links;

@@ -25,6 +25,7 @@ static inline sl_stage_cost sl_rank_stage_cost(const sl_stage_cost *one, sl_cost
     sl_stage_cost c = *one;
     if (ranks <= 1 || kind == SL_COST_ROUTER) return c;
     c.read_us /= ranks;
+    c.again_us /= ranks;
     c.fixed_us -= one->read_us - c.read_us;
     c.floor_us /= ranks;
     c.row_us /= ranks;

@@ -19,10 +19,10 @@ static sl_span span_of(const char *text) {
 }
 
 static const char small[] =
-    "{\"version\": 1, \"model\": \"m\", \"isa\": \"avx2\", \"cores\": 2, \"threads\": 1,"
+    "{\"version\": 1, \"cache_bytes\": 5e7, \"model\": \"m\", \"isa\": \"avx2\", \"cores\": 2, \"threads\": 1,"
     "\"stages\": {\"attention\": {\"fixed\": 3, \"row\": 2.5, \"key\": 0.01,"
     "\"pad\": 2, \"step\": 4, \"beside\": 1.1},"
-    "\"expert\": {\"floor\": 40, \"row\": 1, \"fit\": {\"r2\": 0.99, \"median_error\": 0.02,"
+    "\"expert\": {\"floor\": 40, \"row\": 1, \"task\": 6, \"again\": 30, \"bytes\": 3000, \"fit\": {\"r2\": 0.99, \"median_error\": 0.02,"
     "\"worst_error\": 0.3, \"outliers\": 1}, \"points\": [[1, 0, 40], [64, 0, 64]]}},"
     "\"links\": [{\"transport\": \"shm\", \"alpha\": 5, \"byte\": 0.0001,"
     "\"knee_bytes\": 1000, \"beyond\": 0.0002, \"work\": 2},"
@@ -49,7 +49,12 @@ static void round_trip(void **state) {
     assert_true(c.link.work_us == 2 && sl_link_cost_us(&c.link, 3000) == 5 + 0.3 + 0.4);
     assert_true(c.beside[SL_COST_ATTENTION] == 1.1 && c.beside[SL_COST_EXPERT] == 0);
     assert_true(sl_stage_cost_us(&c.stage[SL_COST_ATTENTION], 5, 0) == 3 + 12.5 + 6);
-    assert_true(sl_stage_cost_us(&c.stage[SL_COST_EXPERT], 64, 0) == 64);
+    const sl_stage_cost *expert = &c.stage[SL_COST_EXPERT];
+    assert_true(sl_expert_cost_us(expert, false, 64, true) == 64 + 6);
+    assert_true(sl_expert_cost_us(expert, false, 64, false) == 64);
+    assert_true(c.cache_bytes == 5e7 && c.bytes[SL_COST_EXPERT] == 3000);
+    const sl_stage_cost near = sl_stage_cost_near(expert, 0.5);
+    assert_true(sl_expert_cost_us(&near, false, 1, false) == 40 - 15);
     assert_int_equal(sl_profile_costs(&q, "tcp", 3, &c, &err), SL_OK);
     assert_true(c.link.alpha_us == 60);
     assert_int_equal(sl_profile_costs(&q, "tcp", 1, &c, &err), SL_OK);

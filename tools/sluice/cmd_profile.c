@@ -143,6 +143,8 @@ static void print_text(const sl_profile *p) {
         if (k == SL_COST_ATTENTION) printf(" + %.5f a key", s->cost.key_us);
         if (s->cost.step > 1) printf(" + %.3f to a multiple of %u", s->cost.pad_us, s->cost.step);
         printf(")");
+        if (s->cost.task_us > 0) printf(" + %.2f a task", s->cost.task_us);
+        if (s->cost.again_us > 0) printf(", %.2f less from a cache", s->cost.again_us);
         if (s->beside > 0) printf(" x %.3f beside a neighbour", s->beside);
         print_fit(&s->fit, false);
     }

@@ -11,6 +11,7 @@
 #include "quant/kv_rows.h"
 #include "spec/kv.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -229,16 +230,124 @@ static sl_status measure_attention(bench *b, sl_profile *p, sl_err *err) {
     return finish(b, &p->stage[SL_COST_ATTENTION], err);
 }
 
-static sl_status measure_experts(bench *b, sl_profile *p, sl_err *err) {
-    /* Some and most of a block: within a task one expert's weights are asked for while those of the
-     * one before it are multiplied. A task of a single expert takes some 10 % longer. */
-    static const uint32_t groups[] = {8, MAX_GROUPS};
-    for (size_t i = 0; i < SL_LEN(groups); i++) {
-        const task t = {.groups = SL_MIN(SL_MIN(groups[i], b->spec->n_experts), b->max_sites)};
-        if (i > 0 && t.groups < groups[i]) break;
-        rows_series(b, "experts", run_experts, t, SL_MIN(MAX_ROWS, MAX_PAIRS / t.groups), false);
+static uint32_t most_groups(const bench *b) {
+    return SL_MIN(SL_MIN(MAX_GROUPS, b->spec->n_experts), b->max_sites);
+}
+
+/* What a task takes however many experts it has: within a task one expert's weights are asked for
+ * while those of the one before it are multiplied. A task of one beside the same expert among
+ * `groups`, whose times `cost` was fitted to: median over some numbers of rows. */
+static void measure_task(bench *b, uint32_t groups, sl_stage_cost *cost) {
+    static const uint32_t rows[] = {1, 2, 4, 8, 16};
+    double us[SL_LEN(rows)];
+    if (groups < 2) return;
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        const double alone = time_task(b, run_experts, &(task){.rows = rows[i], .groups = 1});
+        us[i] = (alone - sl_stage_cost_us(cost, rows[i], 0)) / (1 - 1.0 / groups);
     }
-    return finish(b, &p->stage[SL_COST_EXPERT], err);
+    qsort(us, SL_LEN(rows), sizeof *us, by_value);
+    cost->task_us = SL_MIN(SL_MAX(us[SL_LEN(rows) / 2], 0), cost->fixed_us * groups);
+    cost->fixed_us -= cost->task_us / groups;
+}
+
+static sl_status measure_experts(bench *b, sl_profile *p, sl_err *err) {
+    const task t = {.groups = most_groups(b)};
+    rows_series(b, "experts", run_experts, t, SL_MIN(MAX_ROWS, MAX_PAIRS / t.groups), false);
+    sl_status st = finish(b, &p->stage[SL_COST_EXPERT], err);
+    if (st == SL_OK) measure_task(b, t.groups, &p->stage[SL_COST_EXPERT].cost);
+    return st;
+}
+
+/* ---- weights that lie in a cache ---- */
+
+#define WORTH_IT   0.03      /* of a stage's time: what is less is noise */
+#define NEAR_BYTES 8e6       /* more than a second cache has */
+#define MOST_FITS  16u
+
+/* A task of experts of one row each, where so many bytes of them take turns: once around, then as
+ * often as a point is repeated or twice around. */
+static double time_around(bench *b, const task *t, double bytes, double expert_bytes) {
+    const uint32_t all = b->max_sites, least = 2 * t->groups;
+    b->max_sites = SL_MIN(SL_MAX((uint32_t)ceil(bytes / expert_bytes), least), all);
+    const uint32_t calls = b->max_sites / t->groups;
+    double us[2 * MAX_REPS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 2 * calls; i++) run_experts(b, t);
+    for (; n < 2 * MAX_REPS && n < 2 * calls; n++) {
+        const uint64_t from = kernel_now_ns(b);
+        run_experts(b, t);
+        us[n] = (double)(kernel_now_ns(b) - from) / 1e3;
+    }
+    b->max_sites = all;
+    qsort(us, n, sizeof *us, by_value);
+    return us[n / 2];
+}
+
+/* How large a cache is that keeps `share` of `bytes` which are read around and around: each time
+ * round it takes (1 - share) bytes from memory (spec/costs.h). */
+static double cache_that_keeps(double share, double bytes) {
+    return (1 - share) * bytes / -log(share);
+}
+
+/* Experts' weights by how many of them take turns: all, very few, and as many as the largest cache
+ * may have room for. A machine shares that with whoever else is on it, so its size says little. */
+static void measure_cache(bench *b, sl_profile *p) {
+    sl_profile_stage *s = &p->stage[SL_COST_EXPERT];
+    const double size = (double)sl_topology_largest_cache();
+    const task t = {.rows = 1, .groups = SL_MIN(2u, most_groups(b))};
+    double fits[MOST_FITS];
+    uint32_t n = 0;
+    if (s->bytes <= 0) return;
+    const double least = SL_MAX(NEAR_BYTES, 2 * t.groups * s->bytes);
+    if (size < least || b->max_sites * s->bytes < 2 * size) return;
+    const double cold = time_task(b, run_experts, &t), near = time_around(b, &t, least, s->bytes);
+    if (cold - near < WORTH_IT * cold) return;
+    for (double bytes = 2 * least; bytes <= 2 * size && n < MOST_FITS; bytes *= 2) {
+        const double share = (cold - time_around(b, &t, bytes, s->bytes)) / (cold - near);
+        if (share > 0.05 && share < 0.95) fits[n++] = cache_that_keeps(share, bytes);
+        sl_profile_step(b->progress, "caches");
+    }
+    if (n == 0) return;
+    qsort(fits, n, sizeof *fits, by_value);
+    p->cache_bytes = fits[n / 2];
+    s->cost.again_us = (cold - near) / t.groups;
+}
+
+/* Attention of a block a moment after the same block's. */
+static void measure_attention_again(bench *b, sl_profile *p) {
+    sl_stage_cost *cost = &p->stage[SL_COST_ATTENTION].cost;
+    const task t = {.rows = 1, .context = 32};
+    double us[FLUSHED_REPS];
+    if (p->cache_bytes <= 0) return;
+    const double cold = time_task(b, run_attention, &t);
+    for (uint32_t i = 0; i < FLUSHED_REPS; i++) {
+        flush_caches(b);
+        run_attention(b, &t);
+        b->turn--;
+        const uint64_t from = kernel_now_ns(b);
+        run_attention(b, &t);
+        us[i] = (double)(kernel_now_ns(b) - from) / 1e3;
+    }
+    qsort(us, FLUSHED_REPS, sizeof *us, by_value);
+    const double spared = cold - us[FLUSHED_REPS / 2];
+    if (spared > WORTH_IT * cold) cost->again_us = spared;
+}
+
+/* Weights that stages read. Of attention what is neither the embedding nor the head. */
+static sl_status count_bytes(const bench *b, sl_profile *p, sl_err *err) {
+    const sl_model_spec *m = b->spec;
+    sl_model_info info;
+    sl_status st = sl_model_measure(b->m, &info, err);
+    if (st != SL_OK) return st;
+    const double expert = (double)info.bytes_expert, d = m->d_model;
+    const double a_weight = expert / (3.0 * d * m->d_ff_expert), head = a_weight * d * m->vocab;
+    const double blocks = (double)info.bytes_attention - 2 * head;
+    p->stage[SL_COST_EXPERT].bytes = expert;
+    p->stage[SL_COST_HEAD].bytes = head;
+    p->stage[SL_COST_DENSE].bytes = 3 * a_weight * d * m->d_ff_dense;
+    p->stage[SL_COST_SHARED].bytes = 3 * a_weight * d * m->d_ff_shared;
+    p->stage[SL_COST_ATTENTION].bytes = SL_MAX(blocks / m->n_layers, 0);
+    return st;
 }
 
 static sl_status measure_stage(bench *b, sl_cost_kind kind, const char *what, run_fn run,
@@ -396,9 +505,12 @@ static void touch_weights(bench *b) {
 static sl_status measure_alone(bench *b, sl_profile *p, sl_err *err) {
     const sl_model_spec *s = b->spec;
     touch_weights(b);
-    sl_status st = measure_experts(b, p, err);
+    sl_status st = count_bytes(b, p, err);
+    if (st == SL_OK) st = measure_experts(b, p, err);
+    if (st == SL_OK) measure_cache(b, p);
     b->flushes = true;
     if (st == SL_OK) st = measure_attention(b, p, err);
+    if (st == SL_OK) measure_attention_again(b, p);
     if (st == SL_OK) st = measure_stage(b, SL_COST_ROUTER, "router", run_router, MAX_ROWS, p, err);
     if (st == SL_OK && s->n_moe < s->n_layers)
         st = measure_stage(b, SL_COST_DENSE, "dense", run_dense, MAX_ROWS, p, err);

@@ -112,6 +112,7 @@ void sl_survey_dearest(const sl_costs *of, sl_costs *all) {
         dearer(a->floor_us, &b->floor_us);
         dearer(a->row_us, &b->row_us);
         dearer(a->key_us, &b->key_us);
+        dearer(a->task_us, &b->task_us);
     }
     dearer(of->link.alpha_us, &all->link.alpha_us);
     dearer(of->link.byte_us, &all->link.byte_us);
