@@ -160,7 +160,6 @@ typedef struct sl_stage_head {
  * missing or other than it was is no error. */
 typedef struct sl_stage_mtp {
     const uint32_t *row; /* [rows.n] of rows.x */
-    uint32_t *low;       /* [rows.n] the device's to write */
     sl_mem out;          /* [rows.n][d_model], not rows.x */
     bool again;          /* rows.x is what MTP made, not what the last block left */
 } sl_stage_mtp;

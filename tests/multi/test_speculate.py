@@ -22,8 +22,11 @@ DEPLOYMENTS = [("ep", ["--transport", "loop"]), ("dep", ["--attention", "1", "--
                ("pingpong", ["--attention", "1", "--experts", "1"]), ("aep", ["--attention", "2", "--experts", "1"]), ("eps", ["--attention", "2"])]
 TOKENS = 240
 GOLDEN = ROOT / "tests" / "golden"
-# Checkpoints with a block that predicts a further token, a family each.
-MTP = [("glm4moe-tiny" if i % 2 else "deepseekv3-tiny", *d) for i, d in enumerate(DEPLOYMENTS)]
+# Checkpoints with a block that predicts a further token, a family each; the block at one device, and cut by ranks.
+MTP = [("glm4moe-tiny" if i % 2 else "deepseekv3-tiny", *d, []) for i, d in enumerate(DEPLOYMENTS)]
+RANKS = [("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("glm4moe-tiny", "ep", [], ["--tp", "4", "--tp-ranks", "processes"]),
+         ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1"], ["--attention-tp", "2"]),
+         ("deepseekv3-tiny", "aep", ["--attention", "1", "--experts", "1"], ["--attention-tp", "2", "--tp-ranks", "processes"])]
 MTP_TOKENS = 150
 
 
@@ -116,9 +119,9 @@ def plain_of(folder):
     return ids
 
 
-@pytest.mark.parametrize("folder, schedule, options", MTP, ids=[m[1] for m in MTP])
-def test_no_token_depends_on_the_block(folder, schedule, options):
-    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", *options)
+@pytest.mark.parametrize("folder, schedule, options, ranks", MTP + RANKS, ids=["-".join([m[1], *(o.strip("-") for o in m[3])]) for m in MTP + RANKS])
+def test_no_token_depends_on_the_block(folder, schedule, options, ranks):
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", *options, *ranks)
     assert answers(server, tokens=MTP_TOKENS) == plain_of(folder)
     guesses, right = told(server)
     assert guesses > right > 0.05 * guesses
@@ -166,5 +169,5 @@ def refused(*options):
 def test_who_has_no_block_is_refused_by_name():
     text = refused(GOLDEN / "qwen3moe-tiny", "--speculate", "mtp")
     assert "speculate mtp: the model has no block that predicts a further token (num_nextn_predict_layers of config.json" in text
-    text = refused(GOLDEN / "glm4moe-tiny", "--speculate", "mtp-always", "--tp", "2")
-    assert "speculate mtp-always: ranks (--tp, --pp) do not have the block that guesses" in text
+    text = refused(GOLDEN / "glm4moe-tiny", "--speculate", "mtp-always", "--pp", "2")
+    assert "speculate mtp-always: pipelines (--pp) do not have the block that guesses" in text

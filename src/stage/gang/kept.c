@@ -57,7 +57,8 @@ static void note_listed(const noting *n, sl_mem rows, const uint32_t *row, uint3
     if (!row) note(n, rows, 0, count, false);
 }
 
-/* What the call writes is what its ranks, or rank 0, have made: nobody else has it. */
+/* What the call writes is what its ranks, or rank 0, have made: nobody else has it, but where it
+ * ends with all of them having it. */
 static void note_written(const noting *n, const sl_stage_call *c) {
     switch (c->op) {
     case SL_OP_EMBED:
@@ -87,8 +88,10 @@ static void note_written(const noting *n, const sl_stage_call *c) {
     case SL_OP_HEAD:
         note(n, c->head.h, 0, c->head.n, false);
         return;
+    case SL_OP_MTP: /* each tells the others its columns */
+        note(n, c->mtp.out, 0, c->rows.n, true);
+        return;
     case SL_OP_PACK:
-    case SL_OP_MTP: /* of no gang */
         return;
     }
 }
