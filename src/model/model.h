@@ -29,7 +29,8 @@ typedef struct sl_stages {
     sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
     sl_rank rank;          /* of a gang: its part of them */
     sl_extent blocks;      /* of a pipeline: what of this is theirs alone; n 0: of all blocks */
-    bool inner;            /* no embedding, no final norm, no head: another rank has them */
+    bool inner;            /* no embedding, no final norm, no head: another rank has them. What of
+                            * this the block that predicts a further token reads is with that */
     bool segmented;        /* sums over what gangs share are taken in segments (spec/gang.h) */
     sl_kv_type kv_type;    /* of the KV pages: the spec's from here on */
     bool mtp;              /* with attention: also the block that predicts a further token, all its

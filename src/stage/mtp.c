@@ -22,11 +22,8 @@ static void run_slice(const sl_stage_model *s, const sl_stage_call *c, const uin
                       uint32_t at, uint32_t n, float *x) {
     const sl_model_spec *m = sl_model_stored_of(s->model);
     const size_t level = s->scratch->used, bytes = (size_t)n * m->d_model * sizeof(float);
-    const sl_rows rows = {.n = n,
-                          .pos = c->rows.pos + at,
-                          .kv = s->kv,
-                          .pages = c->rows.pages + at,
-                          .low = low + at};
+    const sl_rows rows = {
+        .n = n, .pos = c->rows.pos + at, .kv = s->kv, .pages = c->rows.pages + at, .low = low + at};
     sl_mtp_enter(s->model, s->exec, c->rows.id + at, sl_mem_at(c->rows.x), c->mtp.row + at, n,
                  c->mtp.again, x, s->scratch);
     sl_model_hear(s->model);
@@ -56,4 +53,6 @@ void sl_stage_run_mtp(const sl_stage_model *s, const sl_stage_call *c, const uin
     float *x = sl_mem_at(c->mtp.out);
     for (uint32_t at = 0; at < c->rows.n; at += SLICE_ROWS)
         run_slice(s, c, low, at, SL_MIN(SLICE_ROWS, c->rows.n - at), x + (size_t)at * d);
+    if (s->heads)
+        sl_mtp_head_rows(s->model, s->exec, x, c->mtp.last, c->mtp.n_last, sl_mem_at(c->mtp.h));
 }

@@ -49,12 +49,13 @@ typedef struct sl_stage_model {
     const sl_exec *exec;
     sl_arena *scratch;
     sl_kv_pool kv;
+    bool heads; /* MTP: rows of the head are its to make: of ranks in one memory they are one's */
 } sl_stage_model;
 bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c);
 
-/* The scratch that stages of so many rows take, but EXPERTS; EXPERTS of so many pairs. Ranks may have
- * two parts of a call under way, each of which begins at a place of its own, halves of pairs being
- * rounded up (calls.c). */
+/* The scratch that stages of so many rows take, but EXPERTS; EXPERTS of so many pairs. Ranks may
+ * have two parts of a call under way, each of which begins at a place of its own, halves of pairs
+ * being rounded up (calls.c). */
 size_t sl_stage_rows_bytes(const sl_model *m, uint32_t n);
 size_t sl_stage_pairs_bytes(const sl_model *m, uint32_t n);
 

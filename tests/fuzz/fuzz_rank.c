@@ -19,10 +19,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define PAIRS  6u
 #define PAGES  8u
 #define RUNS   6u
-#define ALONE  3u          /* of these: of pipelines */
-#define BEFORE 7u          /* number of the job that left a run's rows */
-#define HANDED 0xFFFFu     /* the place of a byte that says what rows come */
-#define SPREAD (8u + RUNS) /* the first of those with messages that are spread over ranks */
+#define ALONE  3u            /* of these: of pipelines */
+#define BEFORE 7u            /* number of the job that left a run's rows */
+#define HANDED 0xFFFFu       /* the place of a byte that says what rows come */
+#define SPREAD (8u + RUNS)   /* the first of those with messages that are spread over ranks */
 #define MTP    (SPREAD + 5u) /* the block that predicts a further token; ...and its head */
 #define JOBS   (MTP + 2u)
 #define WIRE   SL_WIRE_BF16
@@ -143,19 +143,20 @@ static gang_job spread_of(uint8_t which) {
 
 /* The block that predicts a further token, of rows that it or the model has left; what it says. */
 static sl_stage_call mtp_of(bool head, const sl_stage_call *call, const uint32_t *row) {
+    static const uint32_t last[2] = {3, 1};
     static float logits[ROWS * 32];
     sl_stage_call c = *call;
     c.op = head ? SL_OP_HEAD : SL_OP_MTP;
     if (head)
-        c.head = (sl_stage_head){.n = 2,
-                                 .first = 12,
-                                 .count = 20,
-                                 .row = row,
-                                 .h = rows(1, 0, 2),
-                                 .logits = logits,
-                                 .mtp = true};
+        c.head = (sl_stage_head){
+            .n = 2, .count = 20, .h = rows(1, 0, 2), .logits = logits, .made = true};
     else
-        c.mtp = (sl_stage_mtp){.row = row, .out = rows(1, 4, ROWS), .again = true};
+        c.mtp = (sl_stage_mtp){.row = row,
+                               .out = rows(1, 4, ROWS),
+                               .again = true,
+                               .n_last = 2,
+                               .last = last,
+                               .h = rows(1, 0, 2)};
     return c;
 }
 

@@ -267,14 +267,14 @@ static void vary_pipeline(sl_plan *p, uint32_t n_layers, uint64_t *state) {
 /* A third of the gangs of hybrid (three, as the deployment has that is colocated: messages of one
  * are gathered before those of another) are of machines, a sixth of the others, each rank of which
  * is a program that has to start, but not of as many workers as `many` has; one deployment in four
- * has pipelines, none whose block guesses. */
+ * has pipelines. */
 static void draw_gangs(sl_plan *p, uint32_t n_layers, uint64_t *state) {
     if (p->schedule == SL_SCHED_HYBRID) {
         p->attention_tp = p->expert_tp = sl_rng_below(state, 4) ? 2 : 4;
         p->rank_kind = (sl_rank_kind)sl_rng_below(state, SL_RANK_KIND_COUNT);
         return;
     }
-    if (!devices.seed && !sl_speculates_by_mtp(p->speculate) && sl_rng_below(state, 4) == 0) {
+    if (!devices.seed && sl_rng_below(state, 4) == 0) {
         vary_pipeline(p, n_layers, state);
         return;
     }

@@ -26,7 +26,8 @@ GOLDEN = ROOT / "tests" / "golden"
 MTP = [("glm4moe-tiny" if i % 2 else "deepseekv3-tiny", *d, []) for i, d in enumerate(DEPLOYMENTS)]
 RANKS = [("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("glm4moe-tiny", "ep", [], ["--tp", "4", "--tp-ranks", "processes"]),
          ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1"], ["--attention-tp", "2"]),
-         ("deepseekv3-tiny", "aep", ["--attention", "1", "--experts", "1"], ["--attention-tp", "2", "--tp-ranks", "processes"])]
+         ("deepseekv3-tiny", "aep", ["--attention", "1", "--experts", "1"], ["--attention-tp", "2", "--tp-ranks", "processes"]),
+         ("glm4moe-tiny", "pingpong", ["--transport", "loop"], ["--pp", "2"]), ("deepseekv3-tiny", "ep", ["--attention", "2"], ["--pp", "2", "--tp", "2"])]
 MTP_TOKENS = 150
 
 
@@ -169,5 +170,3 @@ def refused(*options):
 def test_who_has_no_block_is_refused_by_name():
     text = refused(GOLDEN / "qwen3moe-tiny", "--speculate", "mtp")
     assert "speculate mtp: the model has no block that predicts a further token (num_nextn_predict_layers of config.json" in text
-    text = refused(GOLDEN / "glm4moe-tiny", "--speculate", "mtp-always", "--pp", "2")
-    assert "speculate mtp-always: pipelines (--pp) do not have the block that guesses" in text

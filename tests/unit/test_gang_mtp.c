@@ -1,7 +1,7 @@
-/* A gang has the block that predicts a further token as one device has it: what 1, 2, 4 and 8
- * ranks, threads, processes and processes that are called as on other machines, make of the same
- * rows are the same bits, of the model's rows and of the block's own, whether ranks gather or add up
- * in segments, and after pages that came from elsewhere. */
+/* A gang has the block that predicts a further token as one device has it, and a pipeline at its
+ * last rank: what 1, 2, 4 and 8 ranks, threads, processes and processes that are called as on other
+ * machines, make of the same rows are the same bits, of the model's rows and of the block's own,
+ * whether ranks gather or add up in segments, and after pages that came from elsewhere. */
 #include "device_run.h"
 #include "sanitized.h"
 
@@ -12,33 +12,32 @@ static const char *const fixtures[] = {"glm4moe-tiny", "deepseekv3-tiny"};
 
 /* Rows of the block, as of SL_OP_MTP. */
 typedef struct guesses {
-    uint32_t n, id[ROWS], pos[ROWS], row[ROWS];
+    uint32_t n, id[ROWS], pos[ROWS], row[ROWS], last[ROWS];
     const uint32_t *pages[ROWS];
 } guesses;
 
-static void block(run *r, const guesses *g, sl_mem from, sl_mem to, bool again) {
-    const sl_stage_call c = {
+/* Logits of all of them, backwards and in two pieces. */
+static void block(run *r, guesses *g, sl_mem from, sl_mem to, bool again) {
+    const uint32_t cut = r->s->vocab / 3 + 1;
+    for (uint32_t i = 0; i < g->n; i++) g->last[i] = g->n - 1 - i;
+    sl_stage_call c = {
         .op = SL_OP_MTP,
         .rows = {.n = g->n, .id = g->id, .pos = g->pos, .pages = g->pages, .x = from},
-        .mtp = {.row = g->row, .out = to, .again = again}};
+        .mtp = {.row = g->row,
+                .out = to,
+                .again = again,
+                .n_last = g->n,
+                .last = g->last,
+                .h = r->mem[3]}};
     sl_device_submit(r->d, &c);
-    sl_device_drain(r->d);
-}
-
-/* Logits of its first n rows, in two pieces. */
-static void say(run *r, sl_mem rows, uint32_t n) {
-    uint32_t row[ROWS];
-    const uint32_t cut = r->s->vocab / 3 + 1;
-    for (uint32_t i = 0; i < n; i++) row[i] = n - 1 - i;
     for (uint32_t i = 0; i < 2; i++) {
-        sl_stage_call c = {.op = SL_OP_HEAD, .rows = {.n = ROWS, .x = rows}};
-        c.head = (sl_stage_head){.n = n,
+        c = (sl_stage_call){.op = SL_OP_HEAD, .rows = {.n = ROWS, .x = to}};
+        c.head = (sl_stage_head){.n = g->n,
                                  .first = i ? cut : 0,
                                  .count = i ? r->s->vocab - cut : cut,
-                                 .row = row,
                                  .h = r->mem[3],
                                  .logits = r->logits,
-                                 .mtp = true};
+                                 .made = true};
         sl_device_submit(r->d, &c);
         sl_device_drain(r->d);
     }
@@ -69,8 +68,8 @@ static void go_on(run *r, guesses *g, uint32_t round) {
 }
 
 typedef struct gangs {
-    run one, of[6];
-    uint32_t ranks[6], n;
+    run one, of[8];
+    uint32_t ranks[8], n;
     const char *name;
 } gangs;
 
@@ -88,69 +87,76 @@ static void one_step(run *r, uint32_t step) {
     run_step(r, step);
 }
 
-static void guess(run *r, uint32_t step) {
-    follow(r, step);
-    say(r, r->mem[2], ROWS);
-}
-
 static void guess_on(run *r, uint32_t round) {
     guesses g;
     const sl_mem from = round % 2 ? r->mem[2] : r->mem[1], to = round % 2 ? r->mem[1] : r->mem[2];
     go_on(r, &g, round);
     block(r, &g, from, to, true);
-    say(r, to, 2);
 }
 
-static sl_device *open_one(const char *path, uint32_t ranks, sl_rank_kind kind, bool segmented,
-                           sl_activations how, uint32_t threads) {
-    sl_device_opts o = options_of(path, ranks, kind);
+typedef struct kind {
+    uint32_t pipeline, ranks;
+    sl_rank_kind kind;
+    uint32_t threads;
+} kind;
+
+typedef struct sums {
+    bool segmented;
+    sl_activations activations;
+} sums;
+
+static run open_one(const char *path, kind k, sums how) {
+    sl_device_opts o = options_of(path, k.ranks, k.kind);
+    o.pipeline = k.pipeline;
     o.hosts.mtp = true;
-    o.hosts.segmented = o.exact = segmented;
-    o.activations = how;
-    o.threads = threads;
+    o.hosts.segmented = o.exact = how.segmented;
+    o.activations = how.activations;
+    o.threads = k.threads;
     sl_device *d = open_device(&o);
     assert_true(d->mtp);
-    return d;
+    return start(d);
 }
 
-static void add(gangs *g, const char *path, uint32_t ranks, sl_rank_kind kind, bool segmented,
-                sl_activations how, uint32_t threads) {
-    g->ranks[g->n] = ranks;
-    g->of[g->n++] = start(open_one(path, ranks, kind, segmented, how, threads));
-}
-
-static void check(const char *name, bool segmented, sl_activations how, uint32_t most) {
+static void check(const char *name, sums how, uint32_t most) {
+    const kind one = {0, 1, SL_RANKS_THREADS, 1};
+    const kind gang[] = {{0, 2, SL_RANKS_THREADS, 4}, {0, 4, SL_RANKS_THREADS, 1},
+                         {0, 8, SL_RANKS_THREADS, 1}, {0, most, SL_RANKS_PROCESSES, 1},
+                         {2, 1, SL_RANKS_THREADS, 2}, {2, 2, SL_RANKS_THREADS, 4}};
     char path[512];
     snprintf(path, sizeof path, GOLDEN "%s", name);
-    gangs g = {.name = name,
-               .one = start(open_one(path, 1, SL_RANKS_THREADS, segmented, how, 1))};
-    for (uint32_t n = 1; n <= 8; n *= 2)
-        add(&g, path, n, SL_RANKS_THREADS, segmented, how, n == 2 ? 4 : 1);
-    add(&g, path, most, SL_RANKS_PROCESSES, segmented, how, 1);
-    const servers others = serve_ranks(path, most);
-    ranks_at = others.at;
-    add(&g, path, most, SL_RANKS_MACHINES, segmented, how, 1);
+    gangs g = {.name = name, .one = open_one(path, one, how)};
+    for (uint32_t i = 0; i < SL_LEN(gang); i++) {
+        g.ranks[i] = gang[i].pipeline ? gang[i].pipeline : gang[i].ranks;
+        g.of[g.n++] = open_one(path, gang[i], how);
+    }
+    servers others[2];
+    for (uint32_t i = 0; i < SL_LEN(others); i++) {
+        g.ranks[g.n] = i ? 3 : most;
+        others[i] = serve_ranks(path, g.ranks[g.n]);
+        ranks_at = others[i].at;
+        g.of[g.n++] = open_one(path, (kind){i ? 3 : 0, i ? 1 : most, SL_RANKS_MACHINES, 1}, how);
+    }
     for (uint32_t step = 0; step < STEPS; step++) {
         if (step) { /* what was known of these pages is forgotten */
             for (uint32_t i = 0; i < g.n; i++) carry_pages(&g.one, &g.of[i]);
             carry_pages(&g.of[2], &g.one);
         }
-        g.of[5].inside = step == 0 && g.of[5].d->inside;
+        for (uint32_t i = 0; i < g.n; i++) g.of[i].inside = step == 0 && g.of[i].d->inside;
         all_of(&g, one_step, step);
-        all_of(&g, guess, step);
+        all_of(&g, follow, step);
         for (uint32_t round = 1; round <= ROUNDS; round++) all_of(&g, guess_on, round);
     }
     for (uint32_t i = 0; i < g.n; i++) end(&g.of[i]);
-    served(&others);
+    for (uint32_t i = 0; i < SL_LEN(others); i++) served(&others[i]);
     end(&g.one);
 }
 
-static void a_gang_guesses_as_one_device(void **state) {
+static void ranks_guess_as_one_device(void **state) {
     (void)state;
     for (uint32_t i = 0; i < SL_LEN(fixtures); i++) {
-        check(fixtures[i], false, i ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_F32, 2);
-        check(fixtures[i], i % 2, SL_ACTIVATIONS_F32, 4);
-        if (take_whole()) check(fixtures[i], !(i % 2), SL_ACTIVATIONS_BF16, 4);
+        check(fixtures[i], (sums){false, i ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_F32}, 2);
+        check(fixtures[i], (sums){i % 2, SL_ACTIVATIONS_F32}, 4);
+        if (take_whole()) check(fixtures[i], (sums){!(i % 2), SL_ACTIVATIONS_BF16}, 4);
     }
 }
 
@@ -164,7 +170,7 @@ static int as_rank(int fd) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[2], "--rank-fd") == 0) return as_rank(atoi(argv[3]));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gang_guesses_as_one_device),
+        cmocka_unit_test(ranks_guess_as_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,15 +47,17 @@ static sl_rowset own_rows(const cpu *d, const sl_rowset *r) {
     return own;
 }
 
+/* Rows of the head: of ranks in one memory the first one's. */
+static bool has_heads(const cpu *d) {
+    return d->rank.index == 0 || d->gang->apart;
+}
+
 static void head(cpu *d, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
-    const bool own = d->rank.index == 0 || d->gang->apart;
-    if (h->first == 0 && own && h->mtp)
-        sl_mtp_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n, sl_mem_ptr(h->h));
-    else if (h->first == 0 && own)
+    if (h->first == 0 && !h->made && has_heads(d))
         sl_model_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n,
                            sl_mem_ptr(h->h));
-    if (h->first == 0 && d->gang) d->gang->meet(d->gang->ctx);
+    if (h->first == 0 && !h->made && d->gang) d->gang->meet(d->gang->ctx);
     sl_model_head_part(d->model, &d->exec, sl_mem_ptr(h->h), h->n, h->first, h->count, h->logits,
                        &d->scratch);
 }
@@ -96,8 +98,11 @@ static void run_model(cpu *d, const sl_stage_call *c) {
 static void run_mtp(cpu *d, const sl_stage_call *c) {
     sl_exec exec = d->exec;
     exec.expand_rows = 0; /* that form sees everything */
-    const sl_stage_model s = {
-        .model = d->model, .exec = &exec, .scratch = &d->scratch, .kv = d->mtp.kv};
+    const sl_stage_model s = {.model = d->model,
+                              .exec = &exec,
+                              .scratch = &d->scratch,
+                              .kv = d->mtp.kv,
+                              .heads = has_heads(d)};
     const size_t level = d->scratch.used;
     uint32_t *low = sl_arena_take(&d->scratch, c->rows.n, sizeof *low);
     SL_ASSERT(low != NULL);

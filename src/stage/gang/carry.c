@@ -104,7 +104,11 @@ static sl_status call_reads(const inputs *in, const sl_stage_call *c, sl_err *er
     case SL_OP_EXPERTS:
         return experts_read(in, &c->experts, err);
     case SL_OP_HEAD: /* what later pieces need was made with the first */
-        if (c->head.first == 0) listed_read(in, c->rows.x, c->head.row, c->head.n);
+        if (c->head.first > 0) return SL_OK;
+        if (c->head.made)
+            rows_read(in, c->head.h, c->head.n);
+        else
+            listed_read(in, c->rows.x, c->head.row, c->head.n);
         return SL_OK;
     case SL_OP_MTP:
         listed_read(in, c->rows.x, c->mtp.row, c->rows.n);
@@ -171,6 +175,15 @@ static void logits_written(const results *r, const sl_stage_head *h) {
         r->f(r->ctx, h->logits + (size_t)i * r->spec->vocab + its.first, its.n);
 }
 
+/* All of them at every rank of a gang, where they are few and are told once more; of a pipeline's
+ * they are nobody else's. */
+static void guesses_made(const results *r, const sl_stage_mtp *g) {
+    float *out = sl_mem_ptr(g->out);
+    for (uint32_t i = 0; i < g->n_last; i++)
+        columns_of(r, out + (size_t)g->last[i] * r->spec->d_model);
+    rows_written(r, g->h, g->n_last);
+}
+
 /* Its heads' tiles of each block. */
 static void tiles_read(const results *r, const gang_job *j) {
     const size_t tile = sl_kv_tile_bytes(r->spec) / sizeof(float);
@@ -214,6 +227,7 @@ sl_status gang_each_result(const gang_job *j, const sl_model_spec *spec, const g
     if (c->op == SL_OP_ATTEND || c->op == SL_OP_DENSE) rows_written(&r, c->rows.x, c->rows.n);
     if (c->op == SL_OP_SHARED) rows_written(&r, c->rows.h, c->rows.n);
     if (c->op == SL_OP_HEAD) logits_written(&r, &c->head);
+    if (c->op == SL_OP_MTP) guesses_made(&r, &c->mtp);
     return c->op == SL_OP_EXPERTS ? experts_wrote(&r, &c->experts, err) : SL_OK;
 }
 
@@ -340,9 +354,9 @@ static bool head_fits(const checking *k, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
     const uint32_t vocab = k->b->spec->vocab;
     if (h->n > k->b->max_rows || h->first > vocab || h->count > vocab - h->first) return false;
-    if (!gang_is_bool(&h->mtp) || (h->mtp && !k->b->mtp)) return false;
-    if (!below(k, h->row, h->n, c->rows.n) || !has_rows(k, h->h, h->n)) return false;
-    if (h->n && h->first == 0 && !has_rows(k, c->rows.x, c->rows.n)) return false;
+    if (!gang_is_bool(&h->made) || !has_rows(k, h->h, h->n)) return false;
+    if (h->made ? h->row != NULL : !below(k, h->row, h->n, c->rows.n)) return false;
+    if (h->n && h->first == 0 && !h->made && !has_rows(k, c->rows.x, c->rows.n)) return false;
     return has_room(k, h->logits, (size_t)h->n * vocab, sizeof(float));
 }
 
@@ -353,7 +367,8 @@ static bool mtp_fits(const checking *k, const sl_stage_call *c) {
     return k->b->mtp && gang_is_bool(&c->mtp.again) && below(k, r->id, r->n, k->b->spec->vocab) &&
            has_rows(k, r->x, SL_MIN(r->n, 1u)) &&
            below(k, c->mtp.row, r->n, (uint32_t)SL_MIN(have, UINT32_MAX)) &&
-           has_rows(k, c->mtp.out, r->n);
+           has_rows(k, c->mtp.out, r->n) && below(k, c->mtp.last, c->mtp.n_last, r->n) &&
+           c->mtp.n_last <= k->b->max_rows && has_rows(k, c->mtp.h, c->mtp.n_last);
 }
 
 /* A block of the model that the rank has. */

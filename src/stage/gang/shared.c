@@ -146,6 +146,8 @@ static void pack_call(packer *p, const sl_stage_call *c, const sl_model_spec *sp
     if (c->op == SL_OP_MTP) {
         out->mtp.row = put(p, c->mtp.row, c->rows.n * sizeof *c->mtp.row);
         out->mtp.out = mem_in_block(p, c->mtp.out);
+        out->mtp.last = put(p, c->mtp.last, c->mtp.n_last * sizeof *c->mtp.last);
+        out->mtp.h = mem_in_block(p, c->mtp.h);
     }
     if (c->op != SL_OP_HEAD) return;
     out->head.row = put(p, c->head.row, c->head.n * sizeof *c->head.row);
@@ -313,6 +315,8 @@ static bool unpack_call(const gang_memory *m, const gang_block *area, gang_point
     if (c->op == SL_OP_MTP) {
         c->mtp.row = at_place(area, c->mtp.row);
         c->mtp.out = mem_here(m, c->mtp.out);
+        c->mtp.last = at_place(area, c->mtp.last);
+        c->mtp.h = mem_here(m, c->mtp.h);
     }
     return unpack_rows(m, area, p, &c->rows);
 }
