@@ -344,7 +344,7 @@ static void learn(pipeline *p, const sl_device_opts *o) {
     p->base.inside = p->base.inside_exact = p->own->inside;
     p->base.mtp = o->hosts.mtp && o->hosts.attention;
     for (uint32_t i = 0; i < p->n; i++) {
-        p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n});
+        p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n}, p->base.mtp);
         memset(p->rank_of + p->blocks[i].first, (int)i, p->blocks[i].n);
     }
 }
