@@ -131,7 +131,9 @@ def test_no_token_depends_on_the_block(folder, schedule, options, ranks):
 
 @pytest.mark.parametrize("folder, schedule, options, killed", [
     ("deepseekv3-tiny", "dep", ["--attention", "2", "--experts", "2", "--kv-replicas", "1"], [0, 3]),
-    ("glm4moe-tiny", "aep", ["--attention", "2", "--experts", "2"], [1])], ids=["dep", "aep"])  # fmt: skip
+    ("glm4moe-tiny", "aep", ["--attention", "2", "--experts", "2"], [1]),
+    ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1", "--attention-tp", "2", "--kv-replicas", "1"], [0])],
+    ids=["dep", "aep", "dep-attention-tp"])  # fmt: skip
 def test_kills_while_the_block_guesses(folder, schedule, options, killed):
     server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", "--transport", "shm", *options)
     streams = ask(server, MTP_TOKENS)
