@@ -124,15 +124,15 @@ static void check(const char *name, sums how, uint32_t most) {
                          {2, 1, SL_RANKS_THREADS, 2}, {2, 2, SL_RANKS_THREADS, 4}};
     char path[512];
     snprintf(path, sizeof path, GOLDEN "%s", name);
+    /* Before there are threads, with which no process is forked. */
+    const servers others[] = {serve_ranks(path, most), serve_ranks(path, 3)};
     gangs g = {.name = name, .one = open_one(path, one, how)};
     for (uint32_t i = 0; i < SL_LEN(gang); i++) {
         g.ranks[i] = gang[i].pipeline ? gang[i].pipeline : gang[i].ranks;
         g.of[g.n++] = open_one(path, gang[i], how);
     }
-    servers others[2];
     for (uint32_t i = 0; i < SL_LEN(others); i++) {
         g.ranks[g.n] = i ? 3 : most;
-        others[i] = serve_ranks(path, g.ranks[g.n]);
         ranks_at = others[i].at;
         g.of[g.n++] = open_one(path, (kind){i ? 3 : 0, i ? 1 : most, SL_RANKS_MACHINES, 1}, how);
     }
