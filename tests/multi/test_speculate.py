@@ -129,6 +129,25 @@ def test_no_token_depends_on_the_block(folder, schedule, options, ranks):
     assert server.stop() == 0
 
 
+def alone(folder, *options):
+    """(ids, guesses, those that were right) of one request: what it guesses depends on nothing else."""
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", "ep", "--speculate", "mtp-always", *options)
+    stream = Stream(server, 0, max_tokens=100, prompt=CIRCLE)
+    stream.start()
+    join_all([stream])
+    counts = told(server)
+    assert server.stop() == 0
+    return stream.ids, *counts
+
+
+@pytest.mark.parametrize("folder", ["deepseekv3-tiny", "glm4moe-tiny"])
+def test_ranks_guess_what_one_device_guesses(folder):
+    want = alone(folder)
+    assert want[1] > want[2] > 0
+    for ranks in (["--tp", "2"], ["--tp", "4", "--tp-ranks", "processes"], ["--pp", "3"]):
+        assert alone(folder, *ranks) == want, ranks
+
+
 @pytest.mark.parametrize("folder, schedule, options, killed", [
     ("deepseekv3-tiny", "dep", ["--attention", "2", "--experts", "2", "--kv-replicas", "1"], [0, 3]),
     ("glm4moe-tiny", "aep", ["--attention", "2", "--experts", "2"], [1]),
