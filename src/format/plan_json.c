@@ -542,7 +542,8 @@ sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *e
                    (unsigned long long)rows, m->top_k, UINT32_MAX);
 }
 
-/* The block that guesses is bound whole, on one CPU. */
+/* The block that guesses is at an attention worker whole, cut by its ranks, or at the last of them.
+ */
 static sl_status check_mtp(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     const sl_arch *arch = sl_arch_find(m->arch);
     const char *name = sl_speculate_names[p->speculate];
@@ -551,10 +552,6 @@ static sl_status check_mtp(const sl_plan *p, const sl_model_spec *m, sl_err *err
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: speculate %s: the model has no block that predicts a further token "
                        "(num_nextn_predict_layers of config.json, nextn_predict_layers of GGUF)",
-                       name);
-    if (sl_plan_has_gangs(p) || sl_plan_pipeline(p) > 1)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: speculate %s: ranks (--tp, --pp) do not have the block that guesses",
                        name);
     for (uint32_t i = 0; i < p->n_workers; i++) {
         const sl_device_spec device = sl_plan_device_of(p, i);

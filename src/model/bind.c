@@ -288,7 +288,8 @@ static size_t expert_of(const sl_model *m, const sl_site *site) {
 }
 
 static bool is_held(const sl_model *m, const sl_stages *s, const sl_site *site) {
-    if (site->t->scope == SL_SCOPE_MODEL) return !s->inner;
+    const bool read = site->t->role == SL_ROLE_EMBED || site->t->role == SL_ROLE_FINAL_NORM;
+    if (site->t->scope == SL_SCOPE_MODEL) return !s->inner || (m->mtp && read);
     if (site->layer == sl_mtp_block(&m->stored)) return m->mtp;
     return sl_extent_has(m->held, site->layer);
 }

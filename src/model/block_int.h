@@ -188,6 +188,9 @@ uint32_t sl_rank_first(const sl_model *m);
  * follows to these. */
 void sl_rank_join(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows, uint32_t *first,
                   uint32_t *n);
+/* Of a matrix that multiplies rows which all ranks have, the rows that give this rank's columns of
+ * the stream. */
+sl_mat sl_rank_gives(const sl_model *m, const sl_mat *w);
 /* Rows y are joined, then biased (NULL, or no data: not), then added to the stream x. */
 void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, float *y,
                    uint32_t n_rows, float *x);

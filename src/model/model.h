@@ -29,11 +29,12 @@ typedef struct sl_stages {
     sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
     sl_rank rank;          /* of a gang: its part of them */
     sl_extent blocks;      /* of a pipeline: what of this is theirs alone; n 0: of all blocks */
-    bool inner;            /* no embedding, no final norm, no head: another rank has them */
+    bool inner;            /* no embedding, no final norm, no head: another rank has them. What of
+                            * this the block that predicts a further token reads is with that */
     bool segmented;        /* sums over what gangs share are taken in segments (spec/gang.h) */
     sl_kv_type kv_type;    /* of the KV pages: the spec's from here on */
     bool mtp;              /* with attention: also the block that predicts a further token, all its
-                            * experts, as block sl_mtp_block. Not for ranks */
+                            * experts, as block sl_mtp_block; of a rank its part of them */
     bool random;           /* bf16 weights drawn at random, of a config.json that has none */
 } sl_stages;
 
@@ -62,12 +63,15 @@ typedef struct sl_gang {
     void (*wrote)(void *ctx, float *x, uint32_t n_rows);
     /* The first n rows of the stream are needed, as the call before this one left them. */
     void (*needs)(void *ctx, const float *x, uint32_t n_rows);
+    /* All that was written so is there, of all ranks, in the midst of a call that goes on with it.
+     * NULL: it is as soon as it was written. */
+    void (*hear)(void *ctx);
     void *ctx;
     uint32_t threads; /* by which calls are cut into slices, at all ranks alike; 0: the rank's own,
                        * which are as many at all */
     bool apart; /* no rank sees another's rows: what rows need of no other rank each does for all of
-                 * them, and its part of a result is there in its own columns, */
-    sl_extent out; /* which are these */
+                 * them, and its part of a result is there in its own columns */
+    sl_extent out; /* columns of the stream and of results that are this rank's */
 } sl_gang;
 
 /* A model is a Hugging Face folder or a GGUF file: wherever a `folder` is asked for below, the path
@@ -167,9 +171,13 @@ typedef struct sl_idle {
     bool heads, dense, expert, shared;
 } sl_idle;
 sl_idle sl_model_idle(const sl_model *m);
-/* Columns of the stream and of results that are there after a call: all of them, but for a rank
- * that is apart. */
+/* Columns of results that are there after a call whose memory no other rank has: all of them, or
+ * those of a rank. */
 sl_extent sl_model_columns(const sl_model *m);
+/* Rows of the stream of which a rank has written these columns are to be whole at all of them; what
+ * was written so is, before the next call or within one. Without a gang nothing. */
+void sl_model_wrote(const sl_model *m, float *x, uint32_t n_rows);
+void sl_model_hear(const sl_model *m);
 /* Those of a rank, of all kv heads; ranks may have the same. */
 sl_extent sl_model_kv_heads(const sl_model *m);
 
@@ -300,7 +308,8 @@ void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, ui
 /* Scratch of sl_mtp_enter for up to max_rows rows. */
 size_t sl_mtp_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows);
 /* y[i], [n][d_model]: what the block makes its way from of token id[i], the next one of a row, and
- * x[row[i]], what the last block left of that row; with `again` what this block did. y is not x. */
+ * x[row[i]], what the last block left of that row; with `again` what this block did. y is not x. A
+ * rank writes its columns. */
 void sl_mtp_enter(const sl_model *m, const sl_exec *ex, const uint32_t *id, const float *x,
                   const uint32_t *row, uint32_t n, bool again, float *y, sl_arena *scratch);
 /* h[i] for sl_model_head_part, of rows x[row[i]] that the block has left. */

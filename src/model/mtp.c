@@ -40,6 +40,7 @@ size_t sl_mtp_scratch_bytes(const sl_model_spec *s, uint32_t max_rows) {
 void sl_mtp_enter(const sl_model *m, const sl_exec *ex, const uint32_t *id, const float *x,
                   const uint32_t *row, uint32_t n, bool again, float *y, sl_arena *scratch) {
     const sl_mat *w = m->block[sl_mtp_block(&m->spec)].mat;
+    const sl_mat in = sl_rank_gives(m, &w[SL_ROLE_MTP_IN]);
     const uint32_t d = m->spec.d_model;
     const size_t level = scratch->used;
     SL_ASSERT(m->mtp && w[SL_ROLE_MTP_IN].data != NULL);
@@ -52,7 +53,8 @@ void sl_mtp_enter(const sl_model *m, const sl_exec *ex, const uint32_t *id, cons
     if (!again) sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], part, n, part);
     sl_norm(m, ex, &w[SL_ROLE_MTP_STATE_NORM], part, n, part);
     sl_copy_rows(ex, part, d, n, d, both + d, 2 * d);
-    sl_project(ex, &w[SL_ROLE_MTP_IN], both, n, y, scratch);
+    sl_project_to(ex, &in, both, n, y + sl_model_columns(m).first, d, scratch);
+    sl_model_wrote(m, y, n);
     scratch->used = level;
 }
 

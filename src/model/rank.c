@@ -164,7 +164,7 @@ static const sl_segments *joined_segments(const sl_model *m, sl_arch_role role) 
 sl_part sl_rank_part(const sl_model *m, const sl_arch_tensor *t, const sl_mat *whole) {
     sl_part p = {{0, whole->n}, {0, whole->k}};
     if (sl_rank_alone(m->rank) || stays_whole(t->role)) return p;
-    if (takes_rows(m) && joined_segments(m, t->role)) {
+    if (takes_rows(m) && (joined_segments(m, t->role) || t->role == SL_ROLE_MTP_IN)) {
         p.rows = (sl_extent){m->holds.out.first, m->holds.out.n};
         return p;
     }
@@ -255,7 +255,7 @@ bool sl_rank_gives_columns(const sl_model *m) {
 }
 
 sl_extent sl_model_columns(const sl_model *m) {
-    return m->gang && m->gang->apart ? m->gang->out : (sl_extent){0, m->stored.d_model};
+    return m->gang ? m->gang->out : (sl_extent){0, m->stored.d_model};
 }
 
 sl_extent sl_model_kv_heads(const sl_model *m) {
@@ -295,6 +295,21 @@ uint32_t sl_rank_skip(const sl_model *m) {
 
 void sl_rank_needs(const sl_model *m, const float *x, uint32_t n_rows) {
     if (m->gang && m->gang->needs) m->gang->needs(m->gang->ctx, x, n_rows);
+}
+
+sl_mat sl_rank_gives(const sl_model *m, const sl_mat *w) {
+    const sl_extent mine = sl_model_columns(m);
+    sl_mat own = *w;
+    if (own.n != mine.n) take_rows(&own, mine.first, mine.n); /* with segments it was not cut */
+    return own;
+}
+
+void sl_model_wrote(const sl_model *m, float *x, uint32_t n_rows) {
+    if (m->gang) m->gang->wrote(m->gang->ctx, x, n_rows);
+}
+
+void sl_model_hear(const sl_model *m) {
+    if (m->gang && m->gang->hear) m->gang->hear(m->gang->ctx);
 }
 
 uint32_t sl_rank_first(const sl_model *m) {

@@ -23,7 +23,7 @@ sl_status sim_pipeline_create(sim *s) {
         return sl_fail(s->err, SL_ERR_ARG, "a pipeline of %u ranks: the model has %u blocks",
                        s->pipe, s->m->n_layers);
     for (uint32_t r = 0; r < s->pipe; r++)
-        s->pipe_blocks[r] = sl_pipeline_blocks(s->m, (sl_rank){r, s->pipe});
+        s->pipe_blocks[r] = sl_pipeline_blocks(s->m, (sl_rank){r, s->pipe}, false);
     return SL_OK;
 }
 

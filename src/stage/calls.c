@@ -36,6 +36,23 @@ static void experts(const sl_stage_model *s, const sl_stage_call *c) {
     s->scratch->used = level;
 }
 
+static size_t rows_bytes(const sl_model *m, uint32_t n) {
+    return sl_model_scratch_bytes(sl_model_spec_of(m), n) + sl_rank_scratch_bytes(m, n);
+}
+
+static size_t pairs_bytes(const sl_model *m, uint32_t n) {
+    return sl_experts_scratch_bytes(sl_model_spec_of(m), n) + sl_rank_pairs_bytes(m, n) +
+           2 * ((size_t)n * sizeof(void *) + 64);
+}
+
+size_t sl_stage_rows_bytes(const sl_model *m, uint32_t n) {
+    return rows_bytes(m, n) + rows_bytes(m, 0);
+}
+
+size_t sl_stage_pairs_bytes(const sl_model *m, uint32_t n) {
+    return pairs_bytes(m, n) + pairs_bytes(m, 1);
+}
+
 bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c) {
     const sl_rowset *r = &c->rows;
     const sl_rows rows = {.n = r->n, .id = r->id, .pos = r->pos, .kv = s->kv, .pages = r->pages};

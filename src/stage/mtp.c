@@ -1,5 +1,6 @@
 /* The block that predicts a further token, all of it in one place: what enters it, its attention,
- * its router and its experts, a slice of the call's rows at a time. */
+ * its router and its experts, a slice of the call's rows at a time. Of ranks each routes for itself
+ * and has its columns of what the others need of its rows. */
 #include "stage/stage_int.h"
 
 /* Of a slice: few enough that what the experts need of memory stays small. */
@@ -9,26 +10,25 @@ static size_t padded(size_t bytes) {
     return bytes + 64;
 }
 
-size_t sl_stage_mtp_bytes(const sl_model_spec *m) {
-    const size_t pairs = (size_t)SLICE_ROWS * m->top_k, row = m->d_model * sizeof(float);
-    return sl_mtp_scratch_bytes(m, SLICE_ROWS) + padded(SLICE_ROWS * row) +
-           2 * padded(pairs * sizeof(float)) + sl_model_scratch_bytes(m, SLICE_ROWS) +
-           sl_experts_scratch_bytes(m, (uint32_t)pairs) + 2 * padded(pairs * sizeof(void *)) +
-           sl_stage_inside_bytes(m, SLICE_ROWS);
+size_t sl_stage_mtp_bytes(const sl_model *m) {
+    const sl_model_spec *s = sl_model_spec_of(m);
+    const size_t pairs = (size_t)SLICE_ROWS * s->top_k, row = s->d_model * sizeof(float);
+    return sl_mtp_scratch_bytes(s, SLICE_ROWS) + padded(SLICE_ROWS * row) +
+           2 * padded(pairs * sizeof(float)) + sl_stage_rows_bytes(m, SLICE_ROWS) +
+           sl_stage_pairs_bytes(m, (uint32_t)pairs) + sl_stage_inside_bytes(s, SLICE_ROWS);
 }
 
-static void run_slice(const sl_stage_model *s, const sl_stage_call *c, uint32_t at, uint32_t n,
-                      float *x) {
+static void run_slice(const sl_stage_model *s, const sl_stage_call *c, const uint32_t *low,
+                      uint32_t at, uint32_t n, float *x) {
     const sl_model_spec *m = sl_model_stored_of(s->model);
     const size_t level = s->scratch->used, bytes = (size_t)n * m->d_model * sizeof(float);
-    const sl_rows rows = {.n = n,
-                          .pos = c->rows.pos + at,
-                          .kv = s->kv,
-                          .pages = c->rows.pages + at,
-                          .low = c->mtp.low + at};
+    const sl_rows rows = {
+        .n = n, .pos = c->rows.pos + at, .kv = s->kv, .pages = c->rows.pages + at, .low = low + at};
     sl_mtp_enter(s->model, s->exec, c->rows.id + at, sl_mem_at(c->rows.x), c->mtp.row + at, n,
                  c->mtp.again, x, s->scratch);
+    sl_model_hear(s->model);
     sl_block_attention(s->model, s->exec, sl_mtp_block(m), &rows, x, s->scratch);
+    sl_model_hear(s->model);
     float *h = sl_arena_take(s->scratch, (size_t)n * m->d_model, sizeof *h);
     float *gate = sl_arena_take(s->scratch, (size_t)n * m->top_k, sizeof *gate);
     uint32_t *expert = sl_arena_take(s->scratch, (size_t)n * m->top_k, sizeof *expert);
@@ -43,12 +43,16 @@ static void run_slice(const sl_stage_model *s, const sl_stage_call *c, uint32_t 
                               .expert = expert,
                               .gate = gate};
     sl_stage_run_inside(s, &inside);
+    sl_model_wrote(s->model, x, n);
+    sl_model_hear(s->model);
     s->scratch->used = level;
 }
 
-void sl_stage_run_mtp(const sl_stage_model *s, const sl_stage_call *c) {
+void sl_stage_run_mtp(const sl_stage_model *s, const sl_stage_call *c, const uint32_t *low) {
     const uint32_t d = sl_model_stored_of(s->model)->d_model;
     float *x = sl_mem_at(c->mtp.out);
     for (uint32_t at = 0; at < c->rows.n; at += SLICE_ROWS)
-        run_slice(s, c, at, SL_MIN(SLICE_ROWS, c->rows.n - at), x + (size_t)at * d);
+        run_slice(s, c, low, at, SL_MIN(SLICE_ROWS, c->rows.n - at), x + (size_t)at * d);
+    if (s->heads)
+        sl_mtp_head_rows(s->model, s->exec, x, c->mtp.last, c->mtp.n_last, sl_mem_at(c->mtp.h));
 }

@@ -144,25 +144,29 @@ typedef struct sl_stage_merge {
     bool cut; /* ...of which each rank has its columns alone */
 } sl_stage_merge;
 
-/* Columns first .. first + count - 1 of the logits of n rows of rows.x. Calls for the same rows go
- * from column 0 on, until all are there; any pieces give the same bits. */
+/* Columns first .. first + count - 1 of the logits of n rows: of rows.x, or those that MTP has put
+ * into h. Calls for the same rows go from column 0 on, until all are there; any pieces give the
+ * same bits. */
 typedef struct sl_stage_head {
     uint32_t n, first, count;
-    const uint32_t *row; /* [n] of rows.x */
+    const uint32_t *row; /* [n] of rows.x; made: NULL */
     sl_mem h;            /* [n][d_model], kept from the first piece to the last */
     float *logits;       /* host memory, [n][vocab] */
-    bool mtp;            /* the rows are what MTP made */
+    bool made;           /* they are in h */
 } sl_stage_head;
 
 /* Row i of `out` becomes what the block that predicts a further token makes of row row[i] of rows.x
- * and of token rows.id[i], which is behind position rows.pos[i] (model/mtp.c). Its KV is beside
- * that of rows.pages; it sees what of it was computed, up to a gap, and is for guesses: what is
- * missing or other than it was is no error. */
+ * and of token rows.id[i], which is behind position rows.pos[i] (model/mtp.c); rows that `last`
+ * does not name are nobody's afterwards. Its KV is beside that of rows.pages; it sees what of it
+ * was computed, up to a gap, and is for guesses: what is missing or other than it was is no error.
+ */
 typedef struct sl_stage_mtp {
     const uint32_t *row; /* [rows.n] of rows.x */
-    uint32_t *low;       /* [rows.n] the device's to write */
     sl_mem out;          /* [rows.n][d_model], not rows.x */
     bool again;          /* rows.x is what MTP made, not what the last block left */
+    uint32_t n_last;
+    const uint32_t *last; /* [n_last] of `out`, whose guesses HEAD will ask for: */
+    sl_mem h;             /* [n_last][d_model], its rows. No bytes, n_last 0: for none */
 } sl_stage_mtp;
 
 typedef struct sl_stage_call {

@@ -22,6 +22,8 @@ bool sl_cpu_has_expert(const sl_device *d, uint32_t layer, uint32_t expert); /* 
 bool sl_cpu_out(const sl_device *d, sl_extent *out);                         /* sl_model_out */
 sl_extent sl_cpu_blocks(const sl_device *d); /* that it has something of */
 uint8_t *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer);
+/* A page is written through that. */
+void sl_cpu_page_came(sl_device *d, uint32_t page);
 
 /* The oldest call in flight of the queue is through. */
 static inline void sl_device_ran(sl_device *d, uint32_t queue) {
@@ -47,18 +49,25 @@ typedef struct sl_stage_model {
     const sl_exec *exec;
     sl_arena *scratch;
     sl_kv_pool kv;
+    bool heads; /* MTP: rows of the head are its to make: of ranks in one memory they are one's */
 } sl_stage_model;
 bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c);
+
+/* The scratch that stages of so many rows take, but EXPERTS; EXPERTS of so many pairs. Ranks may
+ * have two parts of a call under way, each of which begins at a place of its own, halves of pairs
+ * being rounded up (calls.c). */
+size_t sl_stage_rows_bytes(const sl_model *m, uint32_t n);
+size_t sl_stage_pairs_bytes(const sl_model *m, uint32_t n);
 
 /* INSIDE, in the host's memory, with its ids and gates left in rows.expert and rows.gate
  * (inside.c); the scratch that it takes besides that of its stages. */
 void sl_stage_run_inside(const sl_stage_model *s, const sl_stage_call *c);
 size_t sl_stage_inside_bytes(const sl_model_spec *m, uint32_t max_rows);
 
-/* MTP, in the host's memory, with mtp.low filled in and kv that of its block; the scratch that it
- * takes, of any number of rows (mtp.c). */
-void sl_stage_run_mtp(const sl_stage_model *s, const sl_stage_call *c);
-size_t sl_stage_mtp_bytes(const sl_model_spec *m);
+/* MTP, in the host's memory, with kv that of its block; low[i]: the first position that row i sees.
+ * The scratch that it takes, of any number of rows (mtp.c). */
+void sl_stage_run_mtp(const sl_stage_model *s, const sl_stage_call *c, const uint32_t *low);
+size_t sl_stage_mtp_bytes(const sl_model *m);
 
 /* Kernels by name; SL_ERR_UNSUPPORTED names those that cannot run here. */
 sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) SL_MUST_CHECK;

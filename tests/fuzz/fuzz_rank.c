@@ -19,11 +19,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define PAIRS  6u
 #define PAGES  8u
 #define RUNS   6u
-#define ALONE  3u          /* of these: of pipelines */
-#define BEFORE 7u          /* number of the job that left a run's rows */
-#define HANDED 0xFFFFu     /* the place of a byte that says what rows come */
-#define SPREAD (8u + RUNS) /* the first of those with messages that are spread over ranks */
-#define JOBS   (SPREAD + 5u)
+#define ALONE  3u            /* of these: of pipelines */
+#define BEFORE 7u            /* number of the job that left a run's rows */
+#define HANDED 0xFFFFu       /* the place of a byte that says what rows come */
+#define SPREAD (8u + RUNS)   /* the first of those with messages that are spread over ranks */
+#define MTP    (SPREAD + 5u) /* the block that predicts a further token; ...and its head */
+#define JOBS   (MTP + 2u)
 #define WIRE   SL_WIRE_BF16
 
 static sl_model_spec spec;
@@ -140,6 +141,25 @@ static gang_job spread_of(uint8_t which) {
                                  .columns = {{0, 8}, {8, 8}}}};
 }
 
+/* The block that predicts a further token, of rows that it or the model has left; what it says. */
+static sl_stage_call mtp_of(bool head, const sl_stage_call *call, const uint32_t *row) {
+    static const uint32_t last[2] = {3, 1};
+    static float logits[ROWS * 32];
+    sl_stage_call c = *call;
+    c.op = head ? SL_OP_HEAD : SL_OP_MTP;
+    if (head)
+        c.head = (sl_stage_head){
+            .n = 2, .count = 20, .h = rows(1, 0, 2), .logits = logits, .made = true};
+    else
+        c.mtp = (sl_stage_mtp){.row = row,
+                               .out = rows(1, 4, ROWS),
+                               .again = true,
+                               .n_last = 2,
+                               .last = last,
+                               .h = rows(1, 0, 2)};
+    return c;
+}
+
 /* One of every kind that there is. */
 static gang_job job_of(uint8_t which) {
     static const uint32_t id[ROWS] = {1, 2, 3, 4}, pos[ROWS] = {0, 17, 18, 40},
@@ -182,6 +202,8 @@ static gang_job job_of(uint8_t which) {
                                              .n_parts = 2}};
     } else if (which == 5) {
         j = (gang_job){.kind = GANG_HOST, .host = {hosted, sizeof hosted, PAIRS, false}};
+    } else if (which >= MTP) {
+        j.call = mtp_of(which > MTP, &j.call, row);
     } else if (which >= SPREAD) {
         j = spread_of(which - SPREAD);
     } else if (which >= 8) {
@@ -277,6 +299,11 @@ static void read_lists(const gang_job *j) {
         return;
     }
     if (r->id) read_bytes(r->id, r->n * sizeof *r->id);
+    for (uint32_t i = 0; j->kind == GANG_CALL && j->call.op == SL_OP_MTP && i < r->n; i++) {
+        SL_ASSERT(r->id[i] < spec.vocab);
+        see_result(NULL, (float *)sl_mem_ptr(j->call.mtp.out) + (size_t)i * spec.d_model,
+                   spec.d_model);
+    }
     for (uint32_t i = 0; r->pages && i < r->n; i++)
         for (uint32_t p = 0; p <= r->pos[i] / SL_KV_PAGE_TOKENS; p++)
             SL_ASSERT(r->pages[i][p] < PAGES);
@@ -304,6 +331,7 @@ static void take(const uint8_t *data, size_t len, bool together, uint8_t handed)
                            .attention = true,
                            .experts = true,
                            .inside = true,
+                           .mtp = together,
                            .together = together,
                            .spreads = together,
                            .wire = WIRE,

@@ -313,13 +313,9 @@ static void vary_devices(sl_plan *p, uint64_t *state) {
     p->worker[sl_rng_below(state, p->n_workers)].on_gpu = true;
 }
 
-/* Of a model that has a block of its own for them, that guesses in half of the cases: no ranks do.
- */
-static bool vary_guesses(sl_plan *p, const sl_model_spec *m, uint64_t *state) {
-    const bool can = p->speculate && m->n_mtp && p->schedule != SL_SCHED_HYBRID;
-    if (!can || sl_rng_below(state, 2)) return false;
-    p->speculate = SL_SPECULATE_MTP_ALWAYS;
-    return true;
+/* Of a model that has a block of its own for them, that guesses in half of the cases. */
+static void vary_guesses(sl_plan *p, const sl_model_spec *m, uint64_t *state) {
+    if (p->speculate && m->n_mtp && sl_rng_below(state, 2)) p->speculate = SL_SPECULATE_MTP_ALWAYS;
 }
 
 /* Each expert of each block at one or two of the expert workers, which are the last ones. */
@@ -417,7 +413,8 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
-        if (!gpus && !vary_guesses(&o.plan, m, state)) vary_ranks(&o.plan, m->n_layers, state);
+        if (!gpus) vary_guesses(&o.plan, m, state);
+        if (!gpus) vary_ranks(&o.plan, m->n_layers, state);
         if (gpus && !of_gpu) vary_devices(&o.plan, state);
         vary_resolve(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);

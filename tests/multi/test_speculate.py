@@ -22,8 +22,12 @@ DEPLOYMENTS = [("ep", ["--transport", "loop"]), ("dep", ["--attention", "1", "--
                ("pingpong", ["--attention", "1", "--experts", "1"]), ("aep", ["--attention", "2", "--experts", "1"]), ("eps", ["--attention", "2"])]
 TOKENS = 240
 GOLDEN = ROOT / "tests" / "golden"
-# Checkpoints with a block that predicts a further token, a family each.
-MTP = [("glm4moe-tiny" if i % 2 else "deepseekv3-tiny", *d) for i, d in enumerate(DEPLOYMENTS)]
+# Checkpoints with a block that predicts a further token, a family each; the block at one device, and cut by ranks.
+MTP = [("glm4moe-tiny" if i % 2 else "deepseekv3-tiny", *d, []) for i, d in enumerate(DEPLOYMENTS)]
+RANKS = [("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("glm4moe-tiny", "ep", [], ["--tp", "4", "--tp-ranks", "processes"]),
+         ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1"], ["--attention-tp", "2"]),
+         ("deepseekv3-tiny", "aep", ["--attention", "1", "--experts", "1"], ["--attention-tp", "2", "--tp-ranks", "processes"]),
+         ("glm4moe-tiny", "pingpong", ["--transport", "loop"], ["--pp", "2"]), ("deepseekv3-tiny", "ep", ["--attention", "2"], ["--pp", "2", "--tp", "2"])]
 MTP_TOKENS = 150
 
 
@@ -116,18 +120,39 @@ def plain_of(folder):
     return ids
 
 
-@pytest.mark.parametrize("folder, schedule, options", MTP, ids=[m[1] for m in MTP])
-def test_no_token_depends_on_the_block(folder, schedule, options):
-    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", *options)
+@pytest.mark.parametrize("folder, schedule, options, ranks", MTP + RANKS, ids=["-".join([m[1], *(o.strip("-") for o in m[3])]) for m in MTP + RANKS])
+def test_no_token_depends_on_the_block(folder, schedule, options, ranks):
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", *options, *ranks)
     assert answers(server, tokens=MTP_TOKENS) == plain_of(folder)
     guesses, right = told(server)
     assert guesses > right > 0.05 * guesses
     assert server.stop() == 0
 
 
+def alone(folder, *options):
+    """(ids, guesses, those that were right) of one request: what it guesses depends on nothing else."""
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", "ep", "--speculate", "mtp-always", *options)
+    stream = Stream(server, 0, max_tokens=100, prompt=CIRCLE)
+    stream.start()
+    join_all([stream])
+    counts = told(server)
+    assert server.stop() == 0
+    return stream.ids, *counts
+
+
+@pytest.mark.parametrize("folder", ["deepseekv3-tiny", "glm4moe-tiny"])
+def test_ranks_guess_what_one_device_guesses(folder):
+    want = alone(folder)
+    assert want[1] > want[2] > 0
+    for ranks in (["--tp", "2"], ["--tp", "4", "--tp-ranks", "processes"], ["--pp", "3"]):
+        assert alone(folder, *ranks) == want, ranks
+
+
 @pytest.mark.parametrize("folder, schedule, options, killed", [
     ("deepseekv3-tiny", "dep", ["--attention", "2", "--experts", "2", "--kv-replicas", "1"], [0, 3]),
-    ("glm4moe-tiny", "aep", ["--attention", "2", "--experts", "2"], [1])], ids=["dep", "aep"])  # fmt: skip
+    ("glm4moe-tiny", "aep", ["--attention", "2", "--experts", "2"], [1]),
+    ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1", "--attention-tp", "2", "--kv-replicas", "1"], [0])],
+    ids=["dep", "aep", "dep-attention-tp"])  # fmt: skip
 def test_kills_while_the_block_guesses(folder, schedule, options, killed):
     server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", "--transport", "shm", *options)
     streams = ask(server, MTP_TOKENS)
@@ -166,5 +191,3 @@ def refused(*options):
 def test_who_has_no_block_is_refused_by_name():
     text = refused(GOLDEN / "qwen3moe-tiny", "--speculate", "mtp")
     assert "speculate mtp: the model has no block that predicts a further token (num_nextn_predict_layers of config.json" in text
-    text = refused(GOLDEN / "glm4moe-tiny", "--speculate", "mtp-always", "--tp", "2")
-    assert "speculate mtp-always: ranks (--tp, --pp) do not have the block that guesses" in text

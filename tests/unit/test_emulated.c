@@ -97,7 +97,7 @@ static double step_hops(sl_device *device, const sl_rowset *rows, uint32_t ranks
                         double hop_ns) {
     const uint64_t began_ns = sl_now_ns();
     for (uint32_t r = 0; r < ranks; r++) {
-        const sl_extent has = sl_pipeline_blocks(device->spec, (sl_rank){r, ranks});
+        const sl_extent has = sl_pipeline_blocks(device->spec, (sl_rank){r, ranks}, false);
         for (uint32_t l = has.first; l < has.first + has.n; l++) {
             const sl_stage_call c[] = {{.op = SL_OP_ATTEND, .layer = l, .rows = *rows},
                                        {.op = SL_OP_INSIDE, .layer = l, .rows = *rows}};

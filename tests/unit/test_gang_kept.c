@@ -115,6 +115,39 @@ static void a_shared_stream_goes_once(void **state) {
     end(&m);
 }
 
+/* Of the block that predicts a further token: the rows that it reads go, what its next guess and
+ * the head read of it stays. */
+static void rows_of_guesses_stay(void **state) {
+    static const uint32_t id[3] = {1, 2, 3}, pos[3] = {4, 5, 6}, row[3] = {0, 2, 5}, last[1] = {2};
+    static const uint32_t page[1], *const pages[3] = {page, page, page};
+    machine m;
+    (void)state;
+    begin(&m);
+    gang_job j = {.kind = GANG_CALL, .call = {.op = SL_OP_MTP}};
+    j.call.rows =
+        (sl_rowset){.n = 3, .id = id, .pos = pos, .pages = pages, .x = rows(&m, 0, 0, ROWS)};
+    j.call.mtp = (sl_stage_mtp){.row = row,
+                                .out = rows(&m, 1, 0, ROWS),
+                                .n_last = 1,
+                                .last = last,
+                                .h = rows(&m, 1, ROWS, 1)};
+    assert_true(carried(&m, &j) == 0);
+    assert_true(has(&m, 0, 0) && has(&m, 0, 2) && has(&m, 0, 5) && !has(&m, 0, 1));
+    assert_true(has(&m, 1, 2) && has(&m, 1, ROWS) && !has(&m, 1, 0) && !has(&m, 1, 1));
+    j.call.rows.n = 1; /* the next guess, of what it left */
+    j.call.rows.x = j.call.mtp.out;
+    j.call.mtp.row = last;
+    j.call.mtp.out = rows(&m, 0, 0, ROWS);
+    j.call.mtp.n_last = 0;
+    assert_true(carried(&m, &j) >= ROW);
+    assert_false(has(&m, 0, 0));
+    const gang_job head = {
+        .kind = GANG_CALL,
+        .call = {.op = SL_OP_HEAD, .head = {.n = 1, .h = rows(&m, 1, ROWS, 1), .made = true}}};
+    assert_true(carried(&m, &head) >= ROW);
+    end(&m);
+}
+
 /* A row that rank 0 alone writes goes, the others stay. */
 static void what_rank_0_writes_goes_again(void **state) {
     static const uint32_t to[] = {1, 6};
@@ -214,8 +247,8 @@ static void messages_of_ranks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_rows_are_kept), cmocka_unit_test(a_shared_stream_goes_once),
-        cmocka_unit_test(what_rank_0_writes_goes_again), cmocka_unit_test(results_are_nobodys),
-        cmocka_unit_test(messages_of_ranks)};
+        cmocka_unit_test(whole_rows_are_kept),  cmocka_unit_test(a_shared_stream_goes_once),
+        cmocka_unit_test(rows_of_guesses_stay), cmocka_unit_test(what_rank_0_writes_goes_again),
+        cmocka_unit_test(results_are_nobodys),  cmocka_unit_test(messages_of_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

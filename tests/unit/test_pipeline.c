@@ -194,7 +194,7 @@ static void blocks_are_cut(void **state) {
         for (uint32_t ranks = 1; ranks <= SL_MIN(layers, SL_MAX_RANKS); ranks++) {
             uint32_t at = 0;
             for (uint32_t r = 0; r < ranks; r++) {
-                const sl_extent e = sl_pipeline_blocks(&m, (sl_rank){r, ranks});
+                const sl_extent e = sl_pipeline_blocks(&m, (sl_rank){r, ranks}, layers % 2);
                 assert_int_equal(e.first, at);
                 assert_true(e.n > 0);
                 at += e.n;
@@ -204,8 +204,13 @@ static void blocks_are_cut(void **state) {
     }
     const sl_model_spec plain = model_of(16, 16), wide = model_of(16, 16384);
     const sl_rank first = {0, 2};
-    assert_true(sl_pipeline_blocks(&wide, first).n < sl_pipeline_blocks(&plain, first).n);
-    assert_int_equal(sl_pipeline_blocks(&plain, first).n, 9); /* two of them are dense, and small */
+    assert_true(sl_pipeline_blocks(&wide, first, false).n <
+                sl_pipeline_blocks(&plain, first, false).n);
+    /* Two of them are dense, and small. */
+    assert_int_equal(sl_pipeline_blocks(&plain, first, false).n, 9);
+    const sl_model_spec more = model_of(17, 16);
+    assert_int_equal(sl_pipeline_blocks(&more, first, false).n, 9);
+    assert_int_equal(sl_pipeline_blocks(&more, first, true).n, 10); /* 7, and one besides */
 }
 
 static void more_ranks_than_blocks_are_refused(void **state) {

@@ -28,7 +28,7 @@ typedef struct rig {
     const sl_model_spec *m;
     sl_mem x, h, y, z, head;
     uint32_t ids[MOST], n_ids;
-    uint32_t pos[MOST], id[MOST], row[MOST], low[MOST], page[PAGES];
+    uint32_t pos[MOST], id[MOST], row[MOST], page[PAGES];
     const uint32_t *pages[MOST];
     uint32_t *expert;
     float *gate, *logits;
@@ -98,32 +98,31 @@ static void run_model(rig *r, uint32_t first, uint32_t n) {
     }
 }
 
-/* n rows of the block at r->pos with r->id, from `from` to `to`. */
-static void run_block(rig *r, uint32_t n, sl_mem from, sl_mem to, bool again) {
+/* n rows of the block at r->pos with r->id, from `from` to `to`; logits of those from `first` on.
+ */
+static void run_block(rig *r, uint32_t n, sl_mem from, sl_mem to, bool again, uint32_t first,
+                      float *logits) {
+    uint32_t last[MOST];
     sl_stage_call c = call_of(r, SL_OP_MTP, 0, n);
+    for (uint32_t i = first; i < n; i++) last[i - first] = i;
     c.rows.x = from;
-    c.mtp = (sl_stage_mtp){.row = r->row, .low = r->low, .out = to, .again = again};
+    c.mtp = (sl_stage_mtp){
+        .row = r->row, .out = to, .again = again, .n_last = n - first, .last = last, .h = r->head};
+    sl_device_submit(r->d, &c);
+    c = call_of(r, SL_OP_HEAD, 0, n);
+    c.head = (sl_stage_head){
+        .n = n - first, .count = r->m->vocab, .h = r->head, .logits = logits, .made = true};
     sl_device_submit(r->d, &c);
 }
 
-/* Those positions, which x has, with the tokens behind them. */
-static void follow(rig *r, uint32_t first, uint32_t n) {
+/* Those positions, which x has, with the tokens behind them; logits of the last `said`. */
+static void follow(rig *r, uint32_t first, uint32_t n, uint32_t said, float *logits) {
     for (uint32_t i = 0; i < n; i++) {
         r->pos[i] = first + i;
         r->id[i] = r->ids[first + i + 1];
         r->row[i] = i;
     }
-    run_block(r, n, r->x, r->y, false);
-}
-
-static void say(rig *r, sl_mem rows, uint32_t n, float *logits) {
-    uint32_t row[MOST];
-    for (uint32_t i = 0; i < n; i++) row[i] = i;
-    sl_stage_call c = call_of(r, SL_OP_HEAD, 0, n);
-    c.rows.x = rows;
-    c.head = (sl_stage_head){
-        .n = n, .count = r->m->vocab, .row = row, .h = r->head, .logits = logits, .mtp = true};
-    sl_device_submit(r->d, &c);
+    run_block(r, n, r->x, r->y, false, n - said, logits);
 }
 
 static uint32_t best(const float *logits, uint32_t vocab) {
@@ -209,8 +208,7 @@ static void check_logits(rig *r, const golden *g, const char *name) {
     const uint32_t n = r->n_ids - 1, vocab = r->m->vocab;
     double worst = 0;
     run_model(r, 0, n);
-    follow(r, 0, n);
-    say(r, r->y, n, r->logits);
+    follow(r, 0, n, n, r->logits);
     for (uint32_t k = 0; k < g->n_kept; k++) {
         const uint32_t at = number(sl_json_at(g->positions, k));
         double off = 0, top = 0;
@@ -233,11 +231,9 @@ static void check_steps(rig *r, uint32_t step) {
     for (uint32_t at = 0; at < n; at += step) {
         const uint32_t rows = SL_MIN(step, n - at);
         run_model(r, at, rows);
-        follow(r, at, rows);
-        say(r, r->y, rows, logits);
+        follow(r, at, rows, rows, logits);
         assert_memory_equal(logits, r->logits + (size_t)at * vocab,
                             (size_t)rows * vocab * sizeof *logits);
-        assert_int_equal(r->low[rows - 1], 0);
     }
     free(logits);
 }
@@ -251,21 +247,16 @@ static void check_further(rig *r, const golden *g) {
         const uint32_t n = number(sl_json_get(one, "rows"));
         assert_int_equal(sl_json_count(ids), FURTHER);
         run_model(r, 0, n);
-        follow(r, 0, n);
+        follow(r, 0, n, 1, logits);
         sl_mem from = r->y, to = r->z;
         r->row[0] = n - 1; /* the last of them goes on */
-        memmove((float *)(uintptr_t)from.at,
-                (float *)(uintptr_t)from.at + (size_t)(n - 1) * r->m->d_model,
-                r->m->d_model * sizeof(float));
-        r->row[0] = 0;
         for (uint32_t i = 0; i < FURTHER; i++) {
-            say(r, from, 1, logits);
             const uint32_t id = best(logits, vocab);
             assert_int_equal(id, number(sl_json_at(ids, i)));
             r->pos[0] = n + i;
             r->id[0] = id;
-            run_block(r, 1, from, to, true);
-            assert_int_equal(r->low[0], 0);
+            run_block(r, 1, from, to, true, 0, logits);
+            r->row[0] = 0;
             const sl_mem was = from;
             from = to;
             to = was;
@@ -297,16 +288,12 @@ static void a_gap_is_not_seen(void **state) {
     const uint32_t vocab = r.m->vocab;
     for (uint32_t i = 0; i < 80; i++) r.ids[i] = i * 11 % vocab;
     run_model(&r, 0, 60);
-    follow(&r, 0, 59);
-    say(&r, r.y, 59, r.logits);
+    follow(&r, 0, 59, 59, r.logits);
     float *whole = malloc(vocab * sizeof *whole), *part = malloc(vocab * sizeof *part);
     memcpy(whole, r.logits + (size_t)58 * vocab, vocab * sizeof *whole);
     run_model(&r, 0, 60); /* as if another request had these pages now */
     for (uint32_t i = 0; i < 2; i++) r.pos[i] = 57 + i, r.id[i] = r.ids[58 + i], r.row[i] = 57 + i;
-    run_block(&r, 2, r.x, r.y, false);
-    assert_int_equal(r.low[0], 57);
-    assert_int_equal(r.low[1], 57);
-    say(&r, r.y, 2, r.logits);
+    run_block(&r, 2, r.x, r.y, false, 0, r.logits);
     memcpy(part, r.logits + vocab, vocab * sizeof *part);
     assert_true(memcmp(whole, part, vocab * sizeof *part) != 0);
     for (uint32_t i = 0; i < vocab; i++) assert_true(isfinite(part[i]));

@@ -24,8 +24,8 @@ struct sl_mtp {
     uint64_t began_us;
     uint32_t n_guessers; /* others wait for another step */
     guesser guesser[SL_HEAD_ROWS];
-    uint32_t last[SL_HEAD_ROWS];    /* the call's row that is theirs */
-    uint32_t *id, *pos, *row, *low; /* [max_rows], as of SL_OP_MTP */
+    uint32_t last[SL_HEAD_ROWS]; /* the call's row that is theirs */
+    uint32_t *id, *pos, *row;    /* [max_rows], as of SL_OP_MTP */
     const uint32_t **pages;
     sl_mem out[2]; /* of even and odd calls */
     void *arrays;
@@ -109,16 +109,20 @@ void sl_mtp_begin(sl_pass *p) {
     sl_pass_begin(p, SL_TRACE_HEAD, t->n);
     block.rows = (sl_rowset){.n = t->n, .id = t->id, .pos = t->pos, .pages = t->pages};
     block.rows.x = t->round ? t->out[(t->round - 1) % 2] : p->x;
-    block.mtp = (sl_stage_mtp){.row = t->row, .low = t->low, .out = out, .again = t->round > 0};
+    block.mtp = (sl_stage_mtp){.row = t->row,
+                               .out = out,
+                               .again = t->round > 0,
+                               .n_last = t->n_guessers,
+                               .last = t->last,
+                               .h = a->head_rows};
     sl_pass_submit(p, &block);
     if (t->n_guessers == 0) return;
     head.rows.x = out;
     head.head = (sl_stage_head){.n = t->n_guessers,
                                 .count = a->m->vocab,
-                                .row = t->last,
                                 .h = a->head_rows,
                                 .logits = a->logits,
-                                .mtp = true};
+                                .made = true};
     sl_pass_submit(p, &head);
 }
 
@@ -179,9 +183,8 @@ sl_status sl_mtp_create(sl_attn *a, sl_err *err) {
     const size_t rows = a->max_rows;
     struct sl_mtp *t = a->mtp = sl_alloc(1, sizeof *t);
     if (t)
-        t->arrays =
-            sl_alloc_arrays(SL_ARRAY(t->id, rows), SL_ARRAY(t->pos, rows), SL_ARRAY(t->row, rows),
-                            SL_ARRAY(t->low, rows), SL_ARRAY(t->pages, rows));
+        t->arrays = sl_alloc_arrays(SL_ARRAY(t->id, rows), SL_ARRAY(t->pos, rows),
+                                    SL_ARRAY(t->row, rows), SL_ARRAY(t->pages, rows));
     if (!t || !t->arrays) return sl_fail(err, SL_ERR_NOMEM, "guesses of %zu rows", rows);
     sl_status st =
         sl_device_take_rows(a->w->device, SL_MAX(rows, (size_t)SL_HEAD_ROWS), &t->out[0], err);

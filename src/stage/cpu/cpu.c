@@ -47,15 +47,17 @@ static sl_rowset own_rows(const cpu *d, const sl_rowset *r) {
     return own;
 }
 
+/* Rows of the head: of ranks in one memory the first one's. */
+static bool has_heads(const cpu *d) {
+    return d->rank.index == 0 || d->gang->apart;
+}
+
 static void head(cpu *d, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
-    const bool own = d->rank.index == 0 || d->gang->apart;
-    if (h->first == 0 && h->mtp)
-        sl_mtp_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n, sl_mem_ptr(h->h));
-    else if (h->first == 0 && own)
+    if (h->first == 0 && !h->made && has_heads(d))
         sl_model_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n,
                            sl_mem_ptr(h->h));
-    if (h->first == 0 && d->gang) d->gang->meet(d->gang->ctx);
+    if (h->first == 0 && !h->made && d->gang) d->gang->meet(d->gang->ctx);
     sl_model_head_part(d->model, &d->exec, sl_mem_ptr(h->h), h->n, h->first, h->count, h->logits,
                        &d->scratch);
 }
@@ -96,16 +98,23 @@ static void run_model(cpu *d, const sl_stage_call *c) {
 static void run_mtp(cpu *d, const sl_stage_call *c) {
     sl_exec exec = d->exec;
     exec.expand_rows = 0; /* that form sees everything */
-    const sl_stage_model s = {
-        .model = d->model, .exec = &exec, .scratch = &d->scratch, .kv = d->mtp.kv};
-    sl_mtp_pages_write(&d->mtp, c->rows.pos, c->rows.pages, c->rows.n, c->mtp.low);
-    sl_stage_run_mtp(&s, c);
+    const sl_stage_model s = {.model = d->model,
+                              .exec = &exec,
+                              .scratch = &d->scratch,
+                              .kv = d->mtp.kv,
+                              .heads = has_heads(d)};
+    const size_t level = d->scratch.used;
+    uint32_t *low = sl_arena_take(&d->scratch, c->rows.n, sizeof *low);
+    SL_ASSERT(low != NULL);
+    sl_mtp_pages_write(&d->mtp, c->rows.pos, c->rows.pages, c->rows.n, low);
+    sl_stage_run_mtp(&s, c, low);
+    d->scratch.used = level;
 }
 
 static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     cpu *d = (cpu *)base;
     if (c->op == SL_OP_ATTEND && base->kept && d->kv_large != SIZE_MAX) enlarge(d, &c->rows);
-    if (c->op == SL_OP_ATTEND && base->mtp && c->layer == 0)
+    if (c->op == SL_OP_ATTEND && base->mtp && c->layer == d->blocks.first)
         sl_mtp_pages_forget(&d->mtp, c->rows.pos, c->rows.pages, c->rows.n);
     if (c->op == SL_OP_HEAD)
         head(d, c);
@@ -168,26 +177,15 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     return SL_OK;
 }
 
-/* What calls of so many rows need; of so many pairs. */
-static size_t rows_bytes(const cpu *d, uint32_t n) {
-    return sl_model_scratch_bytes(sl_model_spec_of(d->model), n) +
-           sl_rank_scratch_bytes(d->model, n);
-}
-
-static size_t pairs_bytes(const cpu *d, uint32_t n) {
-    return sl_experts_scratch_bytes(sl_model_spec_of(d->model), n) +
-           sl_rank_pairs_bytes(d->model, n) + 2 * ((size_t)n * sizeof(void *) + 64);
-}
-
-/* At least what calls of so many pairs need. Ranks may have two parts of a call under way, each of
- * which begins at a place of its own, halves of pairs being rounded up. */
+/* At least what calls of so many pairs need. */
 static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
     const sl_model_spec *m = sl_model_spec_of(d->model);
     size_t adding = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0, both = 0;
-    if (d->max_rows) rows = rows_bytes(d, d->max_rows) + rows_bytes(d, 0);
-    if (max_pairs) pairs = pairs_bytes(d, max_pairs) + pairs_bytes(d, 1);
+    size_t mtp = 0;
+    if (d->max_rows) rows = sl_stage_rows_bytes(d->model, d->max_rows);
+    if (max_pairs) pairs = sl_stage_pairs_bytes(d->model, max_pairs);
     if (d->base.inside) both = rows + pairs + sl_stage_inside_bytes(m, d->max_rows);
-    const size_t mtp = d->base.mtp ? sl_stage_mtp_bytes(m) : 0;
+    if (d->base.mtp) mtp = sl_stage_mtp_bytes(d->model) + d->max_rows * sizeof(uint32_t) + 64;
     size_t cap = SL_MAX(SL_MAX(SL_MAX(rows, pairs), adding), SL_MAX(both, mtp));
     if (cap <= d->scratch.cap) return SL_OK;
     sl_arena bigger;
@@ -219,9 +217,8 @@ static void cpu_read_page(sl_device *base, uint32_t page, uint32_t first, uint32
 
 static void cpu_write_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
                            const void *from) {
-    cpu *d = (cpu *)base;
-    if (base->mtp) sl_mtp_pages_drop(&d->mtp, page);
-    memcpy(blocks_of(d, page, first, n), from, n * sl_kv_block_bytes(base->spec));
+    sl_cpu_page_came(base, page);
+    memcpy(blocks_of((cpu *)base, page, first, n), from, n * sl_kv_block_bytes(base->spec));
 }
 
 /* ---- of a rank, for its gang ---- */
@@ -253,6 +250,10 @@ sl_extent sl_cpu_blocks(const sl_device *d) {
 
 uint8_t *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer) {
     return blocks_of((const cpu *)d, page, layer, 1);
+}
+
+void sl_cpu_page_came(sl_device *d, uint32_t page) {
+    if (d->mtp) sl_mtp_pages_drop(&((cpu *)d)->mtp, page);
 }
 
 /* ---- opening ---- */
@@ -361,7 +362,8 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);
-    if (st == SL_OK && d->base.mtp) st = sl_mtp_pages_open(d->base.spec, o->kv_pages, &d->mtp, err);
+    if (st == SL_OK && d->base.mtp)
+        st = sl_mtp_pages_open(sl_model_spec_of(d->model), o->kv_pages, &d->mtp, err);
     if (st == SL_OK)
         *out = &d->base;
     else

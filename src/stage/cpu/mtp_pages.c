@@ -8,8 +8,8 @@ sl_status sl_mtp_pages_open(const sl_model_spec *m, uint32_t n, sl_mtp_pages *ou
     if (__builtin_mul_overflow(n, page, &bytes))
         return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
     out->known = sl_alloc(n, sizeof *out->known);
-    out->base = sl_reserve(n, page); /* costs memory where it is written to */
-    if (!out->known || !out->base)
+    if (page) out->base = sl_reserve(n, page); /* costs memory where it is written to */
+    if (!out->known || (page && !out->base))
         return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of the prediction block's KV", bytes);
     out->kv = sl_kv_pool_of_blocks(m, out->base, sl_mtp_block(m), 1);
     return SL_OK;

@@ -15,13 +15,14 @@ typedef struct sl_mtp_page {
 } sl_mtp_page;
 
 typedef struct sl_mtp_pages {
-    uint8_t *base;      /* where they lie; NULL: there are none */
+    uint8_t *base;      /* where they lie; NULL: there are none, or nothing is in them */
     sl_mtp_page *known; /* [n] */
     sl_kv_pool kv;
     uint32_t n;
 } sl_mtp_pages;
 
-/* n pages of the block of `m`. SL_ERR_NOMEM, SL_ERR_LIMIT; *out can be freed then, too. */
+/* n pages of the block of `m`, a rank's of the heads that it has. SL_ERR_NOMEM, SL_ERR_LIMIT; *out
+ * can be freed then, too. */
 sl_status sl_mtp_pages_open(const sl_model_spec *m, uint32_t n, sl_mtp_pages *out,
                             sl_err *err) SL_MUST_CHECK;
 void sl_mtp_pages_close(sl_mtp_pages *p); /* zeroed is fine */

@@ -85,6 +85,13 @@ static void rows_read(const inputs *in, sl_mem rows, uint32_t n) {
     if (n) in->f(in->ctx, sl_mem_ptr(rows), n * row_bytes(in->spec));
 }
 
+/* Those that a list names. */
+static void listed_read(const inputs *in, sl_mem rows, const uint32_t *row, uint32_t n) {
+    const size_t bytes = row_bytes(in->spec);
+    for (uint32_t i = 0; i < n; i++)
+        in->f(in->ctx, (const uint8_t *)sl_mem_ptr(rows) + row[i] * bytes, bytes);
+}
+
 static sl_status call_reads(const inputs *in, const sl_stage_call *c, sl_err *err) {
     switch (c->op) {
     case SL_OP_ATTEND:
@@ -97,10 +104,14 @@ static sl_status call_reads(const inputs *in, const sl_stage_call *c, sl_err *er
     case SL_OP_EXPERTS:
         return experts_read(in, &c->experts, err);
     case SL_OP_HEAD: /* what later pieces need was made with the first */
-        for (uint32_t i = 0; c->head.first == 0 && i < c->head.n; i++)
-            in->f(in->ctx,
-                  (const uint8_t *)sl_mem_ptr(c->rows.x) + c->head.row[i] * row_bytes(in->spec),
-                  row_bytes(in->spec));
+        if (c->head.first > 0) return SL_OK;
+        if (c->head.made)
+            rows_read(in, c->head.h, c->head.n);
+        else
+            listed_read(in, c->rows.x, c->head.row, c->head.n);
+        return SL_OK;
+    case SL_OP_MTP:
+        listed_read(in, c->rows.x, c->mtp.row, c->rows.n);
         return SL_OK;
     default:
         return sl_fail(err, SL_ERR_INTERNAL, "stage %d for ranks on machines", (int)c->op);
@@ -164,6 +175,15 @@ static void logits_written(const results *r, const sl_stage_head *h) {
         r->f(r->ctx, h->logits + (size_t)i * r->spec->vocab + its.first, its.n);
 }
 
+/* All of them at every rank of a gang, where they are few and are told once more; of a pipeline's
+ * they are nobody else's. */
+static void guesses_made(const results *r, const sl_stage_mtp *g) {
+    float *out = sl_mem_ptr(g->out);
+    for (uint32_t i = 0; i < g->n_last; i++)
+        columns_of(r, out + (size_t)g->last[i] * r->spec->d_model);
+    rows_written(r, g->h, g->n_last);
+}
+
 /* Its heads' tiles of each block. */
 static void tiles_read(const results *r, const gang_job *j) {
     const size_t tile = sl_kv_tile_bytes(r->spec) / sizeof(float);
@@ -207,6 +227,7 @@ sl_status gang_each_result(const gang_job *j, const sl_model_spec *spec, const g
     if (c->op == SL_OP_ATTEND || c->op == SL_OP_DENSE) rows_written(&r, c->rows.x, c->rows.n);
     if (c->op == SL_OP_SHARED) rows_written(&r, c->rows.h, c->rows.n);
     if (c->op == SL_OP_HEAD) logits_written(&r, &c->head);
+    if (c->op == SL_OP_MTP) guesses_made(&r, &c->mtp);
     return c->op == SL_OP_EXPERTS ? experts_wrote(&r, &c->experts, err) : SL_OK;
 }
 
@@ -289,7 +310,7 @@ static bool rows_fit(const checking *k, const sl_stage_call *c) {
     if (r->state && !has_bytes(k, r->state, r->n, word)) return false;
     if (r->done && !has_bytes(k, r->done, r->n, word)) return false;
     if (!has_rows(k, r->x, 0) || !has_rows(k, r->h, 0)) return false;
-    if (c->op != SL_OP_ATTEND) return !r->pages;
+    if (c->op != SL_OP_ATTEND && c->op != SL_OP_MTP) return !r->pages;
     return r->n ? has_pages(k, r) : is_place(k, r->pages);
 }
 
@@ -333,9 +354,21 @@ static bool head_fits(const checking *k, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
     const uint32_t vocab = k->b->spec->vocab;
     if (h->n > k->b->max_rows || h->first > vocab || h->count > vocab - h->first) return false;
-    if (!below(k, h->row, h->n, c->rows.n) || !has_rows(k, h->h, h->n)) return false;
-    if (h->n && h->first == 0 && !has_rows(k, c->rows.x, c->rows.n)) return false;
+    if (!gang_is_bool(&h->made) || !has_rows(k, h->h, h->n)) return false;
+    if (h->made ? h->row != NULL : !below(k, h->row, h->n, c->rows.n)) return false;
+    if (h->n && h->first == 0 && !h->made && !has_rows(k, c->rows.x, c->rows.n)) return false;
     return has_room(k, h->logits, (size_t)h->n * vocab, sizeof(float));
+}
+
+/* Ids are looked up here, by each rank. */
+static bool mtp_fits(const checking *k, const sl_stage_call *c) {
+    const sl_rowset *r = &c->rows;
+    const size_t have = r->x.bytes / row_bytes(k->b->spec);
+    return k->b->mtp && gang_is_bool(&c->mtp.again) && below(k, r->id, r->n, k->b->spec->vocab) &&
+           has_rows(k, r->x, SL_MIN(r->n, 1u)) &&
+           below(k, c->mtp.row, r->n, (uint32_t)SL_MIN(have, UINT32_MAX)) &&
+           has_rows(k, c->mtp.out, r->n) && below(k, c->mtp.last, c->mtp.n_last, r->n) &&
+           c->mtp.n_last <= k->b->max_rows && has_rows(k, c->mtp.h, c->mtp.n_last);
 }
 
 /* A block of the model that the rank has. */
@@ -420,10 +453,10 @@ static bool run_fits(const checking *k, const gang_job *j) {
 
 static bool call_fits(const checking *k, const sl_stage_call *c) {
     const sl_model_spec *s = k->b->spec;
-    const bool head = c->op == SL_OP_HEAD; /* of no block */
-    if ((!head && !has_block(k, c->layer)) || c->queue >= SL_STAGE_QUEUES) return false;
+    const bool head = c->op == SL_OP_HEAD, no_block = head || c->op == SL_OP_MTP;
+    if ((!no_block && !has_block(k, c->layer)) || c->queue >= SL_STAGE_QUEUES) return false;
     if (head && k->b->blocks.n && k->b->blocks.first > 0) return false; /* another rank has it */
-    const bool moe = !head && s->ffn[c->layer] == SL_FFN_MOE;
+    const bool moe = !no_block && s->ffn[c->layer] == SL_FFN_MOE;
     const bool may_stay = k->b->spreads && (c->op == SL_OP_EXPERTS || c->op == SL_OP_SHARED);
     if (!gang_is_bool(&c->stays) || (c->stays && !may_stay)) return false;
     if (c->op == SL_OP_EXPERTS) return moe && experts_fit(k, c);
@@ -438,6 +471,8 @@ static bool call_fits(const checking *k, const sl_stage_call *c) {
                (!s->dense_branch || has_rows(k, c->rows.x, c->rows.n));
     case SL_OP_HEAD:
         return head_fits(k, c);
+    case SL_OP_MTP:
+        return mtp_fits(k, c);
     default:
         return false;
     }
@@ -543,7 +578,7 @@ static bool open_fits(const checking *k, const gang_job *j) {
         gang_is_bool(&s->segmented) && gang_is_bool(&s->skew.on) &&
         gang_is_bool(&s->skew.permuted) && gang_is_bool(&o->exact) && gang_is_bool(&o->apart) &&
         gang_is_bool(&o->inside) && gang_is_bool(&o->loud) && gang_is_bool(&s->inner) &&
-        gang_is_bool(&o->spreads) && gang_is_bool(&o->numa);
+        gang_is_bool(&o->spreads) && gang_is_bool(&o->numa) && gang_is_bool(&s->mtp);
     if (!bools || (uint32_t)o->wire >= SL_WIRE_FORMAT_COUNT ||
         (uint32_t)o->activations >= SL_ACTIVATIONS_COUNT || (uint32_t)s->kv_type >= SL_KV_TYPES ||
         o->threads > MOST_THREADS)

@@ -49,6 +49,7 @@ typedef struct gang_bounds {
     uint32_t max_rows, max_pairs, kv_pages;
     bool attention, experts;
     bool inside;         /* blocks with experts, whole */
+    bool mtp;            /* the block that predicts a further token */
     bool together;       /* it is of a gang, not of a pipeline */
     bool spreads;        /* its ranks exchange rows with those of others, */
     sl_wire_format wire; /* in this format: */

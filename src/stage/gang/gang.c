@@ -266,6 +266,7 @@ sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     g->base.spec = sl_cpu_stored_of(g->own.device);
     g->base.sharers = g->own.device->sharers;
     g->base.inside = g->base.inside_exact = g->base.inside_f32 = g->own.device->inside && !pipeline;
+    g->base.mtp = g->own.device->mtp;
     if (g->spreads) g->base.spreads = g->own.board->report[0].out.n;
     g->base.kept = o->kv_fd && o->kv_pages && g->ways->in_place;
     note_who_idles(g);

@@ -52,12 +52,14 @@ static void note(const noting *n, sl_mem rows, size_t first, size_t count, bool 
 }
 
 /* Those named, or the first n. */
-static void note_listed(const noting *n, sl_mem rows, const uint32_t *row, uint32_t count) {
-    for (uint32_t i = 0; row && i < count; i++) note(n, rows, row[i], 1, false);
-    if (!row) note(n, rows, 0, count, false);
+static void note_listed(const noting *n, sl_mem rows, const uint32_t *row, uint32_t count,
+                        bool kept) {
+    for (uint32_t i = 0; row && i < count; i++) note(n, rows, row[i], 1, kept);
+    if (!row) note(n, rows, 0, count, kept);
 }
 
-/* What the call writes is what its ranks, or rank 0, have made: nobody else has it. */
+/* What the call writes is what its ranks, or rank 0, have made: nobody else has it, but where it
+ * ends with all of them having it. */
 static void note_written(const noting *n, const sl_stage_call *c) {
     switch (c->op) {
     case SL_OP_EMBED:
@@ -75,10 +77,10 @@ static void note_written(const noting *n, const sl_stage_call *c) {
         note(n, c->rows.h, 0, c->rows.n, false);
         return;
     case SL_OP_UNPACK:
-        note_listed(n, c->pack.rows, c->pack.row, c->pack.n);
+        note_listed(n, c->pack.rows, c->pack.row, c->pack.n, false);
         return;
     case SL_OP_MOVE:
-        note_listed(n, c->move.to, c->move.to_row, c->move.n);
+        note_listed(n, c->move.to, c->move.to_row, c->move.n, false);
         return;
     case SL_OP_EXPERTS:
         for (uint32_t i = 0; i < c->experts.n_parts; i++)
@@ -87,8 +89,12 @@ static void note_written(const noting *n, const sl_stage_call *c) {
     case SL_OP_HEAD:
         note(n, c->head.h, 0, c->head.n, false);
         return;
+    case SL_OP_MTP: /* each tells the others its columns */
+        note(n, c->mtp.out, 0, c->rows.n, false);
+        note_listed(n, c->mtp.out, c->mtp.last, c->mtp.n_last, true);
+        note(n, c->mtp.h, 0, c->mtp.n_last, true);
+        return;
     case SL_OP_PACK:
-    case SL_OP_MTP: /* of no gang */
         return;
     }
 }

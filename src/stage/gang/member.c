@@ -101,6 +101,10 @@ void gang_rank_hear(gang_rank *r) {
     r->before.n = r->now.n = 0;
 }
 
+static void hear_all(void *ctx) {
+    gang_rank_hear(ctx);
+}
+
 /* Rows of which the block after this one can begin with some. */
 static void tell_in_parts(gang_rank *r, float *x, uint32_t n_rows) {
     const uint32_t each = SL_MAX(PART_ROWS, (n_rows + MOST_PARTS - 1) / MOST_PARTS);
@@ -119,6 +123,7 @@ void gang_rank_link(gang_rank *r, bool apart) {
     r->link.end = end;
     r->link.wrote = tell;
     r->link.needs = hear;
+    r->link.hear = hear_all;
 }
 
 void gang_rank_tell(gang_rank *r, float *x, uint32_t n_rows) {
@@ -227,6 +232,7 @@ static void do_block(const gang_rank *r, const gang_job *j, uint32_t layer, uint
 static void do_page(const gang_rank *r, const gang_job *j) {
     const size_t block = sl_kv_block_bytes(r->device->spec);
     const sl_extent has = sl_cpu_blocks(r->device);
+    if (j->kind == GANG_WRITE) sl_cpu_page_came(r->device, j->page.page);
     for (uint32_t i = 0; i < j->page.n; i++)
         if (sl_extent_has(has, j->page.first + i))
             do_block(r, j, j->page.first + i, (uint8_t *)j->page.blocks + i * block);
@@ -261,12 +267,20 @@ static void do_run(gang_rank *r, const gang_job *j) {
     }
 }
 
+/* Of a call of several stages ranks tell each other the rows that one leaves to the next. */
+static void do_call(gang_rank *r, const sl_stage_call *c) {
+    r->shares = c->op == SL_OP_MTP;
+    if (r->shares) r->x = sl_mem_ptr(c->mtp.out);
+    sl_device_submit(r->device, c);
+    r->shares = false;
+}
+
 static sl_status do_job(gang_rank *r, const gang_job *j, gang_report *report) {
     switch (j->kind) {
     case GANG_OPEN:
         return do_open(r, j, report);
     case GANG_CALL:
-        sl_device_submit(r->device, &j->call);
+        do_call(r, &j->call);
         return SL_OK;
     case GANG_RUN:
         do_run(r, j);

@@ -76,7 +76,9 @@ static bool reserve(pipeline_queue *q) {
     return true;
 }
 
-/* Rows that only move are rank 0's, as are the ends of the model. */
+/* Rows that only move are rank 0's, as are the ends of the model, but for the block behind the
+ * last.
+ */
 static uint32_t rank_of(const pipeline *p, const sl_stage_call *c) {
     switch (c->op) {
     case SL_OP_ATTEND:
@@ -86,6 +88,8 @@ static uint32_t rank_of(const pipeline *p, const sl_stage_call *c) {
     case SL_OP_EXPERTS:
     case SL_OP_INSIDE:
         return p->rank_of[c->layer];
+    case SL_OP_MTP:
+        return p->n - 1;
     default:
         return 0;
     }
@@ -333,13 +337,14 @@ static void pipeline_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) 
 }
 
 /* Which rank has what. */
-static void learn(pipeline *p) {
+static void learn(pipeline *p, const sl_device_opts *o) {
     p->base.spec = p->own->spec;
     p->base.resumes = p->own->resumes;
     p->base.sharers = p->own->sharers;
     p->base.inside = p->base.inside_exact = p->own->inside;
+    p->base.mtp = o->hosts.mtp && o->hosts.attention;
     for (uint32_t i = 0; i < p->n; i++) {
-        p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n});
+        p->blocks[i] = sl_pipeline_blocks(p->base.spec, (sl_rank){i, p->n}, p->base.mtp);
         memset(p->rank_of + p->blocks[i].first, (int)i, p->blocks[i].n);
     }
 }
@@ -380,7 +385,7 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
         pipeline_close(&p->base);
         return st;
     }
-    learn(p);
+    learn(p, o);
     *out = &p->base;
     return SL_OK;
 }

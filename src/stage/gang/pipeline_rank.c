@@ -15,8 +15,10 @@ sl_status gang_pipeline_opts(sl_rank is, sl_device_opts *o, sl_err *err) {
     o->gang = NULL;
     o->kv_fd = 0;
     o->hosts.rank = (sl_rank){0};
-    o->hosts.blocks = sl_pipeline_blocks(&m, is);
+    const bool mtp = o->hosts.mtp && o->hosts.attention;
+    o->hosts.blocks = sl_pipeline_blocks(&m, is, mtp);
     o->hosts.inner = is.index > 0;
+    o->hosts.mtp = mtp && is.index + 1 == is.of; /* what it reads the last block leaves */
     o->inside = o->hosts.attention && o->hosts.experts && !m.dense_branch && o->ranks <= 1;
     return SL_OK;
 }

@@ -135,6 +135,7 @@ static sl_status answer(remote *m, sl_err *err) {
         m->bounds.blocks = report->blocks;
         m->bounds.out = report->out;
         m->bounds.inside = r->device->inside;
+        m->bounds.mtp = r->device->mtp;
         if (!m->bounds.together && r->is.index > 1)
             m->link.rows_bytes = m->bounds.max_rows * m->bounds.spec->d_model * sizeof(float);
     }

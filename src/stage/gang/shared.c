@@ -112,7 +112,7 @@ static void pack_rows(packer *p, const sl_stage_call *c, const sl_model_spec *sp
     out->pos = put(p, r->pos, n);
     out->state = put(p, r->state, n);
     out->done = put(p, r->done, n);
-    out->pages = c->op == SL_OP_ATTEND ? put_pages(p, r) : NULL;
+    out->pages = c->op == SL_OP_ATTEND || c->op == SL_OP_MTP ? put_pages(p, r) : NULL;
     out->expert = c->op == SL_OP_ROUTE ? room(p, r->expert, chosen) : NULL;
     out->gate = c->op == SL_OP_ROUTE ? room(p, r->gate, chosen) : NULL;
     out->x = mem_in_block(p, r->x);
@@ -143,6 +143,12 @@ static void pack_call(packer *p, const sl_stage_call *c, const sl_model_spec *sp
         return;
     }
     pack_rows(p, c, spec, &out->rows);
+    if (c->op == SL_OP_MTP) {
+        out->mtp.row = put(p, c->mtp.row, c->rows.n * sizeof *c->mtp.row);
+        out->mtp.out = mem_in_block(p, c->mtp.out);
+        out->mtp.last = put(p, c->mtp.last, c->mtp.n_last * sizeof *c->mtp.last);
+        out->mtp.h = mem_in_block(p, c->mtp.h);
+    }
     if (c->op != SL_OP_HEAD) return;
     out->head.row = put(p, c->head.row, c->head.n * sizeof *c->head.row);
     out->head.h = mem_in_block(p, c->head.h);
@@ -305,6 +311,12 @@ static bool unpack_call(const gang_memory *m, const gang_block *area, gang_point
         c->head.row = at_place(area, c->head.row);
         c->head.h = mem_here(m, c->head.h);
         c->head.logits = at_place(area, c->head.logits);
+    }
+    if (c->op == SL_OP_MTP) {
+        c->mtp.row = at_place(area, c->mtp.row);
+        c->mtp.out = mem_here(m, c->mtp.out);
+        c->mtp.last = at_place(area, c->mtp.last);
+        c->mtp.h = mem_here(m, c->mtp.h);
     }
     return unpack_rows(m, area, p, &c->rows);
 }
