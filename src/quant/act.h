@@ -31,6 +31,7 @@ static inline sl_act_kind sl_act_kind_of(sl_dtype t) {
     switch (t) {
     case SL_Q8_0:
     case SL_Q4_0:
+    case SL_MXFP4:
         return SL_ACT_32;
     case SL_Q4_K:
     case SL_Q5_K:

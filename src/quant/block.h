@@ -105,6 +105,21 @@ SL_FN float sl_mxfp4_half_scale(uint8_t e) {
     return f;
 }
 
+/* The same codes 12 above their value, for products that want them without a sign. */
+#define SL_MXFP4_ABOVE 12
+#define SL_MXFP4_CODES_ABOVE                                                                       \
+    { 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0 }
+
+/* Blocks of 32 values with one scale, Q8_0, Q4_0 and MXFP4: bytes before the codes, and what the
+ * codes as integers (quant/codes.h) are multiplied with. */
+SL_FN uint32_t sl_block_head_32(sl_dtype t) {
+    return t == SL_MXFP4 ? 1 : 2;
+}
+
+SL_FN float sl_block_scale_32(sl_dtype t, const uint8_t *b) {
+    return t == SL_MXFP4 ? sl_mxfp4_half_scale(b[0]) : sl_block_f16(b);
+}
+
 static inline void sl_mxfp4_decode(const uint8_t *b, float *dst) {
     static const int8_t code[16] = SL_MXFP4_CODES;
     float d = sl_mxfp4_half_scale(b[0]);

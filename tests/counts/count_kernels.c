@@ -44,7 +44,8 @@ static const struct {
     {"gemm4_q4_k", SL_Q4_K, 4, FLOATS},     {"gemm32_q4_k", SL_Q4_K, 32, FLOATS},
     {"int8_1_q8_0", SL_Q8_0, 1, INT8},      {"int8_4_q8_0", SL_Q8_0, 4, INT8},
     {"int8_32_q8_0", SL_Q8_0, 32, INT8},    {"int8_4_q4_0", SL_Q4_0, 4, INT8},
-    {"int8_32_q4_0", SL_Q4_0, 32, INT8},    {"attention4", SL_F32, 4, ATTENTION},
+    {"int8_32_q4_0", SL_Q4_0, 32, INT8},    {"int8_4_mxfp4", SL_MXFP4, 4, INT8},
+    {"int8_32_mxfp4", SL_MXFP4, 32, INT8},  {"attention4", SL_F32, 4, ATTENTION},
     {"attention16", SL_F32, 16, ATTENTION},
 };
 

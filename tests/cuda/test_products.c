@@ -30,7 +30,7 @@ static uint32_t draw_k(sl_dtype t, bool rounded) {
 
 static sl_dtype other_of(sl_dtype t, bool rounded) {
     if (!rounded) return (sl_dtype)kt_below(SL_DTYPE_COUNT + 1);
-    if (sl_act_kind_of(t) == SL_ACT_32) return kt_below(2) ? SL_Q8_0 : SL_Q4_0;
+    if (sl_act_kind_of(t) == SL_ACT_32) return (sl_dtype)(SL_Q8_0 + kt_below(3));
     return (sl_dtype)(SL_Q4_K + kt_below(3));
 }
 
@@ -70,8 +70,7 @@ static void test_products_of_f32(void **state) {
 
 static void test_products_of_integers(void **state) {
     (void)state;
-    for (sl_dtype t = SL_Q8_0; t < SL_DTYPE_COUNT; t++)
-        if (t != SL_MXFP4) each_amount(t, true);
+    for (sl_dtype t = SL_Q8_0; t < SL_DTYPE_COUNT; t++) each_amount(t, true);
 }
 
 /* Lengths about those of units, chunks and 16 lanes, and chains that end at -0. */

@@ -19,7 +19,8 @@ import numpy
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 BAR = 2e-4
-F32 = ("--kv-type", "f32")  # KV as the references have it
+F32 = ("--kv-type", "f32")  # KV as the references have it,
+EXACT = ("--activations", "f32")  # and products with weights in blocks
 TIMEOUT_S = 300
 
 
@@ -103,6 +104,10 @@ def sluice_greedy(sluice, fixture, ids, count, extra=()):
     return answer
 
 
+def exact(extra):
+    return list(extra) if "--activations" in extra else [*extra, *EXACT]
+
+
 def deviation(got, ref):
     """(worst max|d|/max|ref| over positions, its position)"""
     if got.dtype != numpy.float32 or got.shape != ref.shape:
@@ -116,7 +121,7 @@ def deviation(got, ref):
 def check_logits(sluice, fixture, case, extra=()):
     """Worst deviation of a case; raises Failure above BAR."""
     ref = numpy.load(pathlib.Path(fixture) / case["logits"], allow_pickle=False)
-    got = sluice_logits(sluice, fixture, case["prompt_ids"] + case["greedy_ids"], extra)
+    got = sluice_logits(sluice, fixture, case["prompt_ids"] + case["greedy_ids"], exact(extra))
     worst, at = deviation(got, ref)
     if worst > BAR:
         raise Failure(
@@ -127,7 +132,7 @@ def check_logits(sluice, fixture, case, extra=()):
 
 def check_greedy(sluice, fixture, case, extra=()):
     want = case["greedy_ids"]
-    answer = sluice_greedy(sluice, fixture, case["prompt_ids"], len(want), extra)
+    answer = sluice_greedy(sluice, fixture, case["prompt_ids"], len(want), exact(extra))
     if answer["ids"] != want:
         at = first_difference(answer["ids"], want)
         raise Failure(
@@ -143,7 +148,7 @@ def check_greedy(sluice, fixture, case, extra=()):
 def check_stop(sluice, fixture, stop, extra=()):
     """The answer ends at the stop id; whether that id is listed is left open."""
     want = stop["greedy_ids"]
-    got = sluice_greedy(sluice, fixture, stop["prompt_ids"], 64, extra)["ids"]
+    got = sluice_greedy(sluice, fixture, stop["prompt_ids"], 64, exact(extra))["ids"]
     if got not in (want, want[:-1]):
         raise Failure(f"stop case: got {got}, want {want}")
 

@@ -91,7 +91,7 @@ def test_router_weights_rescaled_or_not(fixture, tmp_path):
     model = reference.model_of(folder)
     want = model.forward(ids)
     assert model.min_margin >= 1e-4, "a near tie decides"
-    got = check.sluice_logits(SLUICE, folder, ids)
+    got = check.sluice_logits(SLUICE, folder, ids, check.EXACT)
     assert check.deviation(got, want.astype(numpy.float32))[0] <= 2e-4
 
 
@@ -145,7 +145,7 @@ def test_options_off(fixture, change, tmp_path):
     model = reference.model_of(folder)
     want = model.forward(ids).astype(numpy.float32)
     assert model.min_margin >= 1e-5, "a near tie decides"
-    got = check.sluice_logits(SLUICE, folder, ids)
+    got = check.sluice_logits(SLUICE, folder, ids, check.EXACT)
     assert check.deviation(got, want)[0] <= 2e-4
     golden = numpy.load(FIXTURES[fixture] / case["logits"], allow_pickle=False)[: len(ids)]
     assert check.deviation(got, golden)[0] > 1e-3
@@ -168,7 +168,7 @@ def test_swapped_experts_change_the_greedy_ids(fixture, tmp_path):
     seen = [c for c in golden["cases"] if test["first_difference"][c["name"]] is not None]
     assert seen
     for case in seen:
-        got = check.sluice_greedy(SLUICE, swapped, case["prompt_ids"], test["within"])["ids"]
+        got = check.sluice_greedy(SLUICE, swapped, case["prompt_ids"], test["within"], check.EXACT)["ids"]
         want = case["greedy_ids"][: test["within"]]
         assert got != want, f"case {case['name']}: the exchange of experts is not seen"
 

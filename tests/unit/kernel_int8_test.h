@@ -166,12 +166,23 @@ static inline k8_case k8_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint
     return g;
 }
 
+/* A block of MXFP4 of one code, with scales at both ends. */
+static inline void k8_extreme_mxfp4(uint8_t *b, uint32_t how) {
+    static const uint8_t scale[] = {0, 1, 2, 3, 127, 250, 254, 255};
+    memset(b, how & 1 ? 0x77 : how & 2 ? 0x88 : 0xff, 17);
+    b[0] = scale[how / 8 + kt_below(2) * 4];
+}
+
 /* All codes, scales and minima at their ends; the activations at -127 or 127. */
 static inline void k8_make_extreme(k8_case *g, uint32_t how) {
     uint32_t bytes = sl_dtype_block_bytes(g->dtype),
              n = g->apart / sl_dtype_block(g->dtype) * g->cols;
     uint16_t one = sl_f32_to_f16(how & 8 ? -1.0f : 0.5f);
     for (uint8_t *b = g->w; n > 0; n--, b += bytes) {
+        if (g->dtype == SL_MXFP4) {
+            k8_extreme_mxfp4(b, how);
+            continue;
+        }
         memset(b, how & 1 ? 0x80 : how & 2 ? 0x7f : 0xff, bytes);
         if (g->dtype == SL_Q6_K && how & 16) memset(b, 0, 192);
         memcpy(b + (g->dtype == SL_Q6_K ? 208 : 0), &one, 2);

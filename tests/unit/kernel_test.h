@@ -59,7 +59,7 @@ static inline void kt_fill_blocks(sl_dtype dtype, size_t n, uint8_t *p) {
         for (size_t j = 0; j < bytes; j++) p[j] = (uint8_t)kt_bits();
         uint16_t d = sl_f32_to_f16(kt_value() * 0.01f), dmin = sl_f32_to_f16(kt_value() * 0.01f);
         if (dtype == SL_MXFP4) {
-            p[0] = (uint8_t)(110 + kt_below(20));
+            p[0] = (uint8_t)(kt_below(16) ? 110 + kt_below(20) : kt_below(4)); /* some subnormal */
             continue;
         }
         memcpy(p + at, &d, 2);

@@ -90,6 +90,7 @@ const sl_kernels sl_kernels_amx = {.name = "amx",
                                    .parts_tile = SL_EVERY_AMOUNT(sl_amx_parts_tile),
                                    .int8_tile = {[SL_Q8_0] = NOT_FEW(sl_amx_int8_tile),
                                                  [SL_Q4_0] = NOT_FEW(sl_amx_int8_tile),
+                                                 [SL_MXFP4] = NOT_FEW(sl_amx_int8_tile),
                                                  [SL_Q4_K] = NOT_FEW(sl_amx_int8_tile),
                                                  [SL_Q5_K] = NOT_FEW(sl_amx_int8_tile),
                                                  [SL_Q6_K] = NOT_FEW(sl_amx_int8_tile)}};

@@ -36,29 +36,43 @@ SL_INLINE uint16_t half_at(const uint8_t *p) {
     return h;
 }
 
-/* Codes of a block; Q4_0's values 0 .. 15 are the low halves of its bytes. */
+/* Codes of a block; values 0 .. 15 of codes of 4 bits are the low halves of its bytes. */
 SL_INLINE __m256i codes_32(const uint8_t *block, sl_dtype dtype) {
-    if (dtype == SL_Q8_0) return _mm256_loadu_si256((const void *)(block + 2));
-    const __m128i v = load_16(block + 2);
-    const __m256i both =
-        _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
-    return _mm256_sub_epi8(_mm256_and_si256(both, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
+    static const _Alignas(16) int8_t mxfp4[16] = SL_MXFP4_CODES;
+    block += sl_block_head_32(dtype);
+    if (dtype == SL_Q8_0) return _mm256_loadu_si256((const void *)block);
+    const __m128i v = load_16(block);
+    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
+    both = _mm256_and_si256(both, _mm256_set1_epi8(15));
+    if (dtype == SL_Q4_0) return _mm256_sub_epi8(both, _mm256_set1_epi8(8));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_16(mxfp4)), both);
+}
+
+/* A block's scale: f16, or MXFP4's byte. */
+SL_INLINE uint16_t scale_at(const uint8_t *block, sl_dtype dtype) {
+    return dtype == SL_MXFP4 ? block[0] : half_at(block);
+}
+
+SL_INLINE __m256 scales_32(__m128i of, sl_dtype dtype) {
+    if (dtype != SL_MXFP4) return _mm256_cvtph_ps(of);
+    const __m512i e = _mm512_castsi256_si512(_mm256_cvtepu16_epi32(of));
+    return _mm512_castps512_ps256(sl_half_scales(e));
 }
 
 /* n blocks of a row, and zeros. */
 SL_INLINE void unpack_32(const uint8_t *row, const uint32_t n, sl_dtype dtype, amx_strip *w,
                          uint32_t c) {
-    const size_t step = dtype == SL_Q8_0 ? 34 : 18;
+    const size_t step = sl_dtype_block_bytes(dtype);
     __m128i h = _mm_setzero_si128();
-    if (n > 0) h = _mm_insert_epi16(h, half_at(row), 0);
-    if (n > 1) h = _mm_insert_epi16(h, half_at(row + step), 1);
-    if (n > 2) h = _mm_insert_epi16(h, half_at(row + 2 * step), 2);
-    if (n > 3) h = _mm_insert_epi16(h, half_at(row + 3 * step), 3);
-    if (n > 4) h = _mm_insert_epi16(h, half_at(row + 4 * step), 4);
-    if (n > 5) h = _mm_insert_epi16(h, half_at(row + 5 * step), 5);
-    if (n > 6) h = _mm_insert_epi16(h, half_at(row + 6 * step), 6);
-    if (n > 7) h = _mm_insert_epi16(h, half_at(row + 7 * step), 7);
-    _mm256_store_ps(w->d[c], _mm256_cvtph_ps(h));
+    if (n > 0) h = _mm_insert_epi16(h, scale_at(row, dtype), 0);
+    if (n > 1) h = _mm_insert_epi16(h, scale_at(row + step, dtype), 1);
+    if (n > 2) h = _mm_insert_epi16(h, scale_at(row + 2 * step, dtype), 2);
+    if (n > 3) h = _mm_insert_epi16(h, scale_at(row + 3 * step, dtype), 3);
+    if (n > 4) h = _mm_insert_epi16(h, scale_at(row + 4 * step, dtype), 4);
+    if (n > 5) h = _mm_insert_epi16(h, scale_at(row + 5 * step, dtype), 5);
+    if (n > 6) h = _mm_insert_epi16(h, scale_at(row + 6 * step, dtype), 6);
+    if (n > 7) h = _mm_insert_epi16(h, scale_at(row + 7 * step, dtype), 7);
+    _mm256_store_ps(w->d[c], scales_32(h, dtype));
 #pragma GCC unroll 4
     for (uint32_t b = 0; b < AMX_PARTS; b += 2) {
         __m512i v = _mm512_setzero_si512();
@@ -390,6 +404,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
 
 SL_TILE_FORM(tile_q8_0, tile_of, SL_Q8_0)
 SL_TILE_FORM(tile_q4_0, tile_of, SL_Q4_0)
+SL_TILE_FORM(tile_mxfp4, tile_of, SL_MXFP4)
 SL_TILE_FORM(tile_q4_k, tile_of, SL_Q4_K)
 SL_TILE_FORM(tile_q5_k, tile_of, SL_Q5_K)
 SL_TILE_FORM(tile_q6_k, tile_of, SL_Q6_K)
@@ -398,6 +413,7 @@ void sl_amx_int8_tile(const sl_act_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;
     if (t->dtype == SL_Q8_0) tile_q8_0(t);
     if (t->dtype == SL_Q4_0) tile_q4_0(t);
+    if (t->dtype == SL_MXFP4) tile_mxfp4(t);
     if (t->dtype == SL_Q4_K) tile_q4_k(t);
     if (t->dtype == SL_Q5_K) tile_q5_k(t);
     if (t->dtype == SL_Q6_K) tile_q6_k(t);

@@ -1,4 +1,4 @@
-/* Integer products with blocks of 32: Q8_0 and Q4_0.
+/* Integer products with blocks of 32: Q8_0, Q4_0 and MXFP4.
  *
  * Few rows: the weights are used as they lie, 16 bytes of two columns to a vector, and the sums of
  * 8 columns become one vector in three steps of additions. More rows: strips of 16 columns by 256
@@ -7,7 +7,8 @@
  * Strips hold Q8_0 as pairs of 16 bits, 256 times the codes: values 0 and 2 of a quad, then 1 and
  * 3, which a shift and a mask make. Two codes of 8 bits do not fit the sums of 16 bits that
  * vpmaddubsw makes. Codes of Q4_0 (0..15) do, a whole block of them: 8 * 2 * 15 * 127 = 30480; the
- * sum of the activations' codes takes the offset of 8 away.
+ * sum of the activations' codes takes the offset of 8 away. Those of MXFP4, 12 above their value
+ * (0..24), do by halves of a block.
  *
  * Columns vary slowest, so that memory is read in its order, and what comes next is asked for in
  * that order too: rows of experts are short, several share a page, and the processor's prefetchers
@@ -21,12 +22,25 @@
 #define COLS   (8 * STRIPS)
 
 typedef struct strip {
-    __m256i q[CHUNK * 16]; /* Q8_0: 16 of a block, Q4_0: 8 */
+    __m256i q[CHUNK * 16]; /* Q8_0: 16 of a block, codes of 4 bits: 8 */
     __m256 d[CHUNK];
 } strip;
 
 SL_INLINE uint32_t block_bytes(sl_dtype dtype) {
-    return dtype == SL_Q8_0 ? 34 : 18;
+    return dtype == SL_Q8_0 ? 34 : dtype == SL_Q4_0 ? 18 : 17;
+}
+
+/* What codes of 4 bits are multiplied as lies so much above their value. */
+SL_INLINE int32_t above(sl_dtype dtype) {
+    return dtype == SL_Q4_0 ? 8 : SL_MXFP4_ABOVE;
+}
+
+/* That, of codes in bytes. */
+SL_INLINE __m256i values_of(__m256i code, sl_dtype dtype) {
+    static const uint8_t of[16] = SL_MXFP4_CODES_ABOVE;
+    if (dtype == SL_Q4_0) return code;
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)of)),
+                               code);
 }
 
 /* 16 bytes to both halves. */
@@ -63,13 +77,13 @@ SL_INLINE void fill(const sl_strip_src *src, uint32_t blocks, sl_dtype dtype, st
     for (uint32_t b = 0; b < blocks; b++) {
         const uint32_t at = b * block_bytes(dtype);
         __m256i v[4], *q = out->q + b * 16;
-        out->d[b] = sl_load_d(src, at);
-        if (dtype == SL_Q4_0) {
-            load_quads(src, at + 2, v);
+        out->d[b] = sl_load_d_32(src, at, dtype);
+        if (dtype != SL_Q8_0) {
+            load_quads(src, at + sl_block_head_32(dtype), v);
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++) {
-                q[i] = _mm256_and_si256(v[i], low);
-                q[i + 4] = _mm256_and_si256(_mm256_srli_epi16(v[i], 4), low);
+                q[i] = values_of(_mm256_and_si256(v[i], low), dtype);
+                q[i + 4] = values_of(_mm256_and_si256(_mm256_srli_epi16(v[i], 4), low), dtype);
             }
             continue;
         }
@@ -130,11 +144,12 @@ SL_INLINE void block_q8_0(const run *u, uint32_t b, uint32_t r0, const uint32_t 
     for (uint32_t i = 0; i < 2 * R; i++) sum[i] = _mm256_srai_epi32(sum[i], 8);
 }
 
-SL_INLINE void block_q4_0(const run *u, uint32_t b, uint32_t r0, const uint32_t R, __m256i *sum) {
+/* Quads first .. end - 1 of codes of 4 bits; sums of 16 bits. */
+SL_INLINE void quads_4(const run *u, uint32_t b, uint32_t r0, const uint32_t R,
+                       const uint32_t first, const uint32_t end, __m256i *sum) {
     const __m256i *w0 = u->w[0].q + b * 16, *w1 = u->w[1].q + b * 16;
-    const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
-    for (uint32_t q = 0; q < 8; q++) {
+    for (uint32_t q = first; q < end; q++) {
         __m256i a = _mm256_load_si256(w0 + q), c = _mm256_load_si256(w1 + q);
         SL_KEEP(a);
         SL_KEEP(c);
@@ -142,19 +157,33 @@ SL_INLINE void block_q4_0(const run *u, uint32_t b, uint32_t r0, const uint32_t 
         for (uint32_t r = 0; r < R; r++) {
             __m256i xv = sl_quad(u->t->x[r0 + r] + (u->b0 + b) * 32 + q * 4);
             __m256i pa = _mm256_maddubs_epi16(a, xv), pc = _mm256_maddubs_epi16(c, xv);
-            sum[2 * r] = q ? _mm256_add_epi16(sum[2 * r], pa) : pa;
-            sum[2 * r + 1] = q ? _mm256_add_epi16(sum[2 * r + 1], pc) : pc;
+            sum[2 * r] = q > first ? _mm256_add_epi16(sum[2 * r], pa) : pa;
+            sum[2 * r + 1] = q > first ? _mm256_add_epi16(sum[2 * r + 1], pc) : pc;
             SL_KEEP(sum[2 * r]);
             SL_KEEP(sum[2 * r + 1]);
         }
     }
+}
+
+SL_INLINE void block_4(const run *u, uint32_t b, uint32_t r0, const uint32_t R, sl_dtype dtype,
+                       __m256i *sum) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i first[2 * MAX_R]; /* of the first half, where 16 bits do not hold both */
+    const uint32_t half = dtype == SL_Q4_0 ? 0 : 4;
+    if (half) quads_4(u, b, r0, R, 0, half, sum);
+#pragma GCC unroll 8
+    for (uint32_t i = 0; half && i < 2 * R; i++) first[i] = _mm256_madd_epi16(sum[i], ones);
+    quads_4(u, b, r0, R, half, 8, sum);
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) {
         int32_t xs = sl_act_sums(SL_ACT_32, u->t->x[r0 + r], u->t->k)[u->b0 + b];
-        __m256i eight = _mm256_set1_epi32(8 * xs);
+        __m256i more = _mm256_set1_epi32(above(dtype) * xs);
 #pragma GCC unroll 2
-        for (uint32_t c = 0; c < 2; c++)
-            sum[2 * r + c] = _mm256_sub_epi32(_mm256_madd_epi16(sum[2 * r + c], ones), eight);
+        for (uint32_t c = 0; c < 2; c++) {
+            __m256i all = _mm256_madd_epi16(sum[2 * r + c], ones);
+            if (half) all = _mm256_add_epi32(all, first[2 * r + c]);
+            sum[2 * r + c] = _mm256_sub_epi32(all, more);
+        }
     }
 }
 
@@ -171,7 +200,7 @@ SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dt
         if (dtype == SL_Q8_0)
             block_q8_0(u, b, r0, R, sum);
         else
-            block_q4_0(u, b, r0, R, sum);
+            block_4(u, b, r0, R, dtype, sum);
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < R; r++) {
             float dx = sl_act_scales(u->t->x[r0 + r], u->t->k)[u->b0 + b];
@@ -234,17 +263,18 @@ SL_INLINE void strips_of(const sl_act_tile *t, sl_dtype dtype) {
 typedef struct few_x {
     _Alignas(64) uint8_t code[PIECE * FEW * 32];
     float scale[PIECE * FEW];
-    int32_t sum[PIECE * FEW]; /* of codes, times Q4_0's offset */
+    int32_t sum[PIECE * FEW]; /* of codes, times what weights' codes of 4 bits lie above */
 } few_x;
 
 static void few_pack(const sl_act_tile *t, uint32_t b0, uint32_t blocks, few_x *out) {
+    const int32_t times = above(t->dtype);
     for (uint32_t r = 0; r < t->n_rows; r++) {
         const float *scale = sl_act_scales(t->x[r], t->k) + b0;
         const int16_t *sum = sl_act_sums(SL_ACT_32, t->x[r], t->k) + b0;
         for (uint32_t b = 0, at = r; b < blocks; b++, at += t->n_rows) {
             memcpy(out->code + at * 32, t->x[r] + (b0 + b) * 32, 32);
             out->scale[at] = scale[b];
-            out->sum[at] = 8 * sum[b];
+            out->sum[at] = times * sum[b];
         }
     }
 }
@@ -255,22 +285,25 @@ SL_INLINE __m256i add_lanes(__m256i a, __m256i b, sl_dtype dtype) {
     return dtype == SL_Q8_0 ? _mm256_add_epi32(low, high) : _mm256_add_epi16(low, high);
 }
 
-/* The last step of two: a sum of 8 columns. Sums of Q4_0 are still of 16 bits. */
+/* The last step of two: a sum of 8 columns. Sums of codes of 4 bits are still of 16 bits, and so is
+ * that of Q4_0's whole block. */
 SL_INLINE __m256i add_last(__m256i a, __m256i b, sl_dtype dtype) {
     __m256i low = _mm256_unpacklo_epi64(a, b), high = _mm256_unpackhi_epi64(a, b);
-    return dtype == SL_Q8_0 ? _mm256_add_epi32(low, high)
-                            : _mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1));
+    const __m256i ones = _mm256_set1_epi16(1);
+    if (dtype == SL_Q4_0) return _mm256_madd_epi16(_mm256_add_epi16(low, high), ones);
+    if (dtype == SL_MXFP4) low = _mm256_madd_epi16(low, ones), high = _mm256_madd_epi16(high, ones);
+    return _mm256_add_epi32(low, high);
 }
 
 /* Codes of columns c and c + 4 of one block: values 0..15, then 16..31. */
 SL_INLINE void few_codes(const sl_strip_src *src, int c, size_t at, sl_dtype dtype, __m256i *w) {
     const __m256i low = _mm256_set1_epi8(15);
-    w[0] = load_pair(src, c, at + 2);
+    w[0] = load_pair(src, c, at + sl_block_head_32(dtype));
     if (dtype == SL_Q8_0) {
         w[1] = load_pair(src, c, at + 18);
     } else {
-        w[1] = _mm256_and_si256(_mm256_srli_epi16(w[0], 4), low);
-        w[0] = _mm256_and_si256(w[0], low);
+        w[1] = values_of(_mm256_and_si256(_mm256_srli_epi16(w[0], 4), low), dtype);
+        w[0] = values_of(_mm256_and_si256(w[0], low), dtype);
     }
 }
 
@@ -321,11 +354,11 @@ SL_INLINE void few_columns(const sl_act_tile *t, const few_x *xp, uint32_t c0, u
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < 8 * bytes; i += 64)
             _mm_prefetch(next + (size_t)b * 8 * bytes + i, _MM_HINT_T0);
-        const __m256 d = sl_load_d(&src, b * bytes);
+        const __m256 d = sl_load_d_32(&src, b * bytes, dtype);
         few_block(&src, b * bytes, xp->code + b * R * 32, R, dtype, sum);
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < R; r++) {
-            if (dtype == SL_Q4_0)
+            if (dtype != SL_Q8_0)
                 sum[r] = _mm256_sub_epi32(sum[r], _mm256_set1_epi32(xp->sum[b * R + r]));
             y[r] = sl_add_block(d, xp->scale[b * R + r], sum[r], y[r]);
         }
@@ -369,13 +402,17 @@ SL_INLINE void few_of(const sl_act_tile *t, sl_dtype dtype) {
 
 SL_TILE_FORM(few_q8_0, few_of, SL_Q8_0)
 SL_TILE_FORM(few_q4_0, few_of, SL_Q4_0)
+SL_TILE_FORM(few_mxfp4, few_of, SL_MXFP4)
 SL_TILE_FORM(strips_q8_0, strips_of, SL_Q8_0)
 SL_TILE_FORM(strips_q4_0, strips_of, SL_Q4_0)
+SL_TILE_FORM(strips_mxfp4, strips_of, SL_MXFP4)
 
 /* Codes of 4 bits need fewer operations once they are in strips, so these pay sooner. */
 void sl_avx2_int8_tile_32(const sl_act_tile *t) {
     if (t->dtype == SL_Q8_0)
         t->n_rows <= FEW ? few_q8_0(t) : strips_q8_0(t);
-    else
+    else if (t->dtype == SL_Q4_0)
         t->n_rows <= FEW - 2 ? few_q4_0(t) : strips_q4_0(t);
+    else
+        t->n_rows <= FEW - 2 ? few_mxfp4(t) : strips_mxfp4(t);
 }

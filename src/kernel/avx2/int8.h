@@ -81,6 +81,25 @@ SL_INLINE __m256 sl_load_d(const sl_strip_src *s, size_t at) {
                                           (short)h[4], (short)h[5], (short)h[6], (short)h[7]));
 }
 
+/* 2^(e - 128) of 8 bytes e, as sl_mxfp4_half_scale. */
+SL_INLINE __m256 sl_half_scales(__m256i e) {
+    const __m256i one = _mm256_set1_epi32(1), least = _mm256_set1_epi32(0x00200000);
+    const __m256i high = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    return _mm256_castsi256_ps(
+        _mm256_blendv_epi8(_mm256_sllv_epi32(least, e), high, _mm256_cmpgt_epi32(e, one)));
+}
+
+/* Scales of blocks of 32 at byte `at` of 8 weight rows. */
+SL_INLINE __m256 sl_load_d_32(const sl_strip_src *s, size_t at, sl_dtype dtype) {
+    uint8_t e[8];
+    if (dtype != SL_MXFP4) return sl_load_d(s, at);
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; c++) e[c] = s->row[c][at];
+    return sl_half_scales(_mm256_cvtepu8_epi32(
+        _mm_setr_epi8((char)e[0], (char)e[1], (char)e[2], (char)e[3], (char)e[4], (char)e[5],
+                      (char)e[6], (char)e[7], 0, 0, 0, 0, 0, 0, 0, 0)));
+}
+
 /* Lane c of the result is the sum of the lanes of p[c]. */
 SL_INLINE __m256i sl_sum8(const __m256i *p) {
     __m256i a[4], b[2];
@@ -101,7 +120,7 @@ SL_INLINE __m256 sl_add_block(__m256 d, float dx, __m256i sum, __m256 acc) {
     return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(sum), acc);
 }
 
-void sl_avx2_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0 */
+void sl_avx2_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0, MXFP4 */
 void sl_avx2_int8_tile_256(const sl_act_tile *t); /* Q4_K, Q5_K, Q6_K */
 void sl_avx2_int8_few_256(const sl_act_tile *t);
 

@@ -1,4 +1,4 @@
-/* Integer products with blocks of 32: Q8_0 and Q4_0.
+/* Integer products with blocks of 32: Q8_0, Q4_0 and MXFP4.
  *
  * Two blocks of sixteen columns are turned and stay in registers while all rows pass by: a vector
  * has the same four codes of each column, which meet four codes of a row, broadcast as they are
@@ -42,16 +42,22 @@ SL_INLINE place place_of(const sl_act_tile *t, uint32_t c0) {
             __asm__(op("(%1,%2)") : __VA_ARGS__ : "r"(s_->p[c_ / 4]), "r"(s_->stride3));           \
     } while (0)
 
-/* Codes, or a part of them for lane 0 to 3. */
-#define LOAD_32(row) "vmovdqu64 2" row ", %t0"
-#define HIGH_32(row) "vinserti64x4 $1, 2" row ", %0, %0"
-#define LOAD_16(row) "vmovdqu64 2" row ", %x0"
-#define LANE_1(row)  "vinserti32x4 $1, 2" row ", %0, %0"
-#define LANE_2(row)  "vinserti32x4 $2, 2" row ", %0, %0"
-#define LANE_3(row)  "vinserti32x4 $3, 2" row ", %0, %0"
-/* The next block's scale and two codes before it, then this block's scale in place of the codes. */
-#define SCALES_Q8_0(row) "movl 32" row ", %0\n\tmovw " row ", %w0"
-#define SCALES_Q4_0(row) "movl 16" row ", %0\n\tmovw " row ", %w0"
+/* Codes, or a part of them for lane 0 to 3; MXFP4's are behind one byte. */
+#define LOAD_32(row)       "vmovdqu64 2" row ", %t0"
+#define HIGH_32(row)       "vinserti64x4 $1, 2" row ", %0, %0"
+#define LOAD_16(row)       "vmovdqu64 2" row ", %x0"
+#define LANE_1(row)        "vinserti32x4 $1, 2" row ", %0, %0"
+#define LANE_2(row)        "vinserti32x4 $2, 2" row ", %0, %0"
+#define LANE_3(row)        "vinserti32x4 $3, 2" row ", %0, %0"
+#define LOAD_16_MXFP4(row) "vmovdqu64 1" row ", %x0"
+#define LANE_1_MXFP4(row)  "vinserti32x4 $1, 1" row ", %0, %0"
+#define LANE_2_MXFP4(row)  "vinserti32x4 $2, 1" row ", %0, %0"
+#define LANE_3_MXFP4(row)  "vinserti32x4 $3, 1" row ", %0, %0"
+/* The next block's scale and codes before it, then this block's scale in place of the first codes.
+ */
+#define SCALES_Q8_0(row)  "movl 32" row ", %0\n\tmovw " row ", %w0"
+#define SCALES_Q4_0(row)  "movl 16" row ", %0\n\tmovw " row ", %w0"
+#define SCALES_MXFP4(row) "movl 14" row ", %0\n\tmovb " row ", %b0"
 
 SL_INLINE void move_on(place *s, size_t bytes) {
 #pragma GCC unroll 4
@@ -69,9 +75,16 @@ SL_INLINE void load_scales(const place *s, sl_dtype dtype, __m512 *out) {
     for (int c = 0; c < 16; c++)
         if (dtype == SL_Q8_0)
             OF_ROW(SCALES_Q8_0, s, c, "=&r"(both[c]));
-        else
+        else if (dtype == SL_Q4_0)
             OF_ROW(SCALES_Q4_0, s, c, "=&r"(both[c]));
+        else
+            OF_ROW(SCALES_MXFP4, s, c, "=&r"(both[c]));
     const __m512i v = _mm512_loadu_si512(both);
+    if (dtype == SL_MXFP4) {
+        out[0] = sl_half_scales(_mm512_and_si512(v, _mm512_set1_epi32(255)));
+        out[1] = sl_half_scales(_mm512_srli_epi32(v, 24));
+        return;
+    }
     out[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
     out[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
 }
@@ -101,30 +114,47 @@ SL_INLINE void turn_q8_0(const place *s, __m512i *v) {
     }
 }
 
-/* The same of codes 8 above their value: the low halves of bytes, then the high ones. */
-SL_INLINE void turn_q4_0(const place *s, __m512i *v) {
+/* 16 bytes of codes of columns c, c + 4, c + 8 and c + 12. */
+SL_INLINE __m512i load_4(const place *s, const int c, sl_dtype dtype) {
+    __m512i p;
+    if (dtype == SL_Q4_0) {
+        OF_ROW(LOAD_16, s, c, "=v"(p));
+        OF_ROW(LANE_1, s, c + 4, "+v"(p));
+        OF_ROW(LANE_2, s, c + 8, "+v"(p));
+        OF_ROW(LANE_3, s, c + 12, "+v"(p));
+    } else {
+        OF_ROW(LOAD_16_MXFP4, s, c, "=v"(p));
+        OF_ROW(LANE_1_MXFP4, s, c + 4, "+v"(p));
+        OF_ROW(LANE_2_MXFP4, s, c + 8, "+v"(p));
+        OF_ROW(LANE_3_MXFP4, s, c + 12, "+v"(p));
+    }
+    return p;
+}
+
+/* The same of codes of 4 bits, the low halves of bytes, then the high ones: 8 above their value, or
+ * 12. */
+SL_INLINE void turn_4(const place *s, sl_dtype dtype, __m512i *v) {
+    static const uint8_t mxfp4[16] = SL_MXFP4_CODES_ABOVE;
+    const __m512i of = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)mxfp4));
     const __m512i low = _mm512_set1_epi8(15);
     __m512i p[4], w[4];
 #pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        OF_ROW(LOAD_16, s, c, "=v"(p[c]));
-        OF_ROW(LANE_1, s, c + 4, "+v"(p[c]));
-        OF_ROW(LANE_2, s, c + 8, "+v"(p[c]));
-        OF_ROW(LANE_3, s, c + 12, "+v"(p[c]));
-    }
+    for (int c = 0; c < 4; c++) p[c] = load_4(s, c, dtype);
     sl_turn_words(p, w);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         v[j] = _mm512_and_si512(w[j], low);
         v[4 + j] = _mm512_and_si512(_mm512_srli_epi16(w[j], 4), low);
     }
+#pragma GCC unroll 8
+    for (int j = 0; dtype == SL_MXFP4 && j < 8; j++) v[j] = _mm512_shuffle_epi8(of, v[j]);
 }
 
 SL_INLINE void turn(const place *s, sl_dtype dtype, __m512i *v) {
     if (dtype == SL_Q8_0)
         turn_q8_0(s, v);
     else
-        turn_q4_0(s, v);
+        turn_4(s, dtype, v);
 }
 
 SL_INLINE void take_codes(place *s, uint32_t i, sl_dtype dtype, sl_blocks_32 *w) {
@@ -147,7 +177,7 @@ SL_INLINE void strip_of(const sl_act_tile *t, uint32_t c0, sl_dtype dtype, __m51
     }
     if (w.b == all) return;
     const sl_rows16 last = sl_rows_at(t, c0, w.b * 32);
-    w.d[0] = sl_load_d(&last, 0);
+    w.d[0] = sl_load_d_32(&last, 0, dtype);
     take_codes(&s, 0, dtype, &w);
     sl_add_rows_32(t, &w, 0, t->n_rows, 0, 1, dtype, false, acc);
 }
@@ -167,12 +197,15 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
 
 SL_TILE_FORM(tile_q8_0, tile_of, SL_Q8_0)
 SL_TILE_FORM(tile_q4_0, tile_of, SL_Q4_0)
+SL_TILE_FORM(tile_mxfp4, tile_of, SL_MXFP4)
 
 void sl_avx512_int8_tile_32(const sl_act_tile *t) {
     if (t->n_cols < SL_STRIP)
         sl_call_int8_tile(&sl_kernels_avx2, t);
     else if (t->dtype == SL_Q8_0)
         tile_q8_0(t);
-    else
+    else if (t->dtype == SL_Q4_0)
         tile_q4_0(t);
+    else
+        tile_mxfp4(t);
 }

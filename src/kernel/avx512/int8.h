@@ -9,8 +9,8 @@
  * and sums are sorted by column afterwards.
  *
  * vpdpbusd wants weights without a sign: Q8_0 is taken 128 above its value, and -128 times the sum
- * of the activations' codes is where its sums begin; Q4_0 and Q6_K likewise with 8 and 32. Sums of
- * integers are exact, so all forms give the same bits. */
+ * of the activations' codes is where its sums begin; Q4_0, MXFP4 and Q6_K likewise with 8, 12
+ * and 32. Sums of integers are exact, so all forms give the same bits. */
 #ifndef SL_KERNEL_AVX512_INT8_H
 #define SL_KERNEL_AVX512_INT8_H
 
@@ -144,6 +144,22 @@ SL_INLINE __m512 sl_load_d(const sl_rows16 *s, size_t at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)h));
 }
 
+/* 2^(e - 128) of 16 bytes e, as sl_mxfp4_half_scale. */
+SL_INLINE __m512 sl_half_scales(__m512i e) {
+    const __m512i one = _mm512_set1_epi32(1), least = _mm512_set1_epi32(0x00200000);
+    const __m512i low = _mm512_sllv_epi32(least, e);
+    return _mm512_castsi512_ps(
+        _mm512_mask_slli_epi32(low, _mm512_cmpgt_epi32_mask(e, one), _mm512_sub_epi32(e, one), 23));
+}
+
+/* Scales of blocks of 32 at byte `at` of each row. */
+SL_INLINE __m512 sl_load_d_32(const sl_rows16 *s, size_t at, sl_dtype dtype) {
+    uint8_t e[SL_STRIP];
+    if (dtype != SL_MXFP4) return sl_load_d(s, at);
+    for (uint32_t c = 0; c < SL_STRIP; c++) e[c] = s->row[c][at];
+    return sl_half_scales(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)e)));
+}
+
 /* acc = fma(d * dx, sum, acc) */
 SL_INLINE __m512 sl_add_block(__m512 d, __m512 dx, __m512i sum, __m512 acc) {
     return _mm512_fmadd_ps(_mm512_mul_ps(d, dx), _mm512_cvtepi32_ps(sum), acc);
@@ -154,7 +170,7 @@ SL_INLINE void sl_store_some(float *y, __m512 v, uint32_t n) {
     _mm512_mask_storeu_ps(y, (__mmask16)((1u << n) - 1), v);
 }
 
-void sl_avx512_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0 */
+void sl_avx512_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0, MXFP4 */
 void sl_avx512_int8_tile_256(const sl_act_tile *t); /* Q4_K, Q5_K, Q6_K */
 
 #endif

@@ -38,7 +38,7 @@ typedef struct sl_blocks_32 {
 SL_INLINE void sl_add_rows_32(const sl_act_tile *t, sl_blocks_32 *w, uint32_t r, uint32_t end,
                               const uint32_t lines, const uint32_t n, sl_dtype dtype,
                               const bool strips, __m512 *acc) {
-    const int bias = dtype == SL_Q8_0 ? 128 : 8;
+    const int bias = dtype == SL_Q8_0 ? 128 : dtype == SL_Q4_0 ? 8 : SL_MXFP4_ABOVE;
     const __m512i of[2] = {_mm512_set1_epi32(-bias & 0xffff), _mm512_set1_epi32(-bias * 65536)};
     const size_t codes = (size_t)w->b * 32, factors = t->k + (size_t)w->b * 4;
     const size_t sums = t->k + t->k / 32 * 4 + (size_t)w->b * 2, stride = strips ? 64 : t->w_stride;
@@ -61,12 +61,12 @@ SL_INLINE void sl_add_rows_32(const sl_act_tile *t, sl_blocks_32 *w, uint32_t r,
     }
 }
 
-/* With all rows; lines are asked for as evenly as they go, more at the first rows. */
+/* With all rows; lines are asked for as evenly as they go, more at the first rows. Where the last
+ * is half a line, the next pair asks for it again. */
 SL_INLINE void sl_add_pair_32(const sl_act_tile *t, sl_blocks_32 *w, sl_dtype dtype,
                               const bool strips, __m512 *acc) {
-    const uint32_t lines = 2 * SL_STRIP * sl_dtype_block_bytes(dtype) / 64;
+    const uint32_t lines = (2 * SL_STRIP * sl_dtype_block_bytes(dtype) + 63) / 64;
     const uint32_t least = lines / t->n_rows, more = lines % t->n_rows;
-    _Static_assert(2 * SL_STRIP * 34 % 64 == 0 && 2 * SL_STRIP * 18 % 64 == 0, "whole lines");
     sl_add_rows_32(t, w, 0, more, least + 1, 2, dtype, strips, acc);
     sl_add_rows_32(t, w, more, t->n_rows, least, 2, dtype, strips, acc);
 }

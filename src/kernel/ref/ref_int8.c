@@ -49,8 +49,8 @@ static float add_block(sl_dtype t, const uint8_t *b, const int8_t *x, const int1
     int8_t code[SL_BLOCK_MAX];
     int32_t sum = 0, low = 0;
     sl_block_codes(t, b, code);
-    if (t == SL_Q8_0 || t == SL_Q4_0)
-        return fmaf(sl_block_f16(b) * dx, (float)dot_int8(x, code, 32), acc);
+    if (sl_act_kind_of(t) == SL_ACT_32)
+        return fmaf(sl_block_scale_32(t, b) * dx, (float)dot_int8(x, code, 32), acc);
     if (t == SL_Q6_K) {
         for (uint32_t s = 0; s < 16; s++)
             sum += (int8_t)b[192 + s] * dot_int8(x + 16 * s, code + 16 * s, 16);

@@ -24,7 +24,7 @@ static const sl_cuda_kernel_id kernel_of[SL_WAY_FAST_FEW][TYPES] = {
 #define OF_INT8(way)                                                                               \
     {                                                                                              \
         NO_KERNEL, NO_KERNEL, NO_KERNEL, SL_CUDA_sl_k_##way##_q8_0, SL_CUDA_sl_k_##way##_q4_0,     \
-            NO_KERNEL, SL_CUDA_sl_k_##way##_q4_k, SL_CUDA_sl_k_##way##_q5_k,                       \
+            SL_CUDA_sl_k_##way##_mxfp4, SL_CUDA_sl_k_##way##_q4_k, SL_CUDA_sl_k_##way##_q5_k,      \
             SL_CUDA_sl_k_##way##_q6_k, NO_KERNEL                                                   \
     }
     [SL_WAY_FEW] = OF_F32(few),

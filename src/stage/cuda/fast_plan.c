@@ -461,6 +461,7 @@ static sl_cuda_kernel_id group_kernel(sl_dtype t, bool few) {
     switch (t) {
         OF(SL_Q8_0, q8_0);
         OF(SL_Q4_0, q4_0);
+        OF(SL_MXFP4, mxfp4);
         OF(SL_Q4_K, q4_k);
         OF(SL_Q5_K, q5_k);
         OF(SL_Q6_K, q6_k);

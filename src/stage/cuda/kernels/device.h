@@ -102,6 +102,10 @@ SL_DEV uint32_t sl_warp(void) {
  *     int32_t sl_dp4a(uint32_t a, uint32_t b, int32_t c);
  *     int32_t sl_dp4a_us(uint32_t a, uint32_t b, int32_t c);
  *
+ * Byte i of the result is byte s % 8 of b:a, the low four of which are a's, s being bits 4i to
+ * 4i + 3 of `select`; where s is 8 or more, eight times that byte's highest bit.
+ *     uint32_t sl_byte_perm(uint32_t a, uint32_t b, uint32_t select);
+ *
  * Two floats rounded to nearest even, lo in the lower half. (The bits of a NaN differ.)
  *     uint32_t sl_pack_bf16(float lo, float hi);
  *     uint32_t sl_pack_f16(float lo, float hi);

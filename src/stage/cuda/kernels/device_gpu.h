@@ -110,6 +110,12 @@ SL_DEV int32_t sl_dp4a_us(uint32_t a, uint32_t b, int32_t c) {
     return d;
 }
 
+SL_DEV uint32_t sl_byte_perm(uint32_t a, uint32_t b, uint32_t select) {
+    uint32_t d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(select));
+    return d;
+}
+
 SL_DEV uint32_t sl_pack_bf16(float lo, float hi) {
     uint32_t d;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));

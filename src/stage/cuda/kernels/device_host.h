@@ -250,6 +250,16 @@ SL_DEV int32_t sl_dp4a_us(uint32_t a, uint32_t b, int32_t c) {
     return (int32_t)d;
 }
 
+SL_DEV uint32_t sl_byte_perm(uint32_t a, uint32_t b, uint32_t select) {
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t d = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t s = select >> 4 * i, byte = (uint32_t)(both >> s % 8 * 8) & 255u;
+        d |= (s & 8u ? (byte & 128u ? 255u : 0u) : byte) << 8 * i;
+    }
+    return d;
+}
+
 uint32_t sl_pack_bf16(float lo, float hi);
 uint32_t sl_pack_f16(float lo, float hi);
 #define sl_exp2_fast(x)    exp2f(x)

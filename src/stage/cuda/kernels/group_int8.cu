@@ -17,6 +17,7 @@ SL_DEV void group(const sl_group_args *a, sl_dtype t) {
     }
 GROUP(sl_k_group_int8_q8_0, SL_Q8_0)
 GROUP(sl_k_group_int8_q4_0, SL_Q4_0)
+GROUP(sl_k_group_int8_mxfp4, SL_MXFP4)
 GROUP(sl_k_group_int8_q4_k, SL_Q4_K)
 GROUP(sl_k_group_int8_q5_k, SL_Q5_K)
 GROUP(sl_k_group_int8_q6_k, SL_Q6_K)

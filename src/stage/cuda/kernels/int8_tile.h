@@ -48,7 +48,7 @@ SL_DEV void int8_unit_32(const int8_view *v, sl_dtype t, uint32_t u, uint32_t ti
     sl_piece_load(t, v->w, u, sl_lane() % 4, false, &p);
     sl_piece_signed(t, &p, u, code);
     SL_UNROLL
-    for (uint32_t c = 0; c < 2; c++) d[c] = sl_half_value(int8_of_column(p.w[2], c));
+    for (uint32_t c = 0; c < 2; c++) d[c] = sl_piece_scale_32(t, int8_of_column(p.w[2], c));
     SL_UNROLL
     for (uint32_t m = 0; m < SL_INT8_TILES; m++) {
         uint32_t a[4];

@@ -71,7 +71,7 @@ SL_DEV void ints_block_32(sl_dtype t, const ints_view *v, uint32_t u, float acc[
     SL_UNROLL
     for (uint32_t i = 0; i < SL_INTS_HAS; i++) {
         const float s = sl_f32_of_bits((uint32_t)sum[i]) - 0x1.8p23f;
-        acc[i] = fmaf(sl_half_value(p[i / 2].w[2]) * v->scale[i % 2][u], s, acc[i]);
+        acc[i] = fmaf(sl_piece_scale_32(t, p[i / 2].w[2]) * v->scale[i % 2][u], s, acc[i]);
     }
 }
 

@@ -202,13 +202,29 @@ SL_DEV void sl_piece_codes(sl_dtype t, const sl_piece *p, uint32_t u, uint32_t c
     }
 }
 
+/* Four codes of MXFP4 as signed bytes: doubled, as SL_MXFP4_CODES has them. The three low bits of
+ * each take a byte of a table, of magnitudes below zero where the fourth bit is set. */
+SL_DEV uint32_t sl_mxfp4_signed(uint32_t codes) {
+    const uint32_t pairs = (codes & 0x07070707u) | (codes & 0x07070707u) >> 4;
+    const uint32_t which = (pairs & 0xffu) | (pairs >> 8 & 0xff00u);
+    const uint32_t below = sl_byte_perm(codes << 4, 0, 0xba98);
+    return (sl_byte_perm(0x03020100u, 0x0c080604u, which) & ~below) |
+           (sl_byte_perm(0xfdfeff00u, 0xf4f8fafcu, which) & below);
+}
+
 /* The same as signed bytes, for products of integers. */
 SL_DEV void sl_piece_signed(sl_dtype t, const sl_piece *p, uint32_t u, uint32_t c[2]) {
     const uint32_t top = 0x80808080u, bias = t == SL_Q4_0 ? 0x08080808u : 0x20202020u;
     sl_piece_codes(t, p, u, c);
+    if (t == SL_MXFP4) c[0] = sl_mxfp4_signed(c[0]), c[1] = sl_mxfp4_signed(c[1]);
     if (t != SL_Q4_0 && t != SL_Q6_K) return;
     SL_UNROLL
     for (uint32_t i = 0; i < 2; i++) c[i] = ((c[i] | top) - bias) ^ top;
+}
+
+/* What codes of a block of 32 are multiplied with, of the third word of a piece. */
+SL_DEV float sl_piece_scale_32(sl_dtype t, uint32_t word) {
+    return t == SL_MXFP4 ? sl_mxfp4_half_scale((uint8_t)word) : sl_half_value(word);
 }
 
 /* Code i of a word of them: 0 or 1 and so on to 12, with its sign, as sl_mxfp4_decode has it. The

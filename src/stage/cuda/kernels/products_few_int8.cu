@@ -13,6 +13,7 @@ SL_DEV void ints(const sl_product_args *a, sl_dtype t) {
     }
 INTS(sl_k_few_int8_q8_0, SL_Q8_0)
 INTS(sl_k_few_int8_q4_0, SL_Q4_0)
+INTS(sl_k_few_int8_mxfp4, SL_MXFP4)
 INTS(sl_k_few_int8_q4_k, SL_Q4_K)
 INTS(sl_k_few_int8_q5_k, SL_Q5_K)
 INTS(sl_k_few_int8_q6_k, SL_Q6_K)
