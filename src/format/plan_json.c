@@ -542,8 +542,7 @@ sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *e
                    (unsigned long long)rows, m->top_k, UINT32_MAX);
 }
 
-/* The block that guesses is at an attention worker whole, cut by its ranks, or at the last of them.
- */
+/* The block that guesses is at an attention worker whole, cut by its ranks, or at their last. */
 static sl_status check_mtp(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     const sl_arch *arch = sl_arch_find(m->arch);
     const char *name = sl_speculate_names[p->speculate];

@@ -54,10 +54,10 @@ void sl_route_skew_print(const sl_route_skew *s, char out[SL_SKEW_TEXT]) {
 /* ---- device ---- */
 
 static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err *err) {
-    static const char *const keys[] = {"fixed", "floor", "row",     "key",  "read",
-                                       "pad",   "sum",   "sum_row", "task", "step"};
-    double *const field[] = {&c->fixed_us, &c->floor_us, &c->row_us,     &c->key_us, &c->read_us,
-                             &c->pad_us,   &c->sum_us,   &c->sum_row_us, &c->task_us};
+    static const char *const keys[] = {"fixed", "floor",   "row",  "key",   "read", "pad",
+                                       "sum",   "sum_row", "task", "slope", "step"};
+    double *const field[] = {&c->fixed_us, &c->floor_us, &c->row_us,     &c->key_us,  &c->read_us,
+                             &c->pad_us,   &c->sum_us,   &c->sum_row_us, &c->task_us, &c->slope_us};
     uint64_t step = 0;
     sl_json cost = {0};
     sl_status st = sl_json_object(v, name, SL_JSON_OPTIONAL, &cost, err);
@@ -153,10 +153,10 @@ sl_status sl_device_parse(const char *text, sl_device_spec *out, sl_err *err) {
 }
 
 static json_t *stage_json(const sl_stage_cost *c) {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "fixed", c->fixed_us,
-                     "floor", c->floor_us, "row", c->row_us, "key", c->key_us, "read", c->read_us,
-                     "pad", c->pad_us, "sum", c->sum_us, "sum_row", c->sum_row_us, "task",
-                     c->task_us, "step", (int)c->step);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "fixed",
+                     c->fixed_us, "floor", c->floor_us, "slope", c->slope_us, "row", c->row_us,
+                     "key", c->key_us, "read", c->read_us, "pad", c->pad_us, "sum", c->sum_us,
+                     "sum_row", c->sum_row_us, "task", c->task_us, "step", (int)c->step);
 }
 
 json_t *sl_device_json(const sl_device_spec *d) {

@@ -68,11 +68,11 @@ static sl_status read_fit(sl_json obj, uint32_t n_points, sl_fit_quality *q, sl_
 }
 
 static sl_status read_stage(sl_json stages, const char *name, sl_profile_stage *s, sl_err *err) {
-    static const char *const keys[] = {"fixed", "floor",  "row",  "key", "pad",   "task",
-                                       "again", "beside", "step", "fit", "points", "bytes"};
+    static const char *const keys[] = {"fixed", "floor",  "row",  "key", "pad",    "task", "again",
+                                       "slope", "beside", "step", "fit", "points", "bytes"};
     double *const field[] = {&s->cost.fixed_us, &s->cost.floor_us, &s->cost.row_us,
                              &s->cost.key_us,   &s->cost.pad_us,   &s->cost.task_us,
-                             &s->cost.again_us, &s->beside};
+                             &s->cost.again_us, &s->cost.slope_us, &s->beside};
     uint64_t step = 0;
     sl_json v = {0};
     sl_status st = sl_json_object(stages, name, SL_JSON_OPTIONAL, &v, err);
@@ -134,10 +134,9 @@ static sl_status read_text(sl_json root, const char *key, char *out, size_t cap,
 }
 
 static sl_status read_head(sl_json root, sl_profile *p, sl_err *err) {
-    static const char *const keys[] = {"version",        "model",        "machine", "isa",
-                                       "cores",          "threads",      "stages",  "links",
-                                       "random_weights", "memory_bytes", "seconds", "comment",
-                                       "cache_bytes"};
+    static const char *const keys[] = {
+        "version", "model",          "machine",      "isa",     "cores",   "threads",    "stages",
+        "links",   "random_weights", "memory_bytes", "seconds", "comment", "cache_bytes"};
     uint64_t version = 0, cores = 0, threads = 0;
     sl_status st = sl_json_only(root, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -237,13 +236,14 @@ json_t *sl_profile_json(const sl_profile *p) {
     for (size_t i = 0; i < SL_COST_COUNT; i++) {
         const sl_profile_stage *s = &p->stage[i];
         if (!s->present) continue;
-        json_object_set_new(stages, cost_names[i],
-                            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:o, s:o}",
-                                      "fixed", s->cost.fixed_us, "floor", s->cost.floor_us, "row",
-                                      s->cost.row_us, "key", s->cost.key_us, "pad", s->cost.pad_us,
-                                      "task", s->cost.task_us, "again", s->cost.again_us, "bytes",
-                                      s->bytes, "step", (int)s->cost.step, "beside", s->beside, "fit",
-                                      fit_json(&s->fit), "points", points_json(&s->points, true)));
+        json_object_set_new(
+            stages, cost_names[i],
+            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:o, s:o}", "fixed",
+                      s->cost.fixed_us, "floor", s->cost.floor_us, "slope", s->cost.slope_us, "row",
+                      s->cost.row_us, "key", s->cost.key_us, "pad", s->cost.pad_us, "task",
+                      s->cost.task_us, "again", s->cost.again_us, "bytes", s->bytes, "step",
+                      (int)s->cost.step, "beside", s->beside, "fit", fit_json(&s->fit), "points",
+                      points_json(&s->points, true)));
     }
     for (uint32_t i = 0; i < p->n_links; i++) {
         const sl_profile_link *l = &p->link[i];
@@ -259,8 +259,7 @@ json_t *sl_profile_json(const sl_profile *p) {
                      (int)SL_PROFILE_VERSION, "model", p->model, "machine", p->machine, "isa",
                      p->isa, "cores", (int)p->cores, "threads", (int)p->threads, "random_weights",
                      (int)p->random_weights, "memory_bytes", p->memory_bytes, "cache_bytes",
-                     p->cache_bytes, "seconds", p->seconds,
-                     "stages", stages, "links", links);
+                     p->cache_bytes, "seconds", p->seconds, "stages", stages, "links", links);
 }
 
 /* ---- use ---- */

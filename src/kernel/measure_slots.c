@@ -45,8 +45,7 @@ static void fill_vectors(lab *l) {
 }
 
 /* Any 16 bits that are an ordinary number as f16 or bf16, scales of blocks, and halves of f32;
- * either byte is a scale of MXFP4 whose products are no subnormals, with which processors are slow.
- */
+ * either byte is a scale of MXFP4 whose products are no subnormals, which are slow. */
 static void fill_ring(lab *l) {
     for (size_t i = 0; i < RINGS; i += 2) {
         size_t any = i * 7919 % 2048;

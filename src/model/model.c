@@ -6,6 +6,7 @@
 #include "format/hf_config.h"
 #include "format/map.h"
 #include "model/model_int.h"
+#include "spec/device.h"
 
 #include <math.h>
 #include <sodium.h>
@@ -326,4 +327,37 @@ sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) 
     if (st == SL_OK) st = sl_model_measure(m, out, err);
     sl_model_free(m);
     return st;
+}
+
+/* ---- what stages read ---- */
+
+static sl_cost_kind stage_of(sl_arch_role role) {
+    if (role <= SL_ROLE_LM_HEAD) return SL_COST_HEAD;
+    if (role <= SL_ROLE_K_NORM) return SL_COST_ATTENTION;
+    if (role <= SL_ROLE_LOGIT_BIAS) return SL_COST_ROUTER;
+    return role <= SL_ROLE_DENSE_DOWN ? SL_COST_DENSE : SL_COST_SHARED;
+}
+
+static double bytes_of(const sl_mat *w) {
+    return w->data ? (double)sl_mat_bytes(w) : 0;
+}
+
+void sl_model_stage_bytes(const sl_model *m, double *of) {
+    const sl_model_spec *s = &m->spec;
+    uint32_t blocks[SL_COST_COUNT] = {0}, experts = 0;
+    double expert = 0;
+    for (int k = 0; k < SL_COST_COUNT; k++) of[k] = 0;
+    for (uint32_t l = 0; l < s->n_layers; l++) {
+        double here[SL_COST_COUNT] = {0};
+        for (int r = SL_ROLE_ATTN_NORM; r < SL_ROLE_MTP_TOKEN_NORM; r++)
+            here[stage_of((sl_arch_role)r)] += bytes_of(&m->block[l].mat[r]);
+        for (int k = 0; k < SL_COST_COUNT; k++) of[k] += here[k], blocks[k] += here[k] > 0;
+        sl_expert_mats e;
+        if (!sl_model_expert(m, l, 0, &e)) continue;
+        expert += bytes_of(e.gate) + bytes_of(e.up) + bytes_of(e.down);
+        experts++;
+    }
+    for (int k = 0; k < SL_COST_COUNT; k++) of[k] = blocks[k] ? of[k] / blocks[k] : 0;
+    of[SL_COST_EXPERT] = experts ? expert / experts : 0;
+    of[SL_COST_HEAD] = bytes_of(&m->whole.mat[SL_ROLE_LM_HEAD]);
 }

@@ -200,6 +200,11 @@ sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) 
  * none is mapped. */
 sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
 
+/* Bytes of weights that a stage reads of one block of those that this model has, in the mean: what
+ * stands in memory, embeddings and norms of the model not among them. of[SL_COST_COUNT], by
+ * spec/device.h; 0: it has no such stage. */
+void sl_model_stage_bytes(const sl_model *m, double *of);
+
 /* Bytes of weights that are not used where they are mapped: copied in another order or as another
  * type, of a rank its part, and single rows that are read. */
 uint64_t sl_model_copied(const sl_model *m);

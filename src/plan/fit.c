@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_VARS       5 /* fixed, floor, row, key, padded row */
+#define N_VARS       6 /* fixed, floor, row, key, padded row, row on the floor */
 #define ROUNDS       12
 #define BIWEIGHT     4.685 /* of scales: 95 % efficient on normal noise */
 #define SMALLEST     0.002 /* scale of relative errors that counts as exact */
@@ -38,6 +38,7 @@ static double median_of(double *v, uint32_t n) {
 static sl_stage_cost cost_of(const sl_fit *f, const double x[N_VARS]) {
     return (sl_stage_cost){.fixed_us = x[0],
                            .floor_us = x[1],
+                           .slope_us = x[5],
                            .row_us = x[2] + x[4],
                            .key_us = x[3],
                            .pad_us = x[4],
@@ -106,8 +107,12 @@ static void weighted_fit(const sl_fit *f, double out[N_VARS]) {
     for (uint32_t i = 0; i < f->n; i++) {
         const sl_profile_point *p = &f->p[i];
         bool flat = f->on_floor[i];
-        const double x[N_VARS] = {1, flat, flat ? 0 : p->rows, flat ? 0 : p->keys,
-                                  flat ? 0 : padded(f, p->rows)};
+        const double x[N_VARS] = {1,
+                                  flat,
+                                  flat ? 0 : p->rows,
+                                  flat ? 0 : p->keys,
+                                  flat ? 0 : padded(f, p->rows),
+                                  flat ? p->rows : 0};
         double w = f->weight[i] / (p->us * p->us); /* relative errors */
         for (uint32_t a = 0; a < N_VARS; a++) {
             moment[a] += w * x[a] * p->us;
@@ -148,8 +153,8 @@ static double loss(const sl_fit *f, double cut) {
 
 static void assign_branches(sl_fit *f, const double x[N_VARS]) {
     for (uint32_t i = 0; i < f->n; i++)
-        f->on_floor[i] =
-            x[1] > x[2] * f->p[i].rows + x[3] * f->p[i].keys + x[4] * padded(f, f->p[i].rows);
+        f->on_floor[i] = x[1] + x[5] * f->p[i].rows >
+                         x[2] * f->p[i].rows + x[3] * f->p[i].keys + x[4] * padded(f, f->p[i].rows);
 }
 
 /* From a first assignment of points to branches to a fixed point of (fit, weights, assignment). */

@@ -1,7 +1,7 @@
 /* Robust fits of measured times.
  *
- * A stage takes fixed + max(floor, row * rows + key * keys): below the knee reading the weights
- * takes the time, above it the rows do; MegaScale-Infer's straight line k1 b + k2 is right on one
+ * A stage takes fixed + max(floor + slope * rows, row * rows + key * keys): below the knee reading
+ * the weights takes the time, and a little of each row, above it the rows do; MegaScale-Infer's straight line k1 b + k2 is right on one
  * side only, so both branches are fitted (megascale: T_a = k1 b_a + k2; FinDEP 4.1: alpha + beta
  * x). Kernels compute rows in groups: those that are missing in the last one cost up to what a row
  * costs; groups of 2, 4, ... 64 rows are tried. A link takes alpha + byte * x (alpha-beta), and

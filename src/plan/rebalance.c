@@ -22,10 +22,11 @@ static double calls_of(double rows, double calls, double share) {
     return calls * (1 - pow(1 - share, rows / calls));
 }
 
+/* Without what a task takes once: it is the same wherever experts are. */
 static double piece_us(const sl_stage_cost *c, double rows, double calls, double share) {
     double n = calls_of(rows, calls, share), work = c->row_us * share * rows;
     if (c->fixed_us <= 0 && c->floor_us <= 0 && c->row_us <= 0) return share * rows;
-    return n * c->fixed_us + fmax(n * c->floor_us, work);
+    return n * c->fixed_us + fmax(n * c->floor_us + c->slope_us * share * rows, work);
 }
 
 static const sl_stage_cost *cost_at(const sl_rebalance *r, uint32_t worker) {

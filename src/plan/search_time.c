@@ -59,7 +59,8 @@ static double expert_us(const batch *b, double tokens, double cut, double *rows)
     *rows = load / fmax(active, 1e-9);
     double launches = k->grouped ? 1 : active;
     double work = cost->row_us * *rows + sl_stage_cost_mean_pad_us(cost);
-    return cost->fixed_us * launches + active * fmax(cost->floor_us, work) + cost->task_us +
+    return cost->fixed_us * launches +
+           active * fmax(cost->floor_us + cost->slope_us * *rows, work) + cost->task_us +
            cost->sum_us + cost->sum_row_us * load;
 }
 
@@ -323,7 +324,8 @@ sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate 
                          .row_bytes = (size_t)row_bytes(&b)};
     t.attention.link = link_of(&b, l->attn_group);
     t.expert.link = link_of(&b, l->expert_group);
-    if (rails) return t; /* each rank's port is its own */
+    t.attention.cache_bytes = t.expert.cache_bytes = 0; /* devices of a cluster share no cache */
+    if (rails) return t;                                /* each rank's port is its own */
     const uint32_t from = sl_search_senders(s->p, l->attn_group, l->tp_a),
                    to = sl_search_senders(s->p, l->expert_group, l->tp_e);
     t.attention.link.byte_us /= from;

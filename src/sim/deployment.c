@@ -460,7 +460,7 @@ static void destroy(sim *s) {
     sim_links_free(s);
     sl_admit_free(&s->admit);
     sl_roster_free(&s->roster);
-    void *const owned[] = {s->workers, s->tables, s->caches, s->msg,    s->entry,    s->req,
+    void *const owned[] = {s->workers, s->tables, s->caches, s->msg,      s->entry,     s->req,
                            s->ttft.v,  s->itl.v,  s->tpot.v, s->queued.v, s->heard.item};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_cut_free(&s->cut);

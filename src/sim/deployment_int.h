@@ -198,7 +198,8 @@ typedef struct sim_side {
 } sim_side;
 
 struct sim_attn {
-    uint32_t index; /* among attention workers of its side */
+    sl_stage_cost head_cost; /* of the step whose head runs in pieces */
+    uint32_t index;          /* among attention workers of its side */
     bool lost;
     sl_slots slots;
     sim_lane *lane;
@@ -300,8 +301,8 @@ typedef struct sim {
     uint32_t *to_msg;             /* [n_expert * chunks] message being built */
     uint32_t *last_row;           /* [n_expert * chunks] */
     uint32_t *expert_rows;        /* [n_experts] of a task */
-    sim_cache *cache; /* sim_cache.c; NULL: weights always come from memory */
-    void *caches;     /* what that is in */
+    sim_cache *cache;             /* sim_costs.c; NULL: weights always come from memory */
+    void *caches;                 /* what that is in */
     uint32_t *answer; /* [n_workers] aep: message of a batch's rows to that attention worker */
     uint32_t *answered, n_answered; /* [n_workers] who gets one */
     void *tables;                   /* what they are all in */
@@ -325,7 +326,8 @@ static inline double sim_now(const sim *s) {
 /* One expert's rows of a worker's task; first: of its experts. moe: which block with experts. */
 double sim_expert_us(sim *s, const sim_worker *w, uint32_t moe, uint32_t expert, uint32_t rows,
                      bool first);
-/* A stage of a block, as it costs a worker now: its weights may still be in a cache. Once a call. */
+/* A stage of a block, as it costs a worker now: its weights may still be in a cache. Once a call.
+ */
 sl_stage_cost sim_stage_cost(sim *s, const sim_worker *w, sl_cost_kind kind, uint32_t layer);
 sl_status sim_cache_create(sim *s);
 void sim_fail(sim *s, sl_status st);

@@ -263,15 +263,3 @@ void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_c
     w->kernel[w->n_kernels++] = (sim_kernel){
         .kind = (uint8_t)trace, .rows = (uint32_t)rows, .us = us, .slow = slow_of(s, trace)};
 }
-
-void sim_attention_add(sim *s, sim_worker *w, uint32_t layer, double rows, double keys) {
-    sl_stage_cost cost = sim_stage_cost(s, w, SL_COST_ATTENTION, layer);
-    cost.fixed_us += sim_carried_us(s, SL_ROLE_ATTENTION, rows, 0);
-    sim_kernel_add(s, w, SL_TRACE_ATTENTION, &cost, rows, keys);
-}
-
-void sim_stage_add(sim *s, sim_worker *w, sl_trace_kind trace, sl_cost_kind kind, uint32_t layer,
-                   double rows) {
-    const sl_stage_cost cost = sim_stage_cost(s, w, kind, layer);
-    sim_kernel_add(s, w, trace, &cost, rows, 0);
-}

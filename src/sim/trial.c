@@ -40,6 +40,7 @@ static void fill_model(trial *x, uint32_t blocks) {
 static void add(sl_stage_cost *sum, const sl_stage_cost *c, double times) {
     sum->fixed_us += times * c->fixed_us;
     sum->floor_us += times * c->floor_us;
+    sum->slope_us += times * c->slope_us;
     sum->row_us += times * c->row_us;
     sum->read_us += times * c->read_us;
     sum->sum_us += times * c->sum_us;

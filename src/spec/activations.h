@@ -15,6 +15,10 @@ typedef enum sl_activations {
 
 #define SL_ACTIVATIONS_DEFAULT SL_ACTIVATIONS_INT8
 
+/* Counted up whenever the same plan gives other bits than before, so that nobody goes on with KV
+ * that an older build has left. 2: MXFP4 as integers. */
+#define SL_NUMERICS_REVISION 2u
+
 /* Whether rows are rounded to BF16 before weights in BF16. */
 static inline bool sl_activations_are_bf16(sl_activations a) {
     return a == SL_ACTIVATIONS_BF16 || a == SL_ACTIVATIONS_BF16_PARTS;

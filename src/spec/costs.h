@@ -29,7 +29,8 @@ typedef struct sl_costs {
 static inline double sl_stage_cost_us(const sl_stage_cost *c, double rows, double keys) {
     double work = c->row_us * rows + c->key_us * keys;
     if (c->step > 1) work += c->pad_us * (ceil(rows / c->step) * c->step - rows);
-    return c->fixed_us + (work > c->floor_us ? work : c->floor_us) + c->task_us + c->sum_us +
+    const double floor_us = c->floor_us + c->slope_us * rows;
+    return c->fixed_us + (work > floor_us ? work : floor_us) + c->task_us + c->sum_us +
            c->sum_row_us * rows;
 }
 
@@ -39,8 +40,8 @@ static inline double sl_cache_keeps(double cache_bytes, double since) {
     return cache_bytes > 0 ? exp(-since / cache_bytes) : 0;
 }
 
-/* The stage where such a share of its weights is near. Reading is the floor, or else part of what is
- * fixed. */
+/* The stage where such a share of its weights is near. Reading is the floor, or else part of what
+ * is fixed. */
 static inline sl_stage_cost sl_stage_cost_near(const sl_stage_cost *c, double share) {
     sl_stage_cost near = *c;
     const double spared = c->again_us * share;
@@ -54,6 +55,7 @@ static inline sl_stage_cost sl_stage_cost_near(const sl_stage_cost *c, double sh
 static inline sl_stage_cost sl_stage_cost_scaled(const sl_stage_cost *c, double times) {
     return (sl_stage_cost){.fixed_us = times * c->fixed_us,
                            .floor_us = times * c->floor_us,
+                           .slope_us = times * c->slope_us,
                            .row_us = times * c->row_us,
                            .key_us = times * c->key_us,
                            .pad_us = times * c->pad_us,
@@ -80,7 +82,7 @@ static inline double sl_stage_cost_mean_pad_us(const sl_stage_cost *c) {
 
 /* Rows from which on a stage costs more than its floor; 0: from the first. */
 static inline double sl_stage_cost_knee(const sl_stage_cost *c) {
-    return c->row_us > 0 ? c->floor_us / c->row_us : 0;
+    return c->row_us > c->slope_us ? c->floor_us / (c->row_us - c->slope_us) : 0;
 }
 
 #endif

@@ -20,11 +20,13 @@ typedef enum sl_cost_kind {
     SL_COST_COUNT
 } sl_cost_kind;
 
-/* Microseconds of a stage: fixed + max(floor, row * rows + pad * (rows that fill the last group of
- * `step` rows) + key * keys) + task + sum + sum_row * rows. */
+/* Microseconds of a stage: fixed + max(floor + slope * rows, row * rows + pad * (rows that fill the
+ * last group of `step` rows) + key * keys) + task + sum + sum_row * rows. */
 typedef struct sl_stage_cost {
     double fixed_us;
     double floor_us; /* e.g. reading the weights, which takes as long for one row as for many */
+    double slope_us; /* of a row more while that is what takes the time: multiplying hides in it,
+                      * but not whole */
     double row_us;
     double key_us;  /* attention: per key of a row's context */
     double pad_us;  /* <= row_us: kernels compute whole groups of rows */

@@ -28,6 +28,7 @@ static inline sl_stage_cost sl_rank_stage_cost(const sl_stage_cost *one, sl_cost
     c.again_us /= ranks;
     c.fixed_us -= one->read_us - c.read_us;
     c.floor_us /= ranks;
+    c.slope_us /= ranks;
     c.row_us /= ranks;
     c.pad_us /= ranks;
     c.key_us /= ranks < kv_heads ? ranks : kv_heads;

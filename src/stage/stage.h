@@ -158,8 +158,7 @@ typedef struct sl_stage_head {
 /* Row i of `out` becomes what the block that predicts a further token makes of row row[i] of rows.x
  * and of token rows.id[i], which is behind position rows.pos[i] (model/mtp.c); rows that `last`
  * does not name are nobody's afterwards. Its KV is beside that of rows.pages; it sees what of it
- * was computed, up to a gap, and is for guesses: what is missing or other than it was is no error.
- */
+ * was computed, up to a gap, and is for guesses: what is missing or other is no error. */
 typedef struct sl_stage_mtp {
     const uint32_t *row; /* [rows.n] of rows.x */
     sl_mem out;          /* [rows.n][d_model], not rows.x */

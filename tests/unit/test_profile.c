@@ -19,10 +19,12 @@ static sl_span span_of(const char *text) {
 }
 
 static const char small[] =
-    "{\"version\": 1, \"cache_bytes\": 5e7, \"model\": \"m\", \"isa\": \"avx2\", \"cores\": 2, \"threads\": 1,"
+    "{\"version\": 1, \"cache_bytes\": 5e7, \"model\": \"m\", \"isa\": \"avx2\", \"cores\": 2, "
+    "\"threads\": 1,"
     "\"stages\": {\"attention\": {\"fixed\": 3, \"row\": 2.5, \"key\": 0.01,"
     "\"pad\": 2, \"step\": 4, \"beside\": 1.1},"
-    "\"expert\": {\"floor\": 40, \"row\": 1, \"task\": 6, \"again\": 30, \"bytes\": 3000, \"fit\": {\"r2\": 0.99, \"median_error\": 0.02,"
+    "\"expert\": {\"floor\": 40, \"row\": 1, \"task\": 6, \"again\": 30, \"bytes\": 3000, \"fit\": "
+    "{\"r2\": 0.99, \"median_error\": 0.02,"
     "\"worst_error\": 0.3, \"outliers\": 1}, \"points\": [[1, 0, 40], [64, 0, 64]]}},"
     "\"links\": [{\"transport\": \"shm\", \"alpha\": 5, \"byte\": 0.0001,"
     "\"knee_bytes\": 1000, \"beyond\": 0.0002, \"work\": 2},"

@@ -5,6 +5,7 @@
 #include "format/plan_json.h"
 #include "model/skew.h"
 #include "sanitized.h"
+#include "sim_scene.h"
 #include "sched/draft.h"
 #include "sim/deployment.h"
 #include "spec/limits.h"
@@ -24,87 +25,6 @@
 #include <cmocka.h>
 
 static bool full; /* every row, size and draw, where make test takes a share of them */
-
-typedef struct scene {
-    sl_model_spec m;
-    sl_plan p;
-    sl_costs c;
-    sl_workload load;
-    sl_sim_setup s;
-    double *popularity;
-} scene;
-
-static void model_of(sl_model_spec *m, uint32_t layers, uint32_t dense, uint32_t experts,
-                     uint32_t top_k) {
-    *m = (sl_model_spec){.n_layers = layers,
-                         .d_model = 64,
-                         .n_heads = 4,
-                         .n_kv_heads = 2,
-                         .head_dim = 16,
-                         .vocab = 1000,
-                         .n_experts = experts,
-                         .top_k = top_k,
-                         .max_position = 8192};
-    for (uint32_t l = 0; l < layers; l++) {
-        m->ffn[l] = l < dense ? SL_FFN_DENSE : SL_FFN_MOE;
-        if (l < dense) continue;
-        m->moe_index[l] = (uint16_t)m->n_moe;
-        m->moe_layer[m->n_moe++] = (uint16_t)l;
-    }
-}
-
-static void scene_init(scene *x, uint32_t attention, uint32_t experts, sl_schedule schedule) {
-    sl_err err;
-    if (sl_plan_local(&x->m, attention, experts, &x->p, &err) != SL_OK) fail_msg("%s", err.msg);
-    sl_plan_set_schedule(&x->p, schedule);
-    x->p.max_num_seqs = 4096;
-    x->p.max_num_batched_tokens = 4096;
-    x->p.context = 4096;
-    x->p.n_pages = 40000;
-    x->s = (sl_sim_setup){.model = &x->m,
-                          .plan = &x->p,
-                          .attention = &x->c,
-                          .expert = &x->c,
-                          .row_bytes = 256,
-                          .load = &x->load,
-                          .seed = 1,
-                          .control_us = 20};
-}
-
-static void lengths(scene *x, uint32_t in_low, uint32_t in_high, uint32_t out_low,
-                    uint32_t out_high) {
-    x->load.input = (sl_length){.kind = SL_LENGTH_UNIFORM, .low = in_low, .high = in_high};
-    x->load.output = (sl_length){.kind = SL_LENGTH_UNIFORM, .low = out_low, .high = out_high};
-}
-
-static void closed(scene *x, uint32_t n) {
-    x->load.arrival = (sl_arrival){.kind = SL_ARRIVAL_CLOSED, .concurrency = n};
-}
-
-static void skew(scene *x, double theta, bool permuted, uint64_t seed) {
-    const sl_route_skew how = {.on = true, .permuted = permuted, .theta = theta, .seed = seed};
-    sl_skew *k;
-    sl_err err;
-    assert_int_equal(sl_skew_create(&how, &x->m, &k, &err), SL_OK);
-    x->popularity = sl_alloc((size_t)x->m.n_moe * x->m.n_experts, sizeof *x->popularity);
-    sl_skew_popularity(k, x->popularity);
-    x->s.popularity = x->popularity;
-    x->s.n_layers = x->m.n_moe;
-    sl_skew_free(k);
-}
-
-static sl_sim_result run(scene *x) {
-    sl_sim_result r;
-    sl_err err;
-    if (sl_sim_run(&x->s, &r, &err) != SL_OK) fail_msg("%s", err.msg);
-    return r;
-}
-
-static void scene_free(scene *x) {
-    sl_plan_free(&x->p);
-    sl_free(x->popularity);
-    memset(x, 0, sizeof *x);
-}
 
 /* ---- laws ---- */
 
@@ -162,38 +82,6 @@ static void schedules_take_their_laws(void **state) {
         double layer = 48 * 1e6 / r.tokens_per_s / 8; /* a step of all lanes is 48 tokens */
         printf("schedule %d, %u lanes: a layer takes %.1f us, law %.1f\n", rows[i].schedule,
                rows[i].lanes, layer, rows[i].layer_us);
-        assert_true(fabs(layer / rows[i].layer_us - 1) < 0.01);
-        sl_sim_result_free(&r);
-        scene_free(&x);
-    }
-}
-
-/* Two lanes go through a block one right after the other, and a step later a cache that is smaller
- * than the model has none of it any more. */
-static void the_second_lane_finds_weights_in_a_cache(void **state) {
-    (void)state;
-    static const struct {
-        double cache_bytes, beside, layer_us;
-    } rows[] = {{0, 0, 20000}, {1e5, 1, 16000}, {1e5, 0, 16000}, {1e12, 1, 12000}};
-    for (size_t i = 0; i < SL_LEN(rows); i++) {
-        static scene x;
-        model_of(&x.m, 8, 0, 8, 8);
-        x.c = (sl_costs){
-            .stage = {[SL_COST_ATTENTION] = {.fixed_us = 8000, .floor_us = 2000, .again_us = 4000},
-                      [SL_COST_EXPERT] = {.fixed_us = 500, .again_us = 250}},
-            .bytes = {[SL_COST_ATTENTION] = 1e6, [SL_COST_EXPERT] = 10},
-            .cache_bytes = rows[i].cache_bytes};
-        for (int k = 0; k < SL_COST_COUNT; k++) x.c.beside[k] = rows[i].beside;
-        scene_init(&x, 1, 1, SL_SCHED_PINGPONG);
-        x.p.lanes = 2;
-        lengths(&x, 1, 1, 200, 300);
-        closed(&x, 48);
-        x.s.warmup_us = 2e7;
-        x.s.measure_us = 4e7;
-        sl_sim_result r = run(&x);
-        double layer = 48 * 1e6 / r.tokens_per_s / 8;
-        printf("a cache of %g bytes: a layer takes %.1f us, law %.1f\n", rows[i].cache_bytes, layer,
-               rows[i].layer_us);
         assert_true(fabs(layer / rows[i].layer_us - 1) < 0.01);
         sl_sim_result_free(&r);
         scene_free(&x);
@@ -812,7 +700,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_take_no_negative_time),
         cmocka_unit_test(schedules_take_their_laws),
-        cmocka_unit_test(the_second_lane_finds_weights_in_a_cache),
         cmocka_unit_test(pipelines_take_their_law),
         cmocka_unit_test(pipelines_that_are_not_simulated_are_refused),
         cmocka_unit_test(a_port_is_shared_by_turns),

@@ -73,7 +73,7 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
     else if (m->d_ff_shared)
         printf("  shared        width %u%s\n", m->d_ff_shared, gated_shared(m) ? ", gated" : "");
     if (m->n_mtp)
-        printf("  not read      %u block%s more, to predict further tokens\n", m->n_mtp,
+        printf("  predicts      %u block%s more, for further tokens (--speculate mtp)\n", m->n_mtp,
                m->n_mtp == 1 ? "" : "s");
     if (m->d_ff_dense) printf("  dense         width %u\n", m->d_ff_dense);
     printf("  parameters    %.3f M, %.3f M active per token\n", (double)m->n_params / 1e6,

@@ -138,8 +138,10 @@ static void print_text(const sl_profile *p) {
     for (int k = 0; k < SL_COST_COUNT; k++) {
         const sl_profile_stage *s = &p->stage[k];
         if (!s->present) continue;
-        printf("  %-10s %9.2f us + max(%9.2f, %9.3f a row", sl_cost_name((sl_cost_kind)k),
-               s->cost.fixed_us, s->cost.floor_us, s->cost.row_us);
+        printf("  %-10s %9.2f us + max(%9.2f", sl_cost_name((sl_cost_kind)k), s->cost.fixed_us,
+               s->cost.floor_us);
+        if (s->cost.slope_us > 0) printf(" + %.2f a row", s->cost.slope_us);
+        printf(", %9.3f a row", s->cost.row_us);
         if (k == SL_COST_ATTENTION) printf(" + %.5f a key", s->cost.key_us);
         if (s->cost.step > 1) printf(" + %.3f to a multiple of %u", s->cost.pad_us, s->cost.step);
         printf(")");

@@ -339,6 +339,7 @@ static sl_stage_cost dense_cost(const sl_plan *p, const sl_model_spec *m) {
     sl_stage_cost c = p->costs.stage[shared ? SL_COST_SHARED : SL_COST_EXPERT];
     double wider = (double)m->d_ff_dense / (shared ? m->d_ff_shared : m->d_ff_expert);
     c.floor_us *= wider;
+    c.slope_us *= wider;
     c.row_us *= wider;
     return c;
 }

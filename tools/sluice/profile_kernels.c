@@ -49,8 +49,9 @@ typedef struct bench {
     const uint32_t **row_pages;
     uint32_t n_pages;
     uint32_t drawn;
-    uint32_t turn;      /* which weights are next */
-    uint32_t max_sites; /* (block, expert) pairs that take turns */
+    uint32_t turn;               /* which weights are next */
+    uint32_t max_sites;          /* (block, expert) pairs that take turns */
+    double bytes[SL_COST_COUNT]; /* of weights that stages read */
     size_t kv_budget;
     uint64_t *flush, flushed;
     size_t flush_bytes;
@@ -260,8 +261,9 @@ static sl_status measure_experts(bench *b, sl_profile *p, sl_err *err) {
 
 /* ---- weights that lie in a cache ---- */
 
-#define WORTH_IT   0.03      /* of a stage's time: what is less is noise */
-#define NEAR_BYTES 8e6       /* more than a second cache has */
+#define WORTH_IT   0.03 /* of a stage's time: what is less is noise */
+#define NEAR_BYTES 8e6  /* more than a core's second cache has, */
+#define NEAR_MORE  4e6  /* and for each further thread */
 #define MOST_FITS  16u
 
 /* A task of experts of one row each, where so many bytes of them take turns: once around, then as
@@ -298,7 +300,8 @@ static void measure_cache(bench *b, sl_profile *p) {
     double fits[MOST_FITS];
     uint32_t n = 0;
     if (s->bytes <= 0) return;
-    const double least = SL_MAX(NEAR_BYTES, 2 * t.groups * s->bytes);
+    const double seconds = NEAR_BYTES + NEAR_MORE * (sl_pool_threads(b->ex->pool) - 1);
+    const double least = SL_MAX(seconds, 2 * t.groups * s->bytes);
     if (size < least || b->max_sites * s->bytes < 2 * size) return;
     const double cold = time_task(b, run_experts, &t), near = time_around(b, &t, least, s->bytes);
     if (cold - near < WORTH_IT * cold) return;
@@ -331,23 +334,6 @@ static void measure_attention_again(bench *b, sl_profile *p) {
     qsort(us, FLUSHED_REPS, sizeof *us, by_value);
     const double spared = cold - us[FLUSHED_REPS / 2];
     if (spared > WORTH_IT * cold) cost->again_us = spared;
-}
-
-/* Weights that stages read. Of attention what is neither the embedding nor the head. */
-static sl_status count_bytes(const bench *b, sl_profile *p, sl_err *err) {
-    const sl_model_spec *m = b->spec;
-    sl_model_info info;
-    sl_status st = sl_model_measure(b->m, &info, err);
-    if (st != SL_OK) return st;
-    const double expert = (double)info.bytes_expert, d = m->d_model;
-    const double a_weight = expert / (3.0 * d * m->d_ff_expert), head = a_weight * d * m->vocab;
-    const double blocks = (double)info.bytes_attention - 2 * head;
-    p->stage[SL_COST_EXPERT].bytes = expert;
-    p->stage[SL_COST_HEAD].bytes = head;
-    p->stage[SL_COST_DENSE].bytes = 3 * a_weight * d * m->d_ff_dense;
-    p->stage[SL_COST_SHARED].bytes = 3 * a_weight * d * m->d_ff_shared;
-    p->stage[SL_COST_ATTENTION].bytes = SL_MAX(blocks / m->n_layers, 0);
-    return st;
 }
 
 static sl_status measure_stage(bench *b, sl_cost_kind kind, const char *what, run_fn run,
@@ -459,9 +445,9 @@ static sl_status make_buffers(bench *b, uint64_t rng, sl_err *err) {
         !b->pos || !b->row_pages)
         return sl_fail(err, SL_ERR_NOMEM, "no memory for %u rows of %zu values", MAX_ROWS, d);
     fill_floats(b->x, MAX_ROWS * d, &rng);
-    size_t expert_bytes = (size_t)s->d_ff_expert * d * 3 * 2;
-    b->max_sites = (uint32_t)SL_MIN((size_t)s->n_moe * s->n_experts,
-                                    SL_MAX(sl_profile_weight_bytes() / expert_bytes, (size_t)1));
+    sl_model_stage_bytes(b->m, b->bytes);
+    const double sites = (double)sl_profile_weight_bytes() / SL_MAX(b->bytes[SL_COST_EXPERT], 1);
+    b->max_sites = (uint32_t)SL_MAX(SL_MIN((double)s->n_moe * s->n_experts, sites), 1);
     return make_pages(b, &rng, err);
 }
 
@@ -505,8 +491,8 @@ static void touch_weights(bench *b) {
 static sl_status measure_alone(bench *b, sl_profile *p, sl_err *err) {
     const sl_model_spec *s = b->spec;
     touch_weights(b);
-    sl_status st = count_bytes(b, p, err);
-    if (st == SL_OK) st = measure_experts(b, p, err);
+    for (int k = 0; k < SL_COST_COUNT; k++) p->stage[k].bytes = b->bytes[k];
+    sl_status st = measure_experts(b, p, err);
     if (st == SL_OK) measure_cache(b, p);
     b->flushes = true;
     if (st == SL_OK) st = measure_attention(b, p, err);

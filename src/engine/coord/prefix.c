@@ -16,7 +16,7 @@
 typedef struct numerics {
     uint8_t model[32];
     sl_route_skew skew;
-    uint32_t type, exact, wire, activations, segments, page_tokens, numerics;
+    uint32_t type, exact, wire, activations, segments, page_tokens, numerics, revision;
     char gpu_kind[SL_GPU_KIND_BYTES]; /* whose bits numerics exact are */
     uint8_t salt[SL_SALT_BYTES];
 } numerics;
@@ -38,6 +38,7 @@ static sl_page_key root_of(const sl_engine *e, const sl_request *r) {
     n.numerics = (uint32_t)sl_plan_numerics(&e->home);
     memcpy(n.gpu_kind, sl_plan_gpu_kind(&e->home), sizeof n.gpu_kind);
     n.page_tokens = SL_KV_PAGE_TOKENS;
+    n.revision = SL_NUMERICS_REVISION;
     memcpy(n.salt, r->p.salt, sizeof n.salt);
     return sl_pages_root(&n, sizeof n);
 }

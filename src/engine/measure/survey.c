@@ -110,6 +110,7 @@ void sl_survey_dearest(const sl_costs *of, sl_costs *all) {
         sl_stage_cost *b = &all->stage[i];
         dearer(a->fixed_us, &b->fixed_us);
         dearer(a->floor_us, &b->floor_us);
+        dearer(a->slope_us, &b->slope_us);
         dearer(a->row_us, &b->row_us);
         dearer(a->key_us, &b->key_us);
         dearer(a->task_us, &b->task_us);

@@ -26,10 +26,6 @@ typedef struct strip {
     __m256 d[CHUNK];
 } strip;
 
-SL_INLINE uint32_t block_bytes(sl_dtype dtype) {
-    return dtype == SL_Q8_0 ? 34 : dtype == SL_Q4_0 ? 18 : 17;
-}
-
 /* What codes of 4 bits are multiplied as lies so much above their value. */
 SL_INLINE int32_t above(sl_dtype dtype) {
     return dtype == SL_Q4_0 ? 8 : SL_MXFP4_ABOVE;
@@ -75,7 +71,7 @@ SL_INLINE void load_quads(const sl_strip_src *s, size_t at, __m256i *v) {
 SL_INLINE void fill(const sl_strip_src *src, uint32_t blocks, sl_dtype dtype, strip *out) {
     const __m256i low = _mm256_set1_epi8(15), high = _mm256_set1_epi16((short)0xff00);
     for (uint32_t b = 0; b < blocks; b++) {
-        const uint32_t at = b * block_bytes(dtype);
+        const uint32_t at = b * sl_dtype_block_bytes(dtype);
         __m256i v[4], *q = out->q + b * 16;
         out->d[b] = sl_load_d_32(src, at, dtype);
         if (dtype != SL_Q8_0) {
@@ -170,9 +166,11 @@ SL_INLINE void block_4(const run *u, uint32_t b, uint32_t r0, const uint32_t R, 
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i first[2 * MAX_R]; /* of the first half, where 16 bits do not hold both */
     const uint32_t half = dtype == SL_Q4_0 ? 0 : 4;
-    if (half) quads_4(u, b, r0, R, 0, half, sum);
+    if (half) {
+        quads_4(u, b, r0, R, 0, half, sum);
 #pragma GCC unroll 8
-    for (uint32_t i = 0; half && i < 2 * R; i++) first[i] = _mm256_madd_epi16(sum[i], ones);
+        for (uint32_t i = 0; i < 2 * R; i++) first[i] = _mm256_madd_epi16(sum[i], ones);
+    }
     quads_4(u, b, r0, R, half, 8, sum);
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < R; r++) {
@@ -188,7 +186,7 @@ SL_INLINE void block_4(const run *u, uint32_t b, uint32_t r0, const uint32_t R, 
 }
 
 SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dtype) {
-    const uint32_t share = COLS * block_bytes(dtype);
+    const uint32_t share = COLS * sl_dtype_block_bytes(dtype);
     for (uint32_t b = 0; b < u->blocks; b++) {
         __m256i sum[2 * MAX_R];
         if (r0 == 0) {
@@ -220,7 +218,7 @@ SL_INLINE void run_piece(const sl_act_tile *t, const __m256i *xp, uint32_t c0, u
     for (uint32_t b = 0; b < blocks; b += CHUNK) {
         const uint32_t n = SL_MIN(CHUNK, blocks - b);
         const size_t row_bytes = t->w_stride;
-        const uint32_t bytes = block_bytes(dtype);
+        const uint32_t bytes = sl_dtype_block_bytes(dtype);
         for (uint32_t i = 0; i < STRIPS; i++) {
             sl_strip_src src = sl_strip_at(t, c0 + 8 * i, (b0 + b) * 32);
             fill(&src, n, dtype, &w[i]);
@@ -343,7 +341,7 @@ SL_INLINE void few_block(const sl_strip_src *src, size_t at, const uint8_t *x, c
 /* 8 columns from c0 on over a piece of k; acc is theirs, of row 0. */
 SL_INLINE void few_columns(const sl_act_tile *t, const few_x *xp, uint32_t c0, uint32_t b0,
                            uint32_t blocks, const uint32_t R, sl_dtype dtype, float *acc) {
-    const uint32_t bytes = block_bytes(dtype);
+    const uint32_t bytes = sl_dtype_block_bytes(dtype);
     const sl_strip_src src = sl_strip_at(t, c0, b0 * 32);
     const char *next = (const char *)sl_tile_rows_after(t, c0, 8) + b0 * bytes;
     __m256 y[FEW];

@@ -16,7 +16,7 @@ typedef struct simd_group {
 
 /* Scales of row c's block. */
 static void simd_scales(sl_dtype t, const uint8_t *b, uint32_t c, simd_group *g) {
-    g->d[c] = t == SL_Q6_K ? sl_block_f16(b + 208) : sl_block_scale_32(t, b);
+    g->d[c] = t == SL_MXFP4 ? sl_block_scale_32(t, b) : sl_block_f16(b + (t == SL_Q6_K ? 208 : 0));
     if (t == SL_Q4_K || t == SL_Q5_K) {
         g->dmin[c] = sl_block_f16(b + 2);
         for (int s = 0; s < 8; s++) {

@@ -35,6 +35,7 @@ void sl_emulated_pass(sl_emulated *e, uint64_t ns) {
     e->wait(e->ctx, deadline);
     uint64_t now = sl_now_ns();
     if (now > deadline) e->late_ns = SL_MIN(e->late_ns + now - deadline, ns);
+    sl_emulated_begin(e);
 }
 
 void sl_emulated_run(sl_emulated *e, sl_cost_kind kind, uint64_t rows, uint64_t keys) {

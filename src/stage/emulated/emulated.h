@@ -13,7 +13,8 @@ typedef struct sl_emulated {
     bool counts; /* stages take no time: it is added up */
     uint64_t counted_ns;
     bool in_head;     /* the last stage was the head: its next call is the same task */
-    uint64_t late_ns; /* how much too late the last stage ended; the next one makes up for it */
+    uint64_t late_ns; /* how much too late the last stage ended, and what the host did since in the
+                       * device's place; the next one makes up for it, up to its own length */
     uint64_t from_ns; /* since when the host works in the device's place; 0: it does not */
 } sl_emulated;
 

@@ -76,9 +76,7 @@ static bool reserve(pipeline_queue *q) {
     return true;
 }
 
-/* Rows that only move are rank 0's, as are the ends of the model, but for the block behind the
- * last.
- */
+/* Rows that only move are rank 0's, as are the ends of the model, but for the block behind it. */
 static uint32_t rank_of(const pipeline *p, const sl_stage_call *c) {
     switch (c->op) {
     case SL_OP_ATTEND:
