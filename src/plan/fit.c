@@ -19,6 +19,7 @@
 typedef struct sl_fit {
     const sl_profile_point *p;
     uint32_t n, step;
+    bool slopes; /* the floor may have a slope: not where keys would have to share it */
     double weight[SL_PROFILE_MAX_POINTS];
     bool on_floor[SL_PROFILE_MAX_POINTS];
     double error[SL_PROFILE_MAX_POINTS], sorted[SL_PROFILE_MAX_POINTS];
@@ -34,8 +35,11 @@ static double median_of(double *v, uint32_t n) {
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-/* Row after row, and whole groups: a row that only fills a group costs no more than one. */
+/* Row after row, and whole groups: a row that only fills a group costs no more than one. A floor
+ * that never ends is a line. */
 static sl_stage_cost cost_of(const sl_fit *f, const double x[N_VARS]) {
+    if (x[5] > 0 && x[2] + x[3] + x[4] <= 0)
+        return (sl_stage_cost){.fixed_us = x[0] + x[1], .row_us = x[5], .step = f->step};
     return (sl_stage_cost){.fixed_us = x[0],
                            .floor_us = x[1],
                            .slope_us = x[5],
@@ -112,7 +116,7 @@ static void weighted_fit(const sl_fit *f, double out[N_VARS]) {
                                   flat ? 0 : p->rows,
                                   flat ? 0 : p->keys,
                                   flat ? 0 : padded(f, p->rows),
-                                  flat ? p->rows : 0};
+                                  flat && f->slopes ? p->rows : 0};
         double w = f->weight[i] / (p->us * p->us); /* relative errors */
         for (uint32_t a = 0; a < N_VARS; a++) {
             moment[a] += w * x[a] * p->us;
@@ -228,9 +232,10 @@ sl_status sl_fit_stage(const sl_profile_point *p, uint32_t n, sl_stage_cost *out
                        sl_fit_quality *quality, sl_err *err) {
     sl_status st = check_points(p, n, err);
     if (st != SL_OK) return st;
-    sl_fit f = {.p = p, .n = n};
+    sl_fit f = {.p = p, .n = n, .slopes = true};
     double best[N_VARS] = {0}, best_loss = INFINITY;
     uint32_t best_step = 0;
+    for (uint32_t i = 0; i < n; i++) f.slopes = f.slopes && p[i].keys <= 0;
     for (uint32_t step = 0; step <= MAX_STEP; step = step ? 2 * step : 2) {
         double x[N_VARS];
         if (step && !sees_step(p, n, step)) continue;

@@ -40,15 +40,18 @@ static inline double sl_cache_keeps(double cache_bytes, double since) {
     return cache_bytes > 0 ? exp(-since / cache_bytes) : 0;
 }
 
-/* The stage where such a share of its weights is near. Reading is the floor, or else part of what
- * is fixed. */
+/* The stage where reading takes so much less: that is the floor, or else part of what is fixed. */
+static inline sl_stage_cost sl_stage_cost_less(const sl_stage_cost *c, double us) {
+    sl_stage_cost less = *c;
+    const double of_floor = us < c->floor_us ? us : c->floor_us;
+    less.floor_us -= of_floor;
+    less.fixed_us = fmax(less.fixed_us - (us - of_floor), 0);
+    return less;
+}
+
+/* The stage where such a share of its weights is near. */
 static inline sl_stage_cost sl_stage_cost_near(const sl_stage_cost *c, double share) {
-    sl_stage_cost near = *c;
-    const double spared = c->again_us * share;
-    const double of_floor = spared < c->floor_us ? spared : c->floor_us;
-    near.floor_us -= of_floor;
-    near.fixed_us = fmax(near.fixed_us - (spared - of_floor), 0);
-    return near;
+    return sl_stage_cost_less(c, c->again_us * share);
 }
 
 /* All of it takes so many times longer. */

@@ -25,8 +25,6 @@ typedef enum sl_cost_kind {
 typedef struct sl_stage_cost {
     double fixed_us;
     double floor_us; /* e.g. reading the weights, which takes as long for one row as for many */
-    double slope_us; /* of a row more while that is what takes the time: multiplying hides in it,
-                      * but not whole */
     double row_us;
     double key_us;  /* attention: per key of a row's context */
     double pad_us;  /* <= row_us: kernels compute whole groups of rows */
@@ -34,6 +32,8 @@ typedef struct sl_stage_cost {
     double read_us; /* of fixed_us: what reading weights takes, where that is not the floor */
     /* Of a gang (spec/rank_cost.h): what its ranks' sum takes, once a task, and for each row. */
     double sum_us, sum_row_us;
+    double slope_us; /* of a row more while the floor takes the time: multiplying hides behind
+                      * reading, but not whole */
     double task_us;  /* of experts: what a task takes however many it has */
     double again_us; /* what it takes less where its weights still lie in a cache */
 } sl_stage_cost;

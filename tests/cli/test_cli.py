@@ -374,7 +374,19 @@ def test_profile(tmp_path):
         assert link["alpha"] > 2 * link["work"] - 1e-3 and link["work"] >= 0 and (link["beyond"] > 0) == (link["knee_bytes"] > 0)
     assert {(link["transport"], link["peers"]) for link in doc["links"] if link["transport"] != "ucx"} == {
         (t, n) for t in ("loop", "shm", "tcp") for n in (1, 2, 4)}
+    assert all(stage["bytes"] > 0 for stage in doc["stages"].values())
     assert "nowhere" in refused(1, "profile", tmp_path / "nowhere")
+
+
+def test_profile_without_weights(tmp_path):
+    """A config.json alone is measured with weights drawn at random."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((FIXTURE / "config.json").read_bytes())
+    out, _ = sluice("profile", folder, "--threads", "1", "-o", tmp_path / "profile.json", timeout=240)
+    doc = json.loads((tmp_path / "profile.json").read_text())
+    assert "random weights" in out and doc["random_weights"]
+    assert all(stage["bytes"] > 0 and stage["row"] > 0 for stage in doc["stages"].values())
 
 
 def test_logits_npy(tmp_path):

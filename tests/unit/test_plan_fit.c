@@ -56,7 +56,11 @@ static void floor_and_slope(void **state) {
 
 static void exact_times_are_met(void **state) {
     (void)state;
-    const sl_stage_cost want[] = {{10, 0, 3, 0}, {0, 80, 2, 0}, {7, 50, 1, 0}, {12, 0, 0, 0}};
+    const sl_stage_cost want[] = {{10, 0, 3, 0},
+                                  {0, 80, 2, 0},
+                                  {7, 50, 1, 0},
+                                  {12, 0, 0, 0},
+                                  {.fixed_us = 5, .floor_us = 300, .slope_us = 12, .row_us = 40}};
     for (size_t w = 0; w < SL_LEN(want); w++) {
         sl_profile_point p[16];
         uint32_t n = 0;

@@ -247,8 +247,10 @@ static void measure_task(bench *b, uint32_t groups, sl_stage_cost *cost) {
         us[i] = (alone - sl_stage_cost_us(cost, rows[i], 0)) / (1 - 1.0 / groups);
     }
     qsort(us, SL_LEN(rows), sizeof *us, by_value);
-    cost->task_us = SL_MIN(SL_MAX(us[SL_LEN(rows) / 2], 0), cost->fixed_us * groups);
-    cost->fixed_us -= cost->task_us / groups;
+    const double once = us[SL_LEN(rows) / 2], most = cost->fixed_us + cost->floor_us;
+    const double task_us = SL_MIN(SL_MAX(once, 0), most); /* an expert's time: more is noise */
+    *cost = sl_stage_cost_less(cost, task_us / groups);
+    cost->task_us = task_us;
 }
 
 static sl_status measure_experts(bench *b, sl_profile *p, sl_err *err) {
