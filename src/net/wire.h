@@ -14,7 +14,7 @@
 #include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
-#define SL_WIRE_VERSION      7
+#define SL_WIRE_VERSION      8           /* 8: products with MXFP4 have other bits than before */
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_SEQ_AT       40 /* byte of `seq` in a header */
 #define SL_WIRE_BYTES_AT     64 /* and of `bytes` */

@@ -254,7 +254,7 @@ static void another_version_is_named(void **state) {
     b->due_us = 0;
     assert_true(sl_port_post(s->r.to, b));
     turn(s, 1000);
-    assert_true(raw_got_text(&s->r, SL_MSG_REFUSE, "version 9, this program speaks 7"));
+    assert_true(raw_got_text(&s->r, SL_MSG_REFUSE, "version 9, this program speaks 8"));
     assert_int_equal(s->p.why, SL_ERR_PROTOCOL);
 }
 
