@@ -331,6 +331,7 @@ sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) 
 
 /* ---- what stages read ---- */
 
+/* Roles are in the order of stages (format/arch.h). */
 static sl_cost_kind stage_of(sl_arch_role role) {
     if (role <= SL_ROLE_LM_HEAD) return SL_COST_HEAD;
     if (role <= SL_ROLE_K_NORM) return SL_COST_ATTENTION;

@@ -59,9 +59,8 @@ static double expert_us(const batch *b, double tokens, double cut, double *rows)
     *rows = load / fmax(active, 1e-9);
     double launches = k->grouped ? 1 : active;
     double work = cost->row_us * *rows + sl_stage_cost_mean_pad_us(cost);
-    return cost->fixed_us * launches +
-           active * fmax(cost->floor_us + cost->slope_us * *rows, work) + cost->task_us +
-           cost->sum_us + cost->sum_row_us * load;
+    return cost->fixed_us * launches + active * fmax(sl_stage_cost_least_us(cost, *rows), work) +
+           cost->task_us + cost->sum_us + cost->sum_row_us * load;
 }
 
 static bool in_one_node(const batch *b) {

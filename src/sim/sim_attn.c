@@ -304,8 +304,10 @@ static void merge(sim *s, sim_worker *w, const sl_turn *t) {
 static void start_head(sim *s, sim_worker *w, sim_lane *l) {
     sl_head *h = &w->attn->head;
     sl_head_piece piece;
-    if (!h->open) w->attn->head_cost = sim_stage_cost(s, w, SL_COST_HEAD, 0);
-    if (!h->open) sl_head_open(h, &l->step);
+    if (!h->open) {
+        w->attn->head_cost = sim_stage_cost(s, w, SL_COST_HEAD, 0);
+        sl_head_open(h, &l->step);
+    }
     if (!sl_head_next(h, &piece) || piece.kind != SL_HEAD_COLUMNS) return;
     double all = l->step.samples + l->step.guesses, pieces = all * sl_head_column_pieces(h);
     double us = sl_stage_cost_us(&w->attn->head_cost, all, 0) * h->rows / pieces;

@@ -25,12 +25,16 @@ typedef struct sl_costs {
     bool grouped;      /* all experts of a task are one launch, whose fixed part is there once */
 } sl_costs;
 
+/* What a stage takes besides what is fixed, however little its rows compute. */
+static inline double sl_stage_cost_least_us(const sl_stage_cost *c, double rows) {
+    return c->floor_us + c->slope_us * rows;
+}
+
 /* Microseconds of a stage for a known number of rows. */
 static inline double sl_stage_cost_us(const sl_stage_cost *c, double rows, double keys) {
     double work = c->row_us * rows + c->key_us * keys;
     if (c->step > 1) work += c->pad_us * (ceil(rows / c->step) * c->step - rows);
-    const double floor_us = c->floor_us + c->slope_us * rows;
-    return c->fixed_us + (work > floor_us ? work : floor_us) + c->task_us + c->sum_us +
+    return c->fixed_us + fmax(work, sl_stage_cost_least_us(c, rows)) + c->task_us + c->sum_us +
            c->sum_row_us * rows;
 }
 

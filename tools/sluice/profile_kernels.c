@@ -268,23 +268,14 @@ static sl_status measure_experts(bench *b, sl_profile *p, sl_err *err) {
 #define NEAR_MORE  4e6  /* and for each further thread */
 #define MOST_FITS  16u
 
-/* A task of experts of one row each, where so many bytes of them take turns: once around, then as
- * often as a point is repeated or twice around. */
+/* A task of experts where so many bytes of them take turns and have gone around twice. */
 static double time_around(bench *b, const task *t, double bytes, double expert_bytes) {
     const uint32_t all = b->max_sites, least = 2 * t->groups;
     b->max_sites = SL_MIN(SL_MAX((uint32_t)ceil(bytes / expert_bytes), least), all);
-    const uint32_t calls = b->max_sites / t->groups;
-    double us[2 * MAX_REPS];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < 2 * calls; i++) run_experts(b, t);
-    for (; n < 2 * MAX_REPS && n < 2 * calls; n++) {
-        const uint64_t from = kernel_now_ns(b);
-        run_experts(b, t);
-        us[n] = (double)(kernel_now_ns(b) - from) / 1e3;
-    }
+    for (uint32_t i = 0; i < 2 * b->max_sites / t->groups; i++) run_experts(b, t);
+    const double us = time_task(b, run_experts, t);
     b->max_sites = all;
-    qsort(us, n, sizeof *us, by_value);
-    return us[n / 2];
+    return us;
 }
 
 /* How large a cache is that keeps `share` of `bytes` which are read around and around: each time
@@ -308,6 +299,7 @@ static void measure_cache(bench *b, sl_profile *p) {
     const double cold = time_task(b, run_experts, &t), near = time_around(b, &t, least, s->bytes);
     if (cold - near < WORTH_IT * cold) return;
     for (double bytes = 2 * least; bytes <= 2 * size && n < MOST_FITS; bytes *= 2) {
+        if (sl_now_ns() > b->deadline_ns) break;
         const double share = (cold - time_around(b, &t, bytes, s->bytes)) / (cold - near);
         if (share > 0.05 && share < 0.95) fits[n++] = cache_that_keeps(share, bytes);
         sl_profile_step(b->progress, "caches");
