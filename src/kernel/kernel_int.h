@@ -76,12 +76,19 @@ SL_INLINE bool sl_tile_is_dense(const sl_act_tile *t) {
     return t->w_stride == sl_dtype_row_bytes(t->dtype, t->k);
 }
 
-/* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; else those
- * behind it, which may be asked for, not read. */
-SL_INLINE const uint8_t *sl_tile_rows_after(const sl_act_tile *t, uint32_t c0, uint32_t cols) {
+/* The weight rows that come `ahead` strips of `cols` after those from c0 on: of this tile or of the
+ * next; else those behind it, which may be asked for, not read. */
+SL_INLINE const uint8_t *sl_tile_strips_after(const sl_act_tile *t, uint32_t c0, uint32_t cols,
+                                              uint32_t ahead) {
+    const uint32_t at = c0 + cols * ahead;
     if (!sl_tile_is_dense(t)) return t->w; /* which is near: nothing is asked for */
-    if (c0 + cols >= t->n_cols && t->next) return t->next;
-    return (const uint8_t *)t->w + (c0 + cols) * t->w_stride;
+    if (at < t->n_cols || !t->next) return (const uint8_t *)t->w + at * t->w_stride;
+    return (const uint8_t *)t->next + (at - t->n_cols) / cols * cols * t->w_stride;
+}
+
+/* Those that come after c0 .. c0 + cols - 1. */
+SL_INLINE const uint8_t *sl_tile_rows_after(const sl_act_tile *t, uint32_t c0, uint32_t cols) {
+    return sl_tile_strips_after(t, c0, cols, 1);
 }
 
 /* A function of its own for one type of weights, compiled for it from `of`: with the arrays of all

@@ -20,9 +20,10 @@
 #define HOPELESS 3u
 
 /* Weights of one call, and a ring of them for each table: together no second cache holds them, and
- * what a call asks for ahead is for the same table's next. */
+ * what a call asks for ahead is for the same table. */
 #define PIECE (COLS * K * sizeof(float))
-#define RING  (24 * PIECE)
+#define RUN   (4 * PIECE) /* of tiles in turn */
+#define RING  (6 * RUN)
 #define RINGS (SL_TABLES_MAX * RING)
 
 typedef struct lab {
@@ -57,10 +58,31 @@ static void fill_ring(lab *l) {
 _Static_assert(SL_TILE_COLS *K / 32 * 34 <= PIECE, "a piece holds the most weights of 8 bits");
 _Static_assert(SL_TILE_ROWS *SL_TILE_COLS <= N, "results fit into a vector");
 
+/* Of one call; many rows compute for so long that where they begin does not count. */
+static size_t weights_of(const sl_slot *s) {
+    const bool run = s->kernel == SL_KERNEL_int8_tile || s->kernel == SL_KERNEL_strip_tile;
+    return run && s->amount != SL_MANY ? RUN : PIECE;
+}
+
 static const uint8_t *next_weights(lab *l) {
     size_t *at = &l->at[l->table];
-    *at = (*at + PIECE) % RING;
+    *at = (*at + RUN) % RING;
     return l->ring + l->table * RING + *at;
+}
+
+/* Sends weights of the next two tiles or runs of them, and what these may ask for behind them, back
+ * to memory: a third cache may hold all rings, and no model. Other processors than x86 leave it to
+ * the rings. */
+static void forget_weights(const lab *l, const sl_slot *s) {
+#if defined(__x86_64__)
+    for (size_t run = 1; run <= 2; run++) {
+        const uint8_t *w = l->ring + l->table * RING + (l->at[l->table] + run * RUN) % RING;
+        for (size_t i = 0; i < weights_of(s) + PIECE / 2; i += 64) __builtin_ia32_clflush(w + i);
+    }
+    __builtin_ia32_mfence();
+#else
+    (void)l, (void)s;
+#endif
 }
 
 static void gemm_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, lab *l) {
@@ -86,35 +108,37 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
     gemm_of(k, s, s->amount == SL_FEW ? 4 : ROWS, l);
 }
 
-/* A tile of integers with so many rows and columns, of rows or of strips: any bytes are either. */
+/* Tiles of integers with so many rows and columns, of rows or of strips (any bytes are either), which
+ * go on where the last one ended: the first starts cold, and what a form asks for ahead helps only
+ * those behind it. */
 static void int8_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, uint32_t cols, lab *l) {
+    const size_t stride = sl_dtype_row_bytes(s->dtype, K), bytes = cols * stride;
     const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < rows; r++) x[r] = l->act[r % ROWS];
-    const sl_act_tile t = {.w = w,
-                           .w_stride = sl_dtype_row_bytes(s->dtype, K),
-                           .dtype = s->dtype,
-                           .k = K,
-                           .n_cols = cols,
-                           .n_rows = rows,
-                           .y_stride = cols,
-                           .x = x,
-                           .y = l->a,
-                           .next = w + PIECE};
-    (s->kernel == SL_KERNEL_strip_tile ? sl_call_strip_tile : sl_call_int8_tile)(k, &t);
+    for (size_t at = 0; at + bytes <= weights_of(s); at += bytes) {
+        const sl_act_tile t = {.w = w + at,
+                               .w_stride = stride,
+                               .dtype = s->dtype,
+                               .k = K,
+                               .n_cols = cols,
+                               .n_rows = rows,
+                               .y_stride = cols,
+                               .x = x,
+                               .y = l->a,
+                               .next = w + at + bytes};
+        (s->kernel == SL_KERNEL_strip_tile ? sl_call_strip_tile : sl_call_int8_tile)(k, &t);
+    }
 }
 
-/* Some and many rows and their columns as the loops cut them: a form may unpack weights for all the
- * rows, and rows for all the columns. */
+/* Rows and their columns as the loops cut them: a form may unpack weights for all the rows, and rows
+ * for all the columns. Few rows, and strips, which are for them, are one and four. */
 static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
-    static const uint32_t rows_of_amount[] = {
-        [SL_FEW] = 2, [SL_SOME] = 8, [SL_MANY] = SL_TILE_ROWS};
-    int8_of(k, s, rows_of_amount[s->amount], s->amount == SL_FEW ? COLS : SL_TILE_COLS, l);
-}
-
-/* One row and four: few rows are what strips are for. */
-static void call_strip(const sl_kernels *k, const sl_slot *s, lab *l) {
-    int8_of(k, s, 1, COLS, l);
-    int8_of(k, s, 4, COLS, l);
+    if (s->kernel == SL_KERNEL_strip_tile || s->amount == SL_FEW) {
+        int8_of(k, s, 1, COLS, l);
+        int8_of(k, s, 4, COLS, l);
+    } else {
+        int8_of(k, s, s->amount == SL_SOME ? 8 : SL_TILE_ROWS, SL_TILE_COLS, l);
+    }
 }
 
 /* Two tiles that are a piece together, so that calls go on where the last one ended; with short
@@ -227,10 +251,8 @@ static sl_act_kind rows_of(const sl_slot *s) {
 static void call(const sl_kernels *k, const sl_slot *s, lab *l) {
     if (s->kernel == SL_KERNEL_gemm_tile)
         call_gemm(k, s, l);
-    else if (s->kernel == SL_KERNEL_int8_tile)
+    else if (s->kernel == SL_KERNEL_int8_tile || s->kernel == SL_KERNEL_strip_tile)
         call_int8(k, s, l);
-    else if (s->kernel == SL_KERNEL_strip_tile)
-        call_strip(k, s, l);
     else if (rows_of(s) == SL_ACT_BF16)
         call_bf16(k, s, l);
     else if (s->kernel == SL_KERNEL_attn_page)
@@ -257,6 +279,7 @@ static bool run(const race *r, const sl_slot *s, size_t slot, uint32_t ns[SL_TAB
             if (!r->k[i] || out[i] || !sl_table_has(i, slot)) continue;
             fill_vectors(r->lab);
             r->lab->table = i;
+            forget_weights(r->lab, s);
             uint64_t from = sl_now_ns();
             if (from > r->until_ns) return false;
             call(r->k[i], s, r->lab);
@@ -290,7 +313,7 @@ bool sl_kernels_measure(uint64_t limit_ns, sl_kernel_times *out) {
     const sl_kernels *k;
     bool can;
     *out = (sl_kernel_times){0};
-    if (r.lab) r.lab->ring = sl_reserve(RINGS + PIECE, 1); /* what comes next may be asked for */
+    if (r.lab) r.lab->ring = sl_reserve(RINGS + RUN, 1); /* what comes next may be asked for */
     if (!r.lab || !r.lab->ring) {
         sl_free(r.lab);
         return false;
@@ -301,7 +324,7 @@ bool sl_kernels_measure(uint64_t limit_ns, sl_kernel_times *out) {
     fill_ring(r.lab);
     r.until_ns = sl_now_ns() + limit_ns;
     bool whole = run_all(&r, out);
-    sl_release(r.lab->ring, RINGS + PIECE, 1);
+    sl_release(r.lab->ring, RINGS + RUN, 1);
     sl_free(r.lab);
     return whole;
 }

@@ -175,9 +175,10 @@ SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, c
 SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
     const size_t bytes = SL_STRIP * sl_dtype_block_bytes(dtype);
     sl_ask(t->w, SL_MIN(SL_STRIP, t->n_cols) * sl_dtype_row_bytes(dtype, t->k)); /* starts cold */
+    const uint32_t ahead = sl_strips_ahead(t, 1);
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
         const sl_rows16 s = sl_rows_at(t, c0, 0);
-        const uint8_t *after = sl_tile_rows_after(t, c0, SL_STRIP);
+        const uint8_t *after = sl_tile_strips_after(t, c0, SL_STRIP, ahead);
         __m512 acc[FEW];
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();

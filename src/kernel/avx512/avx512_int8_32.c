@@ -164,7 +164,7 @@ SL_INLINE void take_codes(place *s, uint32_t i, sl_dtype dtype, sl_blocks_32 *w)
 
 SL_INLINE void strip_of(const sl_act_tile *t, uint32_t c0, sl_dtype dtype, __m512 *acc) {
     const uint32_t all = t->k / 32, bytes = sl_dtype_block_bytes(dtype);
-    const uint8_t *later = sl_tile_rows_after(t, c0, SL_STRIP);
+    const uint8_t *later = sl_tile_strips_after(t, c0, SL_STRIP, sl_strips_ahead(t, 1));
     place s = place_of(t, c0);
     sl_blocks_32 w;
     for (w.b = 0; w.b + 2 <= all; w.b += 2) {

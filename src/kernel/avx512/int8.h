@@ -29,6 +29,9 @@
 #define SL_STRIP  SL_STRIP_ROWS /* columns */
 #define SL_STRIPS 2u            /* side by side in a register tile */
 
+/* Bytes of weights, at least, between what is multiplied and what is asked for. */
+#define SL_ASKED_AHEAD 20480u
+
 /* The weight rows of a strip. */
 typedef struct sl_rows16 {
     const uint8_t *row[SL_STRIP];
@@ -49,6 +52,13 @@ SL_INLINE void sl_ask(const uint8_t *p, size_t bytes) {
  * time: what is loaded meanwhile waits behind many. */
 SL_INLINE void sl_ask_far(const uint8_t *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T1);
+}
+
+/* How many strips of `strips` x SL_STRIP columns ahead weights are asked for: one, or several short
+ * ones, over which less time passes than memory takes. */
+SL_INLINE uint32_t sl_strips_ahead(const sl_act_tile *t, uint32_t strips) {
+    const size_t bytes = strips * SL_STRIP * t->w_stride;
+    return (uint32_t)((SL_ASKED_AHEAD + bytes - 1) / bytes);
 }
 
 SL_INLINE __m512i sl_quad(const void *p) {

@@ -253,8 +253,9 @@ SL_INLINE void sl_many_256(const sl_act_tile *t, const bool strips, sl_dtype dty
     sl_offsets o[SL_TILE_ROWS];
     const uint32_t cols = SL_STRIPS * SL_STRIP;
     const size_t bytes = cols * sl_dtype_block_bytes(dtype);
+    const uint32_t ahead = sl_strips_ahead(t, SL_STRIPS);
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += cols) {
-        const uint8_t *after = sl_tile_rows_after(t, c0, cols);
+        const uint8_t *after = sl_tile_strips_after(t, c0, cols, ahead);
         memset(acc, 0, t->n_rows * cols * sizeof *acc);
         for (uint32_t b = 0; b < t->k / 256; b++, after += bytes) {
             sl_hints later = {after, after + bytes};
