@@ -108,9 +108,9 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
     gemm_of(k, s, s->amount == SL_FEW ? 4 : ROWS, l);
 }
 
-/* Tiles of integers with so many rows and columns, of rows or of strips (any bytes are either), which
- * go on where the last one ended: the first starts cold, and what a form asks for ahead helps only
- * those behind it. */
+/* Tiles of integers with so many rows and columns, of rows or of strips (any bytes are either),
+ * which go on where the last one ended: the first starts cold, and what a form asks for ahead helps
+ * only those behind it. */
 static void int8_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, uint32_t cols, lab *l) {
     const size_t stride = sl_dtype_row_bytes(s->dtype, K), bytes = cols * stride;
     const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
@@ -130,8 +130,8 @@ static void int8_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, uint32
     }
 }
 
-/* Rows and their columns as the loops cut them: a form may unpack weights for all the rows, and rows
- * for all the columns. Few rows, and strips, which are for them, are one and four. */
+/* Rows and their columns as the loops cut them: a form may unpack weights for all the rows, and
+ * rows for all the columns. Few rows, and strips, which are for them, are one and four. */
 static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
     if (s->kernel == SL_KERNEL_strip_tile || s->amount == SL_FEW) {
         int8_of(k, s, 1, COLS, l);
