@@ -1,6 +1,7 @@
 /* Inside of a simulated deployment. deployment.c has the loop, sim_links.c messages and the
  * links they cross, sim_coord.c requests, sim_attn.c lanes, sim_expert.c barriers, sim_flow.c and
- * sim_queue.c schedule aep, sim_route.c draws experts, sim_report.c counts. */
+ * sim_queue.c schedule aep, sim_guess.c and sim_mtp.c guesses, sim_route.c draws experts,
+ * sim_report.c counts. */
 #ifndef SL_SIM_DEPLOYMENT_INT_H
 #define SL_SIM_DEPLOYMENT_INT_H
 
@@ -186,6 +187,7 @@ typedef struct sim_port {
 typedef struct sim_worker sim_worker;
 typedef struct sim_attn sim_attn;
 typedef struct sim_flow sim_flow;
+typedef struct sim_mtp sim_mtp;
 typedef struct sim_expert sim_expert;
 typedef struct sim_queue sim_queue;
 
@@ -210,7 +212,8 @@ struct sim_attn {
     sl_resolve resolve;
     sl_turns turns;
     sl_turn turn;                   /* running */
-    sl_head head;                   /* of one lane at a time */
+    sl_head head;                   /* of one lane at a time, ... */
+    sim_mtp *mtp;                   /* ...and so are guesses of the block; NULL: there are none */
     double pipe_free[SL_MAX_RANKS]; /* of a pipeline: when a rank is through with what it has */
     sim_flow *flow;
 };
@@ -437,6 +440,18 @@ void sim_guess(sim *s, sim_lane *l, const sl_step_part *part);
 /* Whether row `row` of the step, of that part, draws a token; and if it does, whether the guess was
  * right. */
 bool sim_guess_draws(sim *s, sim_lane *l, uint32_t part, uint32_t row);
+
+/* ---- sim_mtp.c ---- */
+/* Where the plan asks for the block. */
+sl_status sim_mtp_create(sim *s, sim_worker *w);
+void sim_mtp_free(sim_attn *a);
+/* The step's tokens are drawn; true: the block has rows of it, ... */
+bool sim_mtp_open(sim *s, sim_worker *w, sim_lane *l);
+bool sim_mtp_runs(const sim_attn *a);                 /* ...which go through it in... */
+void sim_mtp_start(sim *s, sim_worker *w);            /* ...calls; */
+bool sim_mtp_end(sim *s, sim_worker *w, sim_lane *l); /* true: that was the last one */
+void sim_mtp_drop(sim_attn *a);                       /* the step is given up */
+
 /* Every request here is lost. */
 void sim_attn_lose(sim *s, sim_worker *w);
 double sim_attn_depth(const sim *s, const sim_worker *w);
@@ -446,6 +461,9 @@ void sim_attn_back(sim *s, sim_worker *w, uint32_t lane);
 
 /* ---- sim_pipeline.c ---- */
 sl_status sim_pipeline_create(sim *s);
+/* What a call of `us` at the last rank takes besides, where `back` rows of it come to rank 0: until
+ * that rank has time, and what is on its way. */
+double sim_pipeline_last_us(sim *s, sim_worker *w, double us, uint32_t back);
 /* SL_TURN_BLOCK begins. */
 void sim_pipeline_start(sim *s, sim_worker *w, const sl_turn *t);
 /* It is over at rank 0; true: not for the lane, of which sim_attn_back will hear. */
@@ -468,6 +486,8 @@ void sim_flow_free(sim_attn *a);
 void sim_flow_wake(sim_worker *w, const sl_life *life);
 /* Whether the batch that has left has more to do at once, before anything else happens here. */
 bool sim_flow_goes_on(const sim_worker *w);
+/* What guesses cost there. */
+sl_draft_price *sim_flow_price(sim_worker *w);
 bool sim_flow_start(sim *s, sim_worker *w);
 void sim_flow_finish(sim *s, sim_worker *w);
 void sim_flow_on_return(sim *s, sim_worker *w, uint32_t msg);

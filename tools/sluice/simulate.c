@@ -39,6 +39,7 @@ static sl_status spec_of_shape(const sl_shape *s, sl_model_spec *m, sl_err *err)
                          .dense_branch = s->d_ff_residual > 0,
                          .n_experts = s->n_experts,
                          .top_k = s->top_k,
+                         .n_mtp = s->n_mtp,
                          .max_position = s->max_position ? s->max_position : 1u << 20};
     for (uint32_t l = 0; l < s->n_layers; l++)
         m->ffn[l] = sl_shape_is_moe(s, l) ? SL_FFN_MOE : SL_FFN_DENSE;
@@ -334,7 +335,7 @@ static sl_status read_acceptance(const sl_options *o, sl_simulation *x, sl_err *
     char rest;
     if (!o->acceptance[0]) return SL_OK;
     if (!x->plan.speculate)
-        return sl_fail(err, SL_ERR_ARG, "--acceptance is of --speculate lookup or always");
+        return sl_fail(err, SL_ERR_ARG, "--acceptance is of --speculate");
     const int n = sscanf(o->acceptance, "%lf:%lf%c", &right, &found, &rest);
     const bool whole = n == 2 || (n == 1 && !strchr(o->acceptance, ':') &&
                                   strspn(o->acceptance, "0123456789.e-+") == strlen(o->acceptance));

@@ -87,6 +87,7 @@ bool sl_mtp_open(sl_pass *p) {
         first += p->step.part[i].rows;
     }
     t->runs = t->n > 0;
+    if (t->runs) sl_attn_flush(p->attn); /* nobody waits for guesses to hear of tokens */
     t->began_us = sl_clock_now_us(&p->attn->w->clock);
     return t->runs;
 }
