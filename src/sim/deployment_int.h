@@ -130,9 +130,12 @@ typedef struct sim_lane {
     sl_life *life;     /* [max_slots], of sim_attn.slots */
     uint32_t *request; /* [max_slots] whose life it is */
     sl_step step;
-    sl_draft *draft;                /* [max_slots] with guesses; else NULL, as... */
-    uint32_t *first_pos;            /* ...[max_slots + 1] where parts of the step begin */
-    uint32_t n_drawn;               /* tokens of the running step */
+    sl_draft_price *price; /* what guesses cost: the step's, or of all parts of aep */
+    sl_draft *draft;       /* [max_slots] with guesses; else NULL, as... */
+    bool *found;           /* ...[max_slots] whether there was something to look up, where the block
+                              guesses, too... */
+    uint32_t *first_pos;   /* ...[max_slots + 1] where parts of the step begin */
+    uint32_t n_drawn;      /* tokens of the running step */
     double keys, began_at, sent_at; /* of the running step */
     uint64_t task_us;               /* when its task began */
     uint32_t layer;
@@ -435,6 +438,9 @@ double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
 void sim_guess_begin_step(sim_lane *l);
 /* A request comes to that slot. */
 void sim_guess_begin(sim_lane *l, uint32_t slot);
+/* Whether there is something to look up for the request of a part that samples, whose step is about
+ * to end, and that is likelier than what the block guesses. */
+bool sim_guess_looks_up(sim *s, sim_lane *l, const sl_step_part *part);
 /* What may be said next by the request of a part, whose step ends. */
 void sim_guess(sim *s, sim_lane *l, const sl_step_part *part);
 /* Whether row `row` of the step, of that part, draws a token; and if it does, whether the guess was
@@ -486,8 +492,6 @@ void sim_flow_free(sim_attn *a);
 void sim_flow_wake(sim_worker *w, const sl_life *life);
 /* Whether the batch that has left has more to do at once, before anything else happens here. */
 bool sim_flow_goes_on(const sim_worker *w);
-/* What guesses cost there. */
-sl_draft_price *sim_flow_price(sim_worker *w);
 bool sim_flow_start(sim *s, sim_worker *w);
 void sim_flow_finish(sim *s, sim_worker *w);
 void sim_flow_on_return(sim *s, sim_worker *w, uint32_t msg);

@@ -472,12 +472,14 @@ static sl_status create_lane(sim *s, sim_worker *w, sim_lane *l) {
     if (s->p->speculate) {
         l->draft = sl_alloc(s->max_slots, sizeof *l->draft);
         l->first_pos = sl_alloc(s->max_slots + 1u, sizeof *l->first_pos);
-        if (!l->draft || !l->first_pos) return sim_oom(s, "guesses");
+        l->found = sl_alloc(s->max_slots, sizeof *l->found);
+        if (!l->draft || !l->first_pos || !l->found) return sim_oom(s, "guesses");
     }
     sl_status st = sl_step_create(&w->attn->slots, &s->cut, lane, s->max_rows,
                                   s->p->prefill_stretch, &l->step, s->err);
     l->step.resolve = &w->attn->resolve;
-    l->step.price.speculate = s->p->speculate;
+    l->price = &l->step.price;
+    l->price->speculate = s->p->speculate;
     if (st != SL_OK || s->aep) return st;
     return sl_member_init(&l->member, w->id, 0,
                           s->err); /* sets grow: most lanes may never have one */
@@ -524,6 +526,7 @@ void sim_attn_free(sim *s, sim_worker *w) {
         sim_set_drop(lane->next);
         sl_free(lane->request);
         sl_free(lane->draft);
+        sl_free(lane->found);
         sl_free(lane->first_pos);
         sl_step_free(&lane->step);
     }

@@ -93,10 +93,6 @@ bool sim_flow_goes_on(const sim_worker *w) {
     return a && a->flow && !a->lost && (a->flow->shared_rows > 0 || sim_mtp_runs(a));
 }
 
-sl_draft_price *sim_flow_price(sim_worker *w) {
-    return &w->attn->flow->parts.price;
-}
-
 bool sim_flow_start(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
     if (w->attn->lost) return false;
@@ -256,6 +252,7 @@ sl_status sim_flow_create(sim *s, sim_worker *w) {
     if (!f->part) return sim_oom(s, "parts");
     sl_status st = sl_parts_create(&w->attn->slots, &shape, &f->parts, s->err);
     f->parts.price.speculate = s->p->speculate;
+    w->attn->lane[0].price = &f->parts.price;
     return st;
 }
 

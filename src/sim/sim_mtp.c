@@ -42,25 +42,22 @@ static uint32_t most_guesses(const sl_life *l) {
     return (uint32_t)SL_MIN(room, sl_life_most_guesses(l));
 }
 
-static sl_draft_price *price_of(sim_worker *w, sim_lane *l) {
-    return w->attn->flow ? sim_flow_price(w) : &l->step.price;
-}
-
 /* Rows of part i that are sure and whose next token is known. */
-static void collect(sim_worker *w, sim_lane *l, uint32_t i, uint32_t decoding) {
+static void collect(sim *s, sim_worker *w, sim_lane *l, uint32_t i, uint32_t decoding) {
     struct sim_mtp *t = w->attn->mtp;
     const sl_step_part *part = &l->step.part[i];
     sl_life *life = &l->life[part->slot];
     const uint32_t first = l->first_pos[i], known = SL_MIN(life->done, life->tokens - 1);
     if (part->sample) life->guessed = 0;
+    const bool looks_up = sim_guess_looks_up(s, l, part);
     const uint32_t ahead =
-        sl_draft_ahead(&l->draft[part->slot], price_of(w, l), decoding, SL_DRAFT_AHEAD);
+        sl_draft_ahead(&l->draft[part->slot], l->price, decoding, SL_DRAFT_AHEAD);
     if (ahead == 0) return;
     const uint32_t rows = SL_MIN(part->rows, known - SL_MIN(first, known));
     add_rows(t, first, rows);
     const uint32_t want = SL_MIN(ahead, most_guesses(life)), next = first + rows;
     if (!part->sample || want == 0 || next != life->done || life->tokens != life->done + 1 ||
-        t->n_guessers == SL_HEAD_ROWS)
+        t->n_guessers == SL_HEAD_ROWS || looks_up)
         return;
     t->guesser[t->n_guessers++] = (guesser){.part = i, .pos = next - 1, .want = want};
 }
@@ -72,7 +69,7 @@ bool sim_mtp_open(sim *s, sim_worker *w, sim_lane *l) {
     t->rows = t->n_guessers = t->made = 0;
     t->keys = 0;
     for (uint32_t i = 0; i < l->step.n_parts; i++)
-        if (sl_step_is_open(&l->step, i)) collect(w, l, i, decoding);
+        if (sl_step_is_open(&l->step, i)) collect(s, w, l, i, decoding);
     t->runs = t->rows > 0;
     t->began_us = (uint64_t)sim_now(s);
     return t->runs;
@@ -112,6 +109,8 @@ static void take(sim *s, sim_worker *w, sim_lane *l) {
         sl_life *life = &l->life[slot];
         if (!sl_step_is_open(&l->step, g.part)) continue;
         life->guessed++;
+        life->made = true;
+        sl_draft_made(&l->draft[slot]);
         life->chance = sl_draft_chance(&l->draft[slot]);
         t->made++;
         s->result.block_guesses++;
@@ -128,8 +127,9 @@ bool sim_mtp_end(sim *s, sim_worker *w, sim_lane *l) {
     t->runs = t->rows > 0;
     if (t->runs) return false;
     step->apart_us = (uint64_t)sim_now(s) - t->began_us;
+    sl_draft_price_asked(l->price);
     if (step->rows == step->decode_rows + step->known + step->guesses)
-        sl_draft_price_made(price_of(w, l), t->made, step->apart_us);
+        sl_draft_price_made(l->price, t->made, step->apart_us);
     return true;
 }
 

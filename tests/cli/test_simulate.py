@@ -194,6 +194,10 @@ def test_guesses_of_the_block(tmp_path):
     assert block["calls"] >= got["guesses"]["run"] / 4 and block["guesses"] >= got["guesses"]["run"] and block["rows"] > block["calls"]
     assert told(glm, "--speculate", "mtp", "--acceptance", "0.02")["tokens_per_s"] > 0.9 * plain["tokens_per_s"]
     assert "the model has no block that predicts a further token" in told(MODEL, "--speculate", "mtp", "--acceptance", "1", code=1)
+    both = told(glm, "--speculate", "both", "--acceptance", "0.9:0.5:0.6")
+    assert plain["tokens_per_s"] < both["tokens_per_s"] < got["tokens_per_s"] * 2 and both["block"]["guesses"] < both["guesses"]["run"]
+    assert both["tokens_per_s"] > told(glm, "--speculate", "mtp", "--acceptance", "0.6")["tokens_per_s"]
+    assert "RIGHT:FOUND:BLOCK" in told(glm, "--speculate", "both", "--acceptance", "0.9:0.5", code=2)
     out, _ = sluice("deepseek-v3", "--attention", 1, "--experts", 8, "--device-type", "H100", "--requests", 10, "--speculate", "mtp", "--acceptance", "0.8")
     assert "their block" in out
 

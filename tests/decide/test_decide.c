@@ -118,7 +118,7 @@ static void draw_rails(uint64_t *rng, scene *x) {
 /* Of models that have the block. A device that is modelled leaves nothing in pages, so that nobody
  * goes on with another one's. */
 static void draw_guesses(uint64_t *rng, sl_plan *p) {
-    p->speculate = below(rng, 2) ? SL_SPECULATE_MTP : SL_SPECULATE_MTP_ALWAYS;
+    p->speculate = (sl_speculate)(SL_SPECULATE_MTP + below(rng, 4));
     p->device = decide_device;
 }
 
