@@ -154,14 +154,16 @@ def test_both_take_the_likelier():
 
 
 def alone(folder, *options):
-    """(ids, guesses, those that were right) of one request: what it guesses depends on nothing else."""
+    """(ids, guesses, those that were right) of requests one after another, each too short to wait for what the front end has seen of it
+    (SL_MAX_AHEAD): what they guess depends on nothing else, and not on how busy the machine is."""
     server = served.Server(GOLDEN / folder, "--exact", "--schedule", "ep", "--speculate", "mtp-always", *options)
-    stream = Stream(server, 0, max_tokens=100, prompt=CIRCLE)
-    stream.start()
-    join_all([stream])
+    streams = [Stream(server, 0, max_tokens=24, prompt=CIRCLE[i:]) for i in range(5)]
+    for stream in streams:
+        stream.start()
+        join_all([stream])
     counts = told(server)
     assert server.stop() == 0
-    return stream.ids, *counts
+    return [s.ids for s in streams], *counts
 
 
 @pytest.mark.parametrize("folder", ["deepseekv3-tiny", "glm4moe-tiny"])

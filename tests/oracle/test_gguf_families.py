@@ -85,11 +85,17 @@ def test_blocks_behind_the_last_are_not_read(tmp_path):
     assert logits(tmp_path / "m.gguf", IDS).tobytes() == logits(GOLDEN / "glm4moe-tiny", IDS).tobytes()
 
 
-def guesses_of(model, ids):
-    """What a server says to them, and how many rows of its block's guesses there were and were right."""
+# An answer so short never waits for what the front end has seen of it (SL_MAX_AHEAD), so that the guesses do not depend on how busy the machine is.
+SHORT = 24
+
+
+def guesses_of(model, cases):
+    """What a server says to each prompt, and how many rows of its block's guesses there were and were right."""
     server = served.Server(model, "--exact", "--activations", "f32", "--speculate", "mtp-always", "--transport", "loop")
-    body = {"model": "m", "prompt": ids, "max_tokens": 60, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
-    choice = json.loads(server.request("POST", "/v1/completions", body).read())["choices"][0]
+    said = []
+    for case in cases:
+        body = {"model": "m", "prompt": case["prompt_ids"], "max_tokens": SHORT, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        said.append(json.loads(server.request("POST", "/v1/completions", body).read())["choices"][0]["token_ids"])
     counts, since, end = None, time.monotonic(), time.monotonic() + 30
     while time.monotonic() < min(since + 2, end):  # workers report twice a second, later on a busy machine
         now = [server.metrics(f"worker_guesses_{n}")[0] for n in ("total", "right_total")]
@@ -97,17 +103,17 @@ def guesses_of(model, ids):
             counts, since = now, time.monotonic()
         time.sleep(0.1)
     assert server.stop() == 0
-    return choice["token_ids"], *counts
+    return said, *counts
 
 
 @pytest.mark.parametrize("name", ["glm4moe-tiny", "deepseekv3-tiny"])
 def test_the_block_behind_the_last_guesses_the_same(name, tmp_path):
     gguf_make.write(tmp_path / "m.gguf", GOLDEN / name, "F32", further=True)
-    case = check.golden_of(GOLDEN / name)["cases"][1]
-    ids, guesses, right = guesses_of(GOLDEN / name, case["prompt_ids"])
-    assert ids == case["greedy_ids"][:60]
-    assert guesses > right > 0.05 * guesses
-    assert guesses_of(tmp_path / "m.gguf", case["prompt_ids"]) == (ids, guesses, right)
+    cases = check.golden_of(GOLDEN / name)["cases"]
+    ids, guesses, right = guesses_of(GOLDEN / name, cases)
+    assert ids == [c["greedy_ids"][:SHORT] for c in cases]
+    assert guesses > right > 0.02 * guesses
+    assert guesses_of(tmp_path / "m.gguf", cases) == (ids, guesses, right)
 
 
 @pytest.mark.parametrize("name", ["deepseekv2-tiny", "deepseekv3-tiny"])
