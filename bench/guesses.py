@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Guesses predicted and measured: deployments of emulated devices whose texts repeat (`repeats`, `strays` of the device), with and without `"speculate": "lookup"`.
+"""Guesses predicted and measured: deployments of emulated devices whose texts repeat (`repeats`, `strays` of the device), with and without `"speculate": "lookup"`, or `"mtp"`.
 
-  bench/guesses.py [--seed 1] [--n 6] [--json FILE]
+  bench/guesses.py [--how mtp] [--seed 1] [--n 6] [--json FILE]
 
-Each is run by the engine (bench/lab/run.py) and by `sluice simulate` with the same plan and the same lengths. How often the next guess is right, and after how many steps there are
-any, is read off the text by the engine's own rule (src/sched/draft.h). Only the standard library."""
+Each is run by the engine (bench/lab/run.py) and by `sluice simulate` with the same plan and the same lengths. How often the next guess of `lookup` is right, and after how many steps
+there are any, is read off the text by the engine's own rule (src/sched/draft.h); those of `mtp` are right unless the text strays. Only the standard library."""
 import argparse
 import json
 import math
@@ -62,14 +62,14 @@ def acceptance(period, strays, vocab, tokens, seed):
     return right / max(judged, 1), found / steps
 
 
-def draw(rng, i):
+def draw(rng, i, model):
     together = i % 3 == 0
     attention, experts = (2, 0) if together else (1, rng.choice([1, 2]))
     schedule = "ep" if together else ("pingpong", "aep")[i % 3 - 1]
     device = {"attention": {"fixed": rng.uniform(1000, 4000), "row": rng.uniform(20, 120)}, "router": {"fixed": rng.uniform(0, 300)},
               "expert": {"fixed": rng.uniform(0, 200), "floor": rng.uniform(200, 1500), "row": rng.uniform(10, 60)}, "head": {"fixed": rng.uniform(500, 2000), "row": rng.uniform(0, 50)},
               "repeats": rng.choice([12, 20, 32]), "strays": rng.choice([0, 0.02, 0.06])}
-    config = {"model": str(HERE / "lab" / "models" / "predict"), "attention": attention, "device": device, "time_scale": 4, "transport": "shm",
+    config = {"model": str(HERE / "lab" / "models" / model), "attention": attention, "device": device, "time_scale": 4, "transport": "shm",
               "plan": {"schedule": schedule, "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 256, "context": 1024, "kv_pages": 4096}},
               "load": {"loop": "closed", "concurrency": rng.choice([1, 2, 8]), "warmup_s": 10, "measure_s": 20, "prompt": [1, 8], "output": [80, 160], "seed": rng.randrange(1000)}}
     if experts:
@@ -81,6 +81,7 @@ def draw(rng, i):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--how", choices=["lookup", "mtp"], default="lookup")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--n", type=int, default=6)
     p.add_argument("--link", default="60:20")
@@ -88,28 +89,29 @@ def main():
     p.add_argument("--build", type=pathlib.Path, default=HERE.parent / "build")
     a = p.parse_args()
     rows = []
-    vocab = json.loads((HERE / "lab" / "models" / "predict" / "config.json").read_text())["vocab_size"]
+    model = "predict-mtp" if a.how == "mtp" else "predict"
+    vocab = json.loads((HERE / "lab" / "models" / model / "config.json").read_text())["vocab_size"]
     print("| deployment | text | right, found | tokens/s without: predicted / measured | with guesses | times |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for i in range(a.n):
-            config = draw(random.Random(f"{a.seed} {i}"), i)
+            config = draw(random.Random(f"{a.seed} {i}"), i, model)
             device, cells, rates = config["device"], [], {}
-            right, found = acceptance(device["repeats"], device["strays"], vocab, sum(config["load"]["output"]) // 2, i)
-            for how in ("off", "lookup"):
+            right, found = acceptance(device["repeats"], device["strays"], vocab, sum(config["load"]["output"]) // 2, i) if a.how == "lookup" else (1 - device["strays"], 1)
+            for how in ("off", a.how):
                 config["plan"]["speculate"] = how
-                more = ["--acceptance", f"{right:.4f}:{found:.4f}"] if how == "lookup" else []
+                more = ["--acceptance", f"{right:.4f}:{found:.4f}"] if how == a.how else []
                 said, seen = both.predict(config, folder, a.build.resolve(), a.link, more), both.measure(config, folder, a.build.resolve())
                 for what, key in (("tokens/s", "tokens_per_s"),):
                     rows.append({"draw": i, "speculate": how, "right": right, "found": found, "config": json.loads(json.dumps(config)), "predicted": said[key], "measured": seen[key],
                                  "error": said[key] / seen[key] - 1, "guesses": said.get("guesses")})
                 rates[how] = rows[-1]
                 cells.append(f"{said[key]:.1f} / {seen[key]:.1f} ({100 * rows[-1]['error']:+.1f} %)")
-            times = " / ".join(f"{rates['lookup'][k] / rates['off'][k]:.2f}" for k in ("predicted", "measured"))
+            times = " / ".join(f"{rates[a.how][k] / rates['off'][k]:.2f}" for k in ("predicted", "measured"))
             workers = f"{config['attention']}+{config['experts']}" if config.get("experts") else f"{config['attention']} together"
             print(f"| {config['plan']['schedule']} {workers} n={config['load']['concurrency']} | repeats after {device['repeats']}, {100 * device['strays']:g} % stray "
                   f"| {right:.2f}, {found:.2f} | {' | '.join(cells)} | {times} |", flush=True)
-    for how in ("off", "lookup"):
+    for how in ("off", a.how):
         errors = [abs(r["error"]) for r in rows if r["speculate"] == how]
         print(f"{how}: median error {100 * statistics.median(errors):.1f} %, worst {100 * max(errors):.1f} %")
     if a.json:

@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DONE = ROOT / "build" / "long.tsv"
 LEDGER = ROOT / "docs" / "lab" / "check-long.tsv"
 GOLDEN = "tests/golden"
-SIM, SHARED = f"{GOLDEN}/qwen3moe-tiny", f"{GOLDEN}/qwen2moe-tiny"
+SIM, SHARED, MTP = f"{GOLDEN}/qwen3moe-tiny", f"{GOLDEN}/qwen2moe-tiny", f"{GOLDEN}/glm4moe-tiny"
 SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
 
@@ -84,7 +84,8 @@ PARTS = {
                ("simulated deployments", ["build/tests/test_sim_deploy", "full"])]
             + [(f"engine and simulator, decisions of seeds {a}-{a + 299}", ["build/tests/test_decide", SHARED, str(a), "300", "--cover"])
                for a in (1, 301)]
-            + [("engine and simulator, decisions of seeds 601-900, no shared experts", ["build/tests/test_decide", SIM, "601", "300"])]),
+            + [("engine and simulator, decisions of seeds 601-900, no shared experts", ["build/tests/test_decide", SIM, "601", "300"]),
+               ("engine and simulator, decisions of seeds 901-1200, a block that guesses", ["build/tests/test_decide", MTP, "901", "300"])]),
     "deferred": ("simulation and law on a device whose calls take their time", 6,
                  [("sim, seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover", "--deferred"))]
                  + [(f"sim, shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250, "--deferred")) for a in (1, 251)]

@@ -44,6 +44,7 @@ sl_shape sl_family_shape(const sl_family *f, const sl_model_spec *m) {
     bool mla = m->kv_lora != 0;
     sl_shape s = {
         .n_layers = m->n_layers,
+        .n_mtp = m->n_mtp,
         .moe_every = 1,
         .d_model = m->d_model,
         .vocab = m->vocab,

@@ -547,14 +547,17 @@ static sl_status check_mtp(const sl_plan *p, const sl_model_spec *m, sl_err *err
     const sl_arch *arch = sl_arch_find(m->arch);
     const char *name = sl_speculate_names[p->speculate];
     if (!sl_speculates_by_mtp(p->speculate)) return SL_OK;
-    if (m->n_mtp == 0 || !arch || !sl_arch_tensor_of(arch, SL_ROLE_MTP_IN))
+    const bool described = !m->arch[0]; /* for the simulator alone */
+    const bool known = described || (arch && sl_arch_tensor_of(arch, SL_ROLE_MTP_IN));
+    if (m->n_mtp == 0 || !known)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "plan: speculate %s: the model has no block that predicts a further token "
                        "(num_nextn_predict_layers of config.json, nextn_predict_layers of GGUF)",
                        name);
     for (uint32_t i = 0; i < p->n_workers; i++) {
         const sl_device_spec device = sl_plan_device_of(p, i);
-        if (p->worker[i].roles & SL_ROLE_ATTENTION && !sl_device_is_cpu(&device))
+        const bool has = sl_device_is_cpu(&device) || sl_device_is_modelled(&device);
+        if (p->worker[i].roles & SL_ROLE_ATTENTION && !has)
             return sl_fail(err, SL_ERR_UNSUPPORTED,
                            "plan: speculate %s: worker %u has attention on a GPU, which does not "
                            "have the block that guesses",
@@ -566,12 +569,8 @@ static sl_status check_mtp(const sl_plan *p, const sl_model_spec *m, sl_err *err
 /* What is drawn has to be what a model says. */
 static sl_status check_speculate(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     if (!p->speculate) return SL_OK;
-    if (!sl_device_is_modelled(&p->device)) return check_mtp(p, m, err);
-    if (sl_speculates_by_mtp(p->speculate))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "plan: speculate %s: an emulated device has no block that guesses",
-                       sl_speculate_names[p->speculate]);
-    if (p->device.text_period) return SL_OK;
+    sl_status st = check_mtp(p, m, err);
+    if (st != SL_OK || !sl_device_is_modelled(&p->device) || p->device.text_period) return st;
     return sl_fail(
         err, SL_ERR_UNSUPPORTED,
         "plan: speculate %s: tokens of an emulated device follow no text, unless it repeats",

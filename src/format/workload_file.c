@@ -156,7 +156,7 @@ static sl_status read_slo(sl_yaml root, sl_workload *w, sl_err *err) {
 }
 
 static sl_status read_guesses(sl_yaml root, sl_workload *w, sl_err *err) {
-    static const char *const keys[] = {"right", "found"};
+    static const char *const keys[] = {"right", "found", "block"};
     sl_yaml v = {0};
     sl_status st = sl_yaml_child(root, "guesses", SL_JSON_OPTIONAL, SL_YAML_MAP, &v, err);
     if (st != SL_OK || !v.doc) return st;
@@ -164,6 +164,8 @@ static sl_status read_guesses(sl_yaml root, sl_workload *w, sl_err *err) {
     st = sl_yaml_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
         st = sl_yaml_f64(v, "right", SL_JSON_REQUIRED, SL_UNIT_NONE, 1e-6, 1, &w->guess_right, err);
+    if (st == SL_OK)
+        st = sl_yaml_f64(v, "block", SL_JSON_OPTIONAL, SL_UNIT_NONE, 0, 1, &w->guess_block, err);
     if (st == SL_OK)
         st = sl_yaml_f64(v, "found", SL_JSON_OPTIONAL, SL_UNIT_NONE, 0, 1, &w->guess_found, err);
     return st;

@@ -6,6 +6,7 @@
  *   requests: 5000
  *   slo: {ttft: 2s, tpot: 150ms, quantile: 0.9}
  *   guesses: {right: 0.9, found: 0.6} # speculation: how often the next one is right, and there
+ *                                     # is one; `block`: how often a checkpoint's block is right
  *   routing: {exp: 0.6, permuted: true, seed: 7} # popularity of experts; left out: uniform
  *   trace: requests.jsonl                        # lengths and times; beside the file
  *

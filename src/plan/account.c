@@ -117,6 +117,12 @@ sl_footprint sl_account_footprint(const sl_shape *s) {
         .kv_token = (double)s->n_layers * sl_shape_kv_values(s) * s->kv_value_bytes,
     };
     f.expert_column = n_moe * f.expert;
+    if (s->n_mtp) {
+        const uint64_t d = s->d_model, in = 2 * d * d + 3 * d; /* what enters it, norms */
+        f.block = (double)(p.attention + p.router + p.shared + in) * s->attention_weight_bytes +
+                  s->n_experts * f.expert;
+        f.block_kv_token = (double)sl_shape_kv_values(s) * s->kv_value_bytes;
+    }
     f.total = f.attention_side + s->n_experts * f.expert_column;
     return f;
 }

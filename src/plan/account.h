@@ -27,6 +27,9 @@ typedef struct sl_footprint {
     double expert_column;  /* one expert of every routed block */
     double total;
     double kv_token; /* KV cache of one position, all blocks */
+    /* The block that guesses, which is in none of the above: all of it, its experts among them,
+     * and its KV of a position; 0: the model has none. */
+    double block, block_kv_token;
 } sl_footprint;
 
 sl_footprint sl_account_footprint(const sl_shape *s);

@@ -152,8 +152,9 @@ typedef struct sl_search_problem {
     const sl_link_cost *measured_intra, *measured_inter;
     sl_objective objective;
     sl_compute compute;
-    double reserve;     /* share of memory kept free */
-    double value_bytes; /* of a hidden value on the wire */
+    double reserve;         /* share of memory kept free */
+    double value_bytes;     /* of a hidden value on the wire */
+    sl_speculate speculate; /* of the plans; by mtp attention workers have a block more */
     bool decode_only;
     bool runnable;     /* only what the engine runs: whole devices, at most SL_MAX_WORKERS */
     bool as_published; /* published forms where they differ: balance, Eq. 5, no imbalance */

@@ -341,8 +341,10 @@ uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c) {
     double room_e = k->type[k->group[l->expert_group].type].memory_bytes * (1 - s->p->reserve);
     double each = ceil((double)s->p->shape->n_experts / l->n_e) + l->spare;
     double experts = each * s->column_bytes / l->tp_e / l->stages;
-    double attention = s->attn_bytes / l->tp_a / l->stages;
-    double kv = s->context_p95 * s->kv_token / fmin(l->tp_a, s->kv_shards) / l->stages;
+    /* The block that guesses is the last stage's. */
+    double attention = (s->attn_bytes / l->stages + s->block_bytes) / l->tp_a;
+    double kv_token = s->kv_token / l->stages + s->block_kv_token;
+    double kv = s->context_p95 * kv_token / fmin(l->tp_a, s->kv_shards);
     double lanes = (double)l->lanes * l->stages;
     c->attn_memory = attention;
     c->expert_memory = experts;

@@ -11,14 +11,13 @@
 #define FIRST_PRICE 0.3  /* of a row, before one was measured */
 
 void sl_draft_begin(sl_draft *d) {
-    *d = (sl_draft){0};
+    *d = (sl_draft){.aside_kind = SL_DRAFT_MTP};
     for (uint32_t i = 0; i < SL_DRAFT_KINDS; i++) d->chance[i] = FIRST;
 }
 
 sl_status sl_draft_open(sl_draft *d, uint32_t tokens, sl_err *err) {
     uint32_t bits = 8;
     while (bits < MOST_BITS && (1u << bits) / 2 < tokens) bits++;
-    sl_draft_begin(d);
     d->mask = (1u << bits) - 1;
     d->behind = sl_alloc((size_t)d->mask + 1, sizeof *d->behind);
     return d->behind ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "guesses of %u tokens", tokens);
@@ -47,21 +46,51 @@ static uint32_t kind_of(uint32_t length) {
     return length < 5 ? 0 : length < LONGEST ? 1 : 2;
 }
 
-uint32_t sl_draft_guess(sl_draft *d, uint32_t *tokens, uint32_t n, uint32_t most) {
-    if (n < SL_DRAFT_TOKENS) return 0;
+/* Where the last tokens stood before, or 0, and of what kind a guess of what followed is. */
+static uint32_t look_up(sl_draft *d, const uint32_t *tokens, uint32_t n, uint32_t *kind) {
+    if (n < SL_DRAFT_TOKENS || !d->behind) return 0;
     for (d->read = SL_MAX(d->read, SL_DRAFT_TOKENS); d->read < n; d->read++)
         *place_of(d, tokens, d->read) = d->read;
     const uint32_t from = *place_of(d, tokens, n);
     const uint32_t length = from ? common(tokens, from, n) : 0;
     if (length < SL_DRAFT_TOKENS) return 0; /* others have the same hash */
-    d->kind = kind_of(length);
+    *kind = kind_of(length);
+    return from;
+}
+
+uint32_t sl_draft_guess(sl_draft *d, uint32_t *tokens, uint32_t n, uint32_t most) {
+    const uint32_t from = look_up(d, tokens, n, &d->kind);
+    if (from == 0) return 0;
     most = SL_MIN(most, SL_DRAFT_MOST);
     for (uint32_t i = 0; i < most; i++) tokens[n + i] = tokens[from + i]; /* guesses, too, repeat */
     return most;
 }
 
+bool sl_draft_looks_up(sl_draft *d, const uint32_t *tokens, uint32_t n) {
+    uint32_t kind;
+    return look_up(d, tokens, n, &kind) && d->chance[kind] > d->chance[SL_DRAFT_MTP];
+}
+
+void sl_draft_made(sl_draft *d) {
+    d->kind = SL_DRAFT_MTP;
+}
+
+void sl_draft_look_aside(sl_draft *d, const uint32_t *tokens, uint32_t n) {
+    const uint32_t from = look_up(d, tokens, n, &d->aside_kind);
+    if (from) d->aside = tokens[from];
+}
+
+static void learn(sl_draft *d, uint32_t kind, bool right) {
+    d->chance[kind] += NEW_SHARE * (right - d->chance[kind]);
+}
+
 void sl_draft_judge(sl_draft *d, bool right) {
-    d->chance[d->kind] += NEW_SHARE * (right - d->chance[d->kind]);
+    learn(d, d->kind, right);
+}
+
+void sl_draft_judge_aside(sl_draft *d, bool right) {
+    if (d->aside_kind != SL_DRAFT_MTP) learn(d, d->aside_kind, right);
+    d->aside_kind = SL_DRAFT_MTP;
 }
 
 /* ---- what they cost ---- */
@@ -71,26 +100,37 @@ static void blend(double *average, double value) {
 }
 
 /* Tokens that a guess has to be worth, whether or not one may run now. */
-static double cost_of(const sl_draft_price *p, uint32_t decoding) {
+static double cost_of(const sl_draft_price *p, uint32_t decoding, bool made) {
     if (sl_speculates_always(p->speculate)) return 0;
     if (p->row_us <= 0 || p->plain_us <= 0) return FIRST_PRICE * decoding;
-    return (p->row_us + p->made_us) * decoding / p->plain_us;
+    return (p->row_us + (made ? p->made_us : 0)) * decoding / p->plain_us;
 }
 
 uint32_t sl_draft_ahead(sl_draft *d, const sl_draft_price *p, uint32_t decoding, uint32_t most) {
-    const double cost = cost_of(p, decoding);
-    if (d->kind != SL_DRAFT_MTP) d->chance[SL_DRAFT_MTP] = FIRST;
-    d->kind = SL_DRAFT_MTP;
-    if (cost > 1 || most == 0) return 0;
-    const uint32_t n = sl_draft_worth(sl_draft_chance(d), cost, most);
+    const double cost = cost_of(p, decoding, true);
+    if (most == 0) return 0;
+    if (cost > 1) return p->plain_us > 0 && p->idle - p->asked >= SL_DRAFT_TRIAL;
+    const uint32_t n = sl_draft_worth(d->chance[SL_DRAFT_MTP], cost, most);
     return n ? n : ++d->rests % SL_DRAFT_REST < SL_DRAFT_WAKE;
 }
 
-double sl_draft_price_of(const sl_draft_price *p, uint32_t decoding) {
+double sl_draft_price_of(const sl_draft_price *p, uint32_t decoding, bool made) {
     if (sl_speculates_always(p->speculate)) return 0;
     if (p->speculate == SL_SPECULATE_OFF || p->plain_us <= 0 || p->since >= SL_DRAFT_PROBE)
         return 2;
-    return cost_of(p, decoding);
+    return cost_of(p, decoding, made);
+}
+
+bool sl_draft_price_tries(const sl_draft_price *p) {
+    return p->speculate != SL_SPECULATE_OFF && p->plain_us > 0 && p->idle >= SL_DRAFT_TRIAL;
+}
+
+void sl_draft_price_tried(sl_draft_price *p) {
+    p->idle = p->asked = 0;
+}
+
+void sl_draft_price_asked(sl_draft_price *p) {
+    if (p->idle - p->asked >= SL_DRAFT_TRIAL) p->asked = p->idle;
 }
 
 void sl_draft_price_made(sl_draft_price *p, uint32_t guesses, uint64_t us) {
@@ -106,6 +146,8 @@ uint32_t sl_draft_worth(double chance, double price, uint32_t most) {
 void sl_draft_price_learn(sl_draft_price *p, uint32_t guesses, uint64_t step_us) {
     const double us = step_us > 1 ? (double)step_us : 1;
     p->since = guesses ? p->since + 1 : 0;
+    if (guesses) sl_draft_price_tried(p);
+    p->idle += guesses == 0;
     if (guesses == 0) {
         blend(&p->plain_us, us);
     } else if (p->plain_us > 0) { /* at least a sliver: one lucky step does not make them free */

@@ -102,7 +102,7 @@ static const sl_life *peek(sl_parts *p, sl_part_kind kind) {
 }
 
 /* A part of `rows` rows, of the first slot that waits with such work, enters block 0. */
-static void begin_part(sl_parts *p, sl_part_kind kind, uint32_t rows, uint64_t now_us) {
+static sl_part *begin_part(sl_parts *p, sl_part_kind kind, uint32_t rows, uint64_t now_us) {
     uint32_t slot = take_first(p, &p->waiting[kind]);
     sl_part *t = &p->part[slot];
     sl_life *l = life_at(p, slot);
@@ -121,6 +121,7 @@ static void begin_part(sl_parts *p, sl_part_kind kind, uint32_t rows, uint64_t n
     p->in.rows[kind] += rows;
     p->n_free -= rows;
     make_ready(p, slot);
+    return t;
 }
 
 /* As many of that kind as there is room for, each with as many rows as the intake lets it have. */
@@ -131,7 +132,7 @@ static uint32_t enter_prompts(sl_parts *p, sl_part_kind kind, uint64_t now_us, u
         uint32_t rows = sl_intake_chunk(&p->in, &p->pacer, kind, l->done, l->given, sl_life_room(l),
                                         p->waiting[SL_PART_DECODE].n, p->n_free);
         if (rows == 0) break;
-        begin_part(p, kind, rows, now_us);
+        (void)begin_part(p, kind, rows, now_us);
         p->entered[n++] = slot;
     }
     return n;
@@ -147,16 +148,24 @@ static void tell_entered(const sl_parts *p, uint64_t now_us, uint32_t n) {
     }
 }
 
-/* Rows of a request that decodes: of what it knows, and of guesses that are worth it. */
-static uint32_t decode_rows(sl_parts *p, const sl_life *l, bool guesses) {
-    const uint32_t known = l->tokens - l->done;
-    uint32_t more = 0;
-    if (guesses && l->guessed) {
-        const uint32_t decoding = p->in.rows[SL_PART_DECODE] + p->waiting[SL_PART_DECODE].n;
-        const double price = sl_draft_price_of(&p->price, decoding);
-        more = sl_draft_worth(l->chance, price, l->guessed);
-    }
-    return SL_MIN(SL_MIN(known + more, 1 + SL_BATCH_MORE), sl_life_room(l));
+/* Guesses of a request that decodes that get rows. */
+static uint32_t guesses_of(const sl_parts *p, const sl_life *l, bool *tried) {
+    const uint32_t decoding = p->in.rows[SL_PART_DECODE] + p->waiting[SL_PART_DECODE].n;
+    const double price = sl_draft_price_of(&p->price, decoding, l->made);
+    const uint32_t worth = sl_draft_worth(l->chance, price, l->guessed);
+    *tried = worth == 0 && l->guessed && l->chance >= SL_DRAFT_TRIED &&
+             sl_life_room(l) > l->tokens - l->done && sl_draft_price_tries(&p->price);
+    return *tried ? 1 : worth;
+}
+
+/* Of what it knows, and of guesses that are worth it. */
+static void enter_one(sl_parts *p, const sl_life *l, uint32_t most, bool guesses, uint64_t now_us) {
+    bool tried = false;
+    const uint32_t known = l->tokens - l->done, more = guesses ? guesses_of(p, l, &tried) : 0,
+                   want = SL_MIN(known + more, 1 + SL_BATCH_MORE);
+    sl_part *t = begin_part(p, SL_PART_DECODE, SL_MIN(SL_MIN(want, sl_life_room(l)), most), now_us);
+    t->tried = tried && t->guesses;
+    if (t->tried) sl_draft_price_tried(&p->price);
 }
 
 static uint32_t enter_decoding(sl_parts *p, uint32_t keep, bool guesses, uint64_t now_us) {
@@ -164,7 +173,7 @@ static uint32_t enter_decoding(sl_parts *p, uint32_t keep, bool guesses, uint64_
     uint32_t n = 0;
     while (p->n_free > keep && (l = peek(p, SL_PART_DECODE)) != NULL) {
         p->entered[n++] = p->waiting[SL_PART_DECODE].head;
-        begin_part(p, SL_PART_DECODE, SL_MIN(decode_rows(p, l, guesses), p->n_free - keep), now_us);
+        enter_one(p, l, p->n_free - keep, guesses, now_us);
     }
     return n;
 }
@@ -270,18 +279,27 @@ void sl_parts_meet(sl_parts *p, uint64_t wave) {
 
 /* ---- the head ---- */
 
-/* How long a decode row took through all blocks, beside so many rows of prompts. One with what was
- * known to follow it takes another time. */
-static void learn(sl_parts *p, uint64_t now_us) {
+/* Of the batch's decoding parts the first one, or the one that is tried; NULL: there is none. */
+static const sl_part *that_teaches(const sl_parts *p) {
+    const sl_part *first = NULL;
     for (uint32_t i = 0; i < p->n_batch; i++) {
         const sl_part *t = &p->part[p->batch[i]];
         if (t->kind != SL_PART_DECODE) continue;
-        if (t->rows == 1) sl_pacer_learn(&p->pacer, 1, t->prompts_beside, now_us - t->began_us);
-        if (t->rows == 1 + t->guesses && t->prompts_beside == 0)
-            sl_draft_price_learn(&p->price, t->guesses, now_us - t->began_us);
-        p->in.hold_rest = false;
-        return;
+        if (t->tried) return t;
+        if (!first) first = t;
     }
+    return first;
+}
+
+/* How long a decode row took through all blocks, beside so many rows of prompts. One with what was
+ * known to follow it takes another time. */
+static void learn(sl_parts *p, uint64_t now_us) {
+    const sl_part *t = that_teaches(p);
+    if (!t) return;
+    if (t->rows == 1) sl_pacer_learn(&p->pacer, 1, t->prompts_beside, now_us - t->began_us);
+    if (t->rows == 1 + t->guesses && t->prompts_beside == 0)
+        sl_draft_price_learn(&p->price, t->guesses, now_us - t->began_us);
+    p->in.hold_rest = false;
 }
 
 void sl_parts_head(sl_parts *p, uint64_t now_us, sl_step *step) {

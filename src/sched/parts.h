@@ -43,7 +43,8 @@ typedef struct sl_part {
     uint32_t next;           /* slot behind it in its queue or list */
     uint32_t layer;          /* block to run next, n_layers: the head; AWAY: that has the rows */
     uint32_t rows;           /* positions done .. done + rows - 1 of its slot... */
-    uint32_t guesses;        /* ...the last of which are guesses (sched/draft.h) */
+    uint32_t guesses;        /* ...the last of which are guesses (sched/draft.h)... */
+    bool tried;              /* ...or one that is to tell what they cost */
     uint32_t missing;        /* (row, position) pairs that the experts owe */
     uint32_t generation;     /* of the life, when it began */
     uint32_t prompts_beside; /* prompt rows in flight then */

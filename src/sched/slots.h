@@ -43,7 +43,8 @@ typedef struct sl_life {
     uint32_t whole_until;
     uint64_t acked;   /* generated tokens that the coordinator is known to have seen */
     uint32_t guessed; /* tokens behind those that are known: guesses (sched/draft.h)... */
-    double chance;    /* ...each right in so many cases */
+    double chance;    /* ...each right in so many cases... */
+    bool made;        /* ...that a checkpoint's block has made */
     bool astray;      /* one of them in the running step was wrong: rows behind it are of no use */
 } sl_life;
 

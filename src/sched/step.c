@@ -27,12 +27,30 @@ void sl_step_free(sl_step *s) {
 
 /* ---- who gets rows ---- */
 
+/* One row, of the guess that is likeliest to be right. */
+static void try_guess(sl_step *s) {
+    const sl_life *of = sl_slots_of(s->slots, s->lane);
+    sl_slot_need *best = NULL;
+    double chance = SL_DRAFT_TRIED;
+    for (uint32_t i = 0; i < s->slots->per_lane; i++) {
+        sl_slot_need *n = &s->need[i];
+        if (n->state != SL_SLOT_DECODE || !of[i].guessed || n->max_rows <= n->left) continue;
+        if (of[i].chance < chance) continue;
+        best = n;
+        chance = of[i].chance;
+    }
+    if (best) best->guesses = 1;
+}
+
 /* Which guesses are worth a row depends on how many rows there are without them. */
 static void fill_guesses(sl_step *s, uint32_t decoding) {
     const sl_life *of = sl_slots_of(s->slots, s->lane);
-    const double price = sl_draft_price_of(&s->price, decoding);
-    for (uint32_t i = 0; i < s->slots->per_lane && price <= 1; i++)
-        s->need[i].guesses = sl_draft_worth(of[i].chance, price, of[i].guessed);
+    const double price[] = {sl_draft_price_of(&s->price, decoding, false),
+                            sl_draft_price_of(&s->price, decoding, true)};
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->slots->per_lane; i++)
+        n += s->need[i].guesses = sl_draft_worth(of[i].chance, price[of[i].made], of[i].guessed);
+    if (n == 0 && sl_draft_price_tries(&s->price)) try_guess(s);
 }
 
 static void fill_needs(sl_step *s) {

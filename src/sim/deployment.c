@@ -348,14 +348,16 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
         s->plan->max_num_batched_tokens / s->plan->lanes < 1)
         return sl_fail(err, SL_ERR_ARG, "plan of %u lanes, %u chunks, %u rows a step",
                        s->plan->lanes, s->plan->chunks, s->plan->max_num_batched_tokens);
-    if (sl_speculates_by_mtp(s->plan->speculate))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "speculate %s: the simulator knows lookup and always alone",
-                       sl_speculate_names[s->plan->speculate]);
-    if (s->plan->speculate && !(s->load->guess_right > 0))
+    if (s->plan->speculate && !s->guess && !(s->load->guess_right > 0))
         return sl_fail(err, SL_ERR_ARG,
                        "speculate %s: how many guesses are right has to be said: --acceptance, or "
                        "guesses of the workload",
+                       sl_speculate_names[s->plan->speculate]);
+    if (sl_speculates_by_mtp(s->plan->speculate) && sl_speculates_by_lookup(s->plan->speculate) &&
+        !s->guess && !(s->load->guess_block > 0))
+        return sl_fail(err, SL_ERR_ARG,
+                       "speculate %s: how many guesses of the block are right has to be said, too: "
+                       "--acceptance RIGHT:FOUND:BLOCK",
                        sl_speculate_names[s->plan->speculate]);
     if (s->plan->kv_replicas)
         return sl_fail(err, SL_ERR_UNSUPPORTED,

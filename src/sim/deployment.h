@@ -72,10 +72,13 @@ typedef struct sl_sim_setup {
     uint64_t seed;
     uint64_t trace_events; /* kept of each worker; 0: no trace */
     /* Where a row goes, instead of by draws: the experts [top_k] of the row at `position` of the
-     * load's request-th request in a MoE block. Returns the key that splits it among replicas. */
-    uint32_t (*route)(void *ctx, uint64_t request, uint32_t position, uint32_t moe,
+     * load's request-th request, of which `known` tokens are known (others are guesses), in a MoE
+     * block. Returns the key that splits it among replicas. */
+    uint32_t (*route)(void *ctx, uint64_t request, uint32_t position, uint32_t known, uint32_t moe,
                       uint32_t *expert);
-    void *route_ctx;
+    /* Whether a guess of the token at `position` is right, instead of by draws of guess_right. */
+    bool (*guess)(void *ctx, uint64_t request, uint32_t position);
+    void *route_ctx;       /* of both */
     const sl_watch *watch; /* [workers + 1], the last the coordinator's; NULL: nobody watches */
 } sl_sim_setup;
 
@@ -106,6 +109,8 @@ typedef struct sl_sim_result {
     double message_bytes;
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost; /* of MoE blocks */
     uint64_t guesses, guesses_right; /* rows of guesses that were run, in the whole run; right */
+    uint64_t block_calls, block_rows, block_guesses; /* of the block that guesses: calls, rows of
+                                                        it, guesses that it made */
     uint32_t n_workers;
     sl_sim_worker_stats *worker; /* owned */
     sl_trace **trace;            /* [n_workers], owned; NULL: none was asked for */

@@ -1,6 +1,7 @@
 /* Inside of a simulated deployment. deployment.c has the loop, sim_links.c messages and the
  * links they cross, sim_coord.c requests, sim_attn.c lanes, sim_expert.c barriers, sim_flow.c and
- * sim_queue.c schedule aep, sim_route.c draws experts, sim_report.c counts. */
+ * sim_queue.c schedule aep, sim_guess.c and sim_mtp.c guesses, sim_route.c draws experts,
+ * sim_report.c counts. */
 #ifndef SL_SIM_DEPLOYMENT_INT_H
 #define SL_SIM_DEPLOYMENT_INT_H
 
@@ -129,9 +130,12 @@ typedef struct sim_lane {
     sl_life *life;     /* [max_slots], of sim_attn.slots */
     uint32_t *request; /* [max_slots] whose life it is */
     sl_step step;
-    sl_draft *draft;                /* [max_slots] with guesses; else NULL, as... */
-    uint32_t *first_pos;            /* ...[max_slots + 1] where parts of the step begin */
-    uint32_t n_drawn;               /* tokens of the running step */
+    sl_draft_price *price; /* what guesses cost: the step's, or of all parts of aep */
+    sl_draft *draft;       /* [max_slots] with guesses; else NULL, as... */
+    bool *found;           /* ...[max_slots] whether there was something to look up, where the block
+                              guesses, too... */
+    uint32_t *first_pos;   /* ...[max_slots + 1] where parts of the step begin */
+    uint32_t n_drawn;      /* tokens of the running step */
     double keys, began_at, sent_at; /* of the running step */
     uint64_t task_us;               /* when its task began */
     uint32_t layer;
@@ -186,6 +190,7 @@ typedef struct sim_port {
 typedef struct sim_worker sim_worker;
 typedef struct sim_attn sim_attn;
 typedef struct sim_flow sim_flow;
+typedef struct sim_mtp sim_mtp;
 typedef struct sim_expert sim_expert;
 typedef struct sim_queue sim_queue;
 
@@ -210,7 +215,8 @@ struct sim_attn {
     sl_resolve resolve;
     sl_turns turns;
     sl_turn turn;                   /* running */
-    sl_head head;                   /* of one lane at a time */
+    sl_head head;                   /* of one lane at a time, ... */
+    sim_mtp *mtp;                   /* ...and so are guesses of the block; NULL: there are none */
     double pipe_free[SL_MAX_RANKS]; /* of a pipeline: when a rank is through with what it has */
     sim_flow *flow;
 };
@@ -432,11 +438,26 @@ double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
 void sim_guess_begin_step(sim_lane *l);
 /* A request comes to that slot. */
 void sim_guess_begin(sim_lane *l, uint32_t slot);
+/* Whether there is something to look up for the request of a part that samples, whose step is about
+ * to end, and that is likelier than what the block guesses. */
+bool sim_guess_looks_up(sim *s, sim_lane *l, const sl_step_part *part);
 /* What may be said next by the request of a part, whose step ends. */
 void sim_guess(sim *s, sim_lane *l, const sl_step_part *part);
 /* Whether row `row` of the step, of that part, draws a token; and if it does, whether the guess was
  * right. */
 bool sim_guess_draws(sim *s, sim_lane *l, uint32_t part, uint32_t row);
+
+/* ---- sim_mtp.c ---- */
+/* Where the plan asks for the block. */
+sl_status sim_mtp_create(sim *s, sim_worker *w);
+void sim_mtp_free(sim_attn *a);
+/* The step's tokens are drawn; true: the block has rows of it, ... */
+bool sim_mtp_open(sim *s, sim_worker *w, sim_lane *l);
+bool sim_mtp_runs(const sim_attn *a);                 /* ...which go through it in... */
+void sim_mtp_start(sim *s, sim_worker *w);            /* ...calls; */
+bool sim_mtp_end(sim *s, sim_worker *w, sim_lane *l); /* true: that was the last one */
+void sim_mtp_drop(sim_attn *a);                       /* the step is given up */
+
 /* Every request here is lost. */
 void sim_attn_lose(sim *s, sim_worker *w);
 double sim_attn_depth(const sim *s, const sim_worker *w);
@@ -446,6 +467,9 @@ void sim_attn_back(sim *s, sim_worker *w, uint32_t lane);
 
 /* ---- sim_pipeline.c ---- */
 sl_status sim_pipeline_create(sim *s);
+/* What a call of `us` at the last rank takes besides, where `back` rows of it come to rank 0: until
+ * that rank has time, and what is on its way. */
+double sim_pipeline_last_us(sim *s, sim_worker *w, double us, uint32_t back);
 /* SL_TURN_BLOCK begins. */
 void sim_pipeline_start(sim *s, sim_worker *w, const sl_turn *t);
 /* It is over at rank 0; true: not for the lane, of which sim_attn_back will hear. */

@@ -207,6 +207,7 @@ static void end_step(sim *s, sim_worker *w, sim_lane *l) {
                                    .tokens = tokens},
                   l->began_at);
     sl_head_close(&w->attn->head);
+    sim_mtp_drop(w->attn);
     flush(s, w);
 }
 
@@ -242,9 +243,17 @@ bool sim_attn_end_head(sim *s, sim_worker *w, sim_lane *l) {
     sl_head *h = &w->attn->head;
     sl_head_piece piece;
     const uint32_t rows = l->step.rows;
-    if (sl_head_next(h, &piece) && piece.kind == SL_HEAD_TELL) draw(s, w, l, &piece);
-    sl_head_done(h, &l->step);
-    if (sl_head_next(h, &piece)) return false;
+    if (sim_mtp_runs(w->attn)) {
+        if (!sim_mtp_end(s, w, l)) return false;
+    } else {
+        if (sl_head_next(h, &piece) && piece.kind == SL_HEAD_TELL) draw(s, w, l, &piece);
+        sl_head_done(h, &l->step);
+        if (sl_head_next(h, &piece)) return false;
+        if (sim_mtp_open(s, w, l)) {
+            flush(s, w);
+            return false;
+        }
+    }
     end_step(s, w, l);
     if (!s->aep) settle(s, w, (uint32_t)(l - w->attn->lane), rows);
     return true;
@@ -304,6 +313,10 @@ static void merge(sim *s, sim_worker *w, const sl_turn *t) {
 static void start_head(sim *s, sim_worker *w, sim_lane *l) {
     sl_head *h = &w->attn->head;
     sl_head_piece piece;
+    if (sim_mtp_runs(w->attn)) {
+        sim_mtp_start(s, w);
+        return;
+    }
     if (!h->open) {
         w->attn->head_cost = sim_stage_cost(s, w, SL_COST_HEAD, 0);
         sl_head_open(h, &l->step);
@@ -425,6 +438,7 @@ void sim_attn_lose(sim *s, sim_worker *w) {
     if (!a || a->lost) return;
     a->lost = true;
     if (s->aep) sim_flow_reset(s, w);
+    sim_mtp_drop(a);
     for (uint32_t l = 0; l < s->lanes; l++) {
         sim_lane *lane = &a->lane[l];
         if (!s->aep && sl_turns_in_flight(&a->turns, l)) {
@@ -458,12 +472,14 @@ static sl_status create_lane(sim *s, sim_worker *w, sim_lane *l) {
     if (s->p->speculate) {
         l->draft = sl_alloc(s->max_slots, sizeof *l->draft);
         l->first_pos = sl_alloc(s->max_slots + 1u, sizeof *l->first_pos);
-        if (!l->draft || !l->first_pos) return sim_oom(s, "guesses");
+        l->found = sl_alloc(s->max_slots, sizeof *l->found);
+        if (!l->draft || !l->first_pos || !l->found) return sim_oom(s, "guesses");
     }
     sl_status st = sl_step_create(&w->attn->slots, &s->cut, lane, s->max_rows,
                                   s->p->prefill_stretch, &l->step, s->err);
     l->step.resolve = &w->attn->resolve;
-    l->step.price.speculate = s->p->speculate;
+    l->price = &l->step.price;
+    l->price->speculate = s->p->speculate;
     if (st != SL_OK || s->aep) return st;
     return sl_member_init(&l->member, w->id, 0,
                           s->err); /* sets grow: most lanes may never have one */
@@ -486,6 +502,7 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     if (st == SL_OK)
         st = sl_resolve_deploy(&a->resolve, w->side->n_attn, w->side->n_expert, self, s->err);
     for (uint32_t l = 0; st == SL_OK && l < s->lanes; l++) st = create_lane(s, w, &a->lane[l]);
+    if (st == SL_OK) st = sim_mtp_create(s, w);
     const sl_turns_shape shape = {.n_lanes = s->lanes,
                                   .n_layers = s->m->n_layers,
                                   .moe = s->moe,
@@ -502,12 +519,14 @@ void sim_attn_free(sim *s, sim_worker *w) {
     sim_attn *a = w->attn;
     if (!a) return;
     sim_flow_free(a);
+    sim_mtp_free(a);
     for (uint32_t l = 0; a->lane && l < s->lanes; l++) {
         sim_lane *lane = &a->lane[l];
         sl_member_free(&lane->member);
         sim_set_drop(lane->next);
         sl_free(lane->request);
         sl_free(lane->draft);
+        sl_free(lane->found);
         sl_free(lane->first_pos);
         sl_step_free(&lane->step);
     }

@@ -89,18 +89,22 @@ static bool take(sim *s, sim_worker *w) {
 }
 
 bool sim_flow_goes_on(const sim_worker *w) {
-    return w->attn && w->attn->flow && !w->attn->lost && w->attn->flow->shared_rows > 0;
+    const sim_attn *a = w->attn;
+    return a && a->flow && !a->lost && (a->flow->shared_rows > 0 || sim_mtp_runs(a));
 }
 
 bool sim_flow_start(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
     if (w->attn->lost) return false;
     f->runs_shared = f->shared_rows > 0;
-    if (!f->runs_shared && !take(s, w)) return false;
+    const bool guesses = sim_mtp_runs(w->attn);
+    if (!f->runs_shared && !guesses && !take(s, w)) return false;
     w->about =
         (sl_trace_event){.layer = sl_trace_u16(f->parts.layer), .round = (uint32_t)f->parts.wave};
     if (f->runs_shared)
         start_shared(s, w);
+    else if (guesses)
+        sim_mtp_start(s, w);
     else if (f->parts.layer < s->m->n_layers)
         start_block(s, w);
     else
@@ -177,8 +181,10 @@ void sim_flow_finish(sim *s, sim_worker *w) {
     sl_parts *p = &f->parts;
     if (w->attn->lost || f->runs_shared) return;
     if (p->layer == s->m->n_layers) {
-        while (!sim_attn_end_head(s, w, &w->attn->lane[0])) continue;
-        sl_parts_over(p);
+        bool over;
+        do over = sim_attn_end_head(s, w, &w->attn->lane[0]);
+        while (!over && !sim_mtp_runs(w->attn));
+        if (over) sl_parts_over(p);
         return;
     }
     if (s->moe[p->layer]) dispatch(s, w);
@@ -246,6 +252,7 @@ sl_status sim_flow_create(sim *s, sim_worker *w) {
     if (!f->part) return sim_oom(s, "parts");
     sl_status st = sl_parts_create(&w->attn->slots, &shape, &f->parts, s->err);
     f->parts.price.speculate = s->p->speculate;
+    w->attn->lane[0].price = &f->parts.price;
     return st;
 }
 

@@ -61,6 +61,16 @@ static double block_us(sim *s, const sim_worker *w, const sim_lane *l, uint32_t 
     return s->m->d_ff_shared ? us + stage_us(s, w, SL_COST_SHARED, layer, rows, 0) : us;
 }
 
+double sim_pipeline_last_us(sim *s, sim_worker *w, double us, uint32_t back) {
+    double *free_at = &w->attn->pipe_free[s->pipe - 1];
+    const double row = (double)s->m->d_model * sizeof(float);
+    const double comes = sim_now(s) + s->s->rank_link.alpha_us * s->scale;
+    const double waits = SL_MAX(*free_at - comes, 0.0);
+    *free_at = comes + waits + us * s->scale;
+    return waits / s->scale + s->s->rank_link.alpha_us +
+           sl_link_cost_us(&s->s->rank_link, back * row);
+}
+
 void sim_pipeline_start(sim *s, sim_worker *w, const sl_turn *t) {
     sim_lane *l = &w->attn->lane[t->lane];
     if (t->layer > 0) return;

@@ -76,8 +76,9 @@ static void draw(sim *s, uint32_t moe, uint32_t *expert) {
 
 uint32_t sim_route_row(sim *s, uint32_t request, uint32_t position, uint32_t moe,
                        uint32_t *expert) {
+    const sim_request *q = &s->req[request];
     if (s->s->route)
-        return s->s->route(s->s->route_ctx, s->req[request].number, position, moe, expert);
+        return s->s->route(s->s->route_ctx, q->number, position, q->life->tokens, moe, expert);
     draw(s, moe, expert);
     return (uint32_t)sl_rng_next(&s->rng);
 }

@@ -19,7 +19,8 @@ typedef enum sl_attention_kind {
 
 typedef struct sl_shape {
     char name[SL_SHAPE_NAME];
-    uint32_t n_layers;      /* blocks, without those that only draft tokens (MTP) */
+    uint32_t n_layers;      /* blocks, without those that only draft tokens (MTP), ... */
+    uint32_t n_mtp;         /* ...which are so many */
     uint32_t n_dense_first; /* so many first blocks are dense */
     uint32_t moe_every;     /* >= 1: of those after them, each moe_every-th is routed... */
     uint32_t n_odd;         /* ...but for these: bit l % 8 of odd[l / 8], block l is dense */

@@ -57,8 +57,9 @@ typedef struct sl_workload {
     double slo_quantile;             /* share of requests that has to keep them, (0, 1] */
     sl_route_skew skew;              /* popularity of experts */
     /* Of guesses of what is said next (sched/draft.h): how often the next one is right, and after
-     * how many steps there are any. guess_right 0: nobody said. */
-    double guess_right, guess_found;
+     * how many steps there are any, where they are looked up; and how often one of a checkpoint's
+     * block, 0: as guess_right. guess_right 0: nobody said. */
+    double guess_right, guess_found, guess_block;
     sl_trace_request *trace; /* owned, by arrival; NULL: no trace */
     size_t n_trace;
 } sl_workload;

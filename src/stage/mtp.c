@@ -1,10 +1,8 @@
 /* The block that predicts a further token, all of it in one place: what enters it, its attention,
  * its router and its experts, a slice of the call's rows at a time. Of ranks each routes for itself
  * and has its columns of what the others need of its rows. */
+#include "spec/mtp_cost.h"
 #include "stage/stage_int.h"
-
-/* Of a slice: few enough that what the experts need of memory stays small. */
-#define SLICE_ROWS 64u
 
 static size_t padded(size_t bytes) {
     return bytes + 64;
@@ -12,10 +10,10 @@ static size_t padded(size_t bytes) {
 
 size_t sl_stage_mtp_bytes(const sl_model *m) {
     const sl_model_spec *s = sl_model_spec_of(m);
-    const size_t pairs = (size_t)SLICE_ROWS * s->top_k, row = s->d_model * sizeof(float);
-    return sl_mtp_scratch_bytes(s, SLICE_ROWS) + padded(SLICE_ROWS * row) +
-           2 * padded(pairs * sizeof(float)) + sl_stage_rows_bytes(m, SLICE_ROWS) +
-           sl_stage_pairs_bytes(m, (uint32_t)pairs) + sl_stage_inside_bytes(s, SLICE_ROWS);
+    const size_t pairs = (size_t)SL_MTP_SLICE_ROWS * s->top_k, row = s->d_model * sizeof(float);
+    return sl_mtp_scratch_bytes(s, SL_MTP_SLICE_ROWS) + padded(SL_MTP_SLICE_ROWS * row) +
+           2 * padded(pairs * sizeof(float)) + sl_stage_rows_bytes(m, SL_MTP_SLICE_ROWS) +
+           sl_stage_pairs_bytes(m, (uint32_t)pairs) + sl_stage_inside_bytes(s, SL_MTP_SLICE_ROWS);
 }
 
 static void run_slice(const sl_stage_model *s, const sl_stage_call *c, const uint32_t *low,
@@ -51,8 +49,8 @@ static void run_slice(const sl_stage_model *s, const sl_stage_call *c, const uin
 void sl_stage_run_mtp(const sl_stage_model *s, const sl_stage_call *c, const uint32_t *low) {
     const uint32_t d = sl_model_stored_of(s->model)->d_model;
     float *x = sl_mem_at(c->mtp.out);
-    for (uint32_t at = 0; at < c->rows.n; at += SLICE_ROWS)
-        run_slice(s, c, low, at, SL_MIN(SLICE_ROWS, c->rows.n - at), x + (size_t)at * d);
+    for (uint32_t at = 0; at < c->rows.n; at += SL_MTP_SLICE_ROWS)
+        run_slice(s, c, low, at, SL_MIN(SL_MTP_SLICE_ROWS, c->rows.n - at), x + (size_t)at * d);
     if (s->heads)
         sl_mtp_head_rows(s->model, s->exec, x, c->mtp.last, c->mtp.n_last, sl_mem_at(c->mtp.h));
 }

@@ -127,6 +127,19 @@ def test_a_load_that_can_be_guessed_is_planned_with_guesses(tmp_path):
     assert json.loads(told)["requests"]["finished"] == 8 and "guesses" in json.loads(told)
 
 
+def test_the_block_that_guesses_takes_memory(tmp_path):
+    """11.6 GB of each attention worker, of DeepSeek-V3."""
+    out = tmp_path / "plan.json"
+    args = ["deepseek-v3", "--cluster", "h200-8", "--only", "dep", "--runnable", "-o", out]
+    least = []
+    for how in ([], ["--speculate", "mtp"]):
+        found = plan(*args, *how)["deployments"][0]
+        assert json.loads(out.read_text()).get("speculate") == (how[1] if how else None)
+        least.append(found["memory_bytes"]["attention"] / 1e9 * found["attention"]["tensor_parallel"])
+    assert abs(least[1] - least[0] - 11.6) < 0.1
+    assert "mixtral-8x7b has no block" in refused(1, "mixtral-8x7b", "--cluster", "h100-8", "--speculate", "mtp")
+
+
 def test_as_many_as_fit_is_no_load_to_simulate(tmp_path):
     load = tmp_path / "load.yaml"
     load.write_text("input: 64\noutput: 32\narrival: {closed: full}\n")

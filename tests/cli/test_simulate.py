@@ -177,6 +177,31 @@ def test_guesses(tmp_path):
     assert "guesses" in told(more="guesses: {wrong: 1}\n", code=1)
 
 
+def test_guesses_of_the_block(tmp_path):
+    """All right: a call of the block, of about a third of a step here, says a token each; the model has to have one."""
+    (tmp_path / "device.json").write_text(json.dumps({**DEVICE, "repeats": 12}))
+    (tmp_path / "load.yaml").write_text("input: 4\noutput: 200\narrival: {closed: 1}\n")
+
+    def told(model, *args, code=0):
+        out, err = sluice(model, "--device", f"emulated:{tmp_path}/device.json", "--workload", tmp_path / "load.yaml", "--ctx", 512, "--requests", 4, *args, "--json", code=code)
+        return json.loads(out) if code == 0 else err
+
+    glm = ROOT / "tests" / "golden" / "glm4moe-tiny"
+    plain, got = told(glm), told(glm, "--speculate", "mtp", "--acceptance", "1")
+    block = got["block"]
+    assert "block" not in plain and got["guesses"]["right"] > 0.9 * got["guesses"]["run"] > 0
+    assert got["tokens_per_s"] > 1.3 * plain["tokens_per_s"]
+    assert block["calls"] >= got["guesses"]["run"] / 4 and block["guesses"] >= got["guesses"]["run"] and block["rows"] > block["calls"]
+    assert told(glm, "--speculate", "mtp", "--acceptance", "0.02")["tokens_per_s"] > 0.9 * plain["tokens_per_s"]
+    assert "the model has no block that predicts a further token" in told(MODEL, "--speculate", "mtp", "--acceptance", "1", code=1)
+    both = told(glm, "--speculate", "both", "--acceptance", "0.9:0.5:0.6")
+    assert plain["tokens_per_s"] < both["tokens_per_s"] < got["tokens_per_s"] * 2 and both["block"]["guesses"] < both["guesses"]["run"]
+    assert both["tokens_per_s"] > told(glm, "--speculate", "mtp", "--acceptance", "0.6")["tokens_per_s"]
+    assert "RIGHT:FOUND:BLOCK" in told(glm, "--speculate", "both", "--acceptance", "0.9:0.5", code=2)
+    out, _ = sluice("deepseek-v3", "--attention", 1, "--experts", 8, "--device-type", "H100", "--requests", 10, "--speculate", "mtp", "--acceptance", "0.8")
+    assert "their block" in out
+
+
 def test_traces_and_pictures(tmp_path):
     deployment(tmp_path, "--attention", 1, "--experts", 2, "--schedule", "pingpong", "--requests", 8, "--trace", tmp_path / "t.json", "--svg",
                tmp_path / "t.svg")

@@ -48,6 +48,9 @@ typedef struct stage_times {
     void *ctx;
 } stage_times;
 
+/* What says tokens, and takes no time. */
+extern const sl_device_spec decide_device;
+
 /* For sl_device_maker, ctx: stage_times. A device that computes nothing and is through when submit
  * returns, at a later time. */
 sl_status timed_open(void *ctx, const sl_device_opts *o, sl_device **out, sl_err *err);

@@ -24,6 +24,7 @@
 #include "quant/wire_rows.h"
 #include "sched/admit.h"
 #include "spec/kv.h"
+#include "stage/emulated/emulated.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,13 @@ static void draw_rails(uint64_t *rng, scene *x) {
     p->rail_bytes = below(rng, 4) ? 1u << below(rng, 13) : SL_PLAN_RAIL_BYTES;
 }
 
+/* Of models that have the block. A device that is modelled leaves nothing in pages, so that nobody
+ * goes on with another one's. */
+static void draw_guesses(uint64_t *rng, sl_plan *p) {
+    p->speculate = (sl_speculate)(SL_SPECULATE_MTP + below(rng, 4));
+    p->device = decide_device;
+}
+
 static bool draw_plan(uint64_t *rng, scene *x, sl_schedule schedule) {
     static const uint32_t apart[][2] = {{1, 1}, {1, 3}, {2, 2}, {3, 1}, {3, 2}};
     sl_plan *p = &x->plan;
@@ -132,6 +140,7 @@ static bool draw_plan(uint64_t *rng, scene *x, sl_schedule schedule) {
     p->max_num_seqs = 1 + below(rng, 8);
     p->n_pages = below(rng, 3) ? p->max_num_seqs * pages : pages + below(rng, 3);
     p->prefill_stretch = 1 + 0.25 * below(rng, 8);
+    if (x->model->n_mtp && below(rng, 4)) draw_guesses(rng, p);
     draw_schedule(rng, x, schedule);
     if (schedule == SL_SCHED_HYBRID) draw_rails(rng, x);
     const bool resolves = schedule == SL_SCHED_EPS || (schedule == SL_SCHED_FINDEP && !together);
@@ -174,14 +183,27 @@ typedef struct routes {
     sl_skew *skew;
 } routes;
 
+/* What the block guesses behind token `id` at `pos`. */
+static uint32_t guess(const routes *r, uint32_t id, uint32_t pos) {
+    return sl_emulated_follows(&decide_device, r->x->model->vocab, id, pos);
+}
+
 /* As the emulated device routes a row. */
-static uint32_t route(void *ctx, uint64_t request, uint32_t position, uint32_t moe,
+static uint32_t route(void *ctx, uint64_t request, uint32_t position, uint32_t known, uint32_t moe,
                       uint32_t *expert) {
     const routes *r = ctx;
     float gate[SL_MAX_TOP_K];
-    uint32_t id = r->x->token[request][position];
+    uint32_t id = r->x->token[request][SL_MIN(position, known - 1)];
+    for (uint32_t pos = known; pos <= position; pos++) id = guess(r, id, pos - 1);
     sl_skew_draw(r->skew, id, position, moe, expert, gate);
     return sl_plan_row_key(id, position, moe);
+}
+
+/* As its block guesses. */
+static bool guesses_right(void *ctx, uint64_t request, uint32_t position) {
+    const routes *r = ctx;
+    const uint32_t *id = r->x->token[request];
+    return id[position] == guess(r, id[position - 1], position - 1);
 }
 
 static bool simulate(const scene *x, decisions *log) {
@@ -203,6 +225,7 @@ static bool simulate(const scene *x, decisions *log) {
         .control_us = x->control_us,
         .load = &load,
         .route = route,
+        .guess = guesses_right,
         .route_ctx = &r,
         .watch = watch};
     sl_status st = sl_skew_create(&even, x->model, &r.skew, &err);

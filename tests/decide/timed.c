@@ -3,13 +3,22 @@
  * driven once, as other devices do it all the while. */
 #include "around.h"
 #include "decide.h"
+#include "spec/mtp_cost.h"
+
+/* What the block that guesses cannot know: a quarter of all tokens strays. Nothing is said twice.
+ */
+const sl_device_spec decide_device = {.kind = SL_DEVICE_EMULATED,
+                                      .time_scale = 1,
+                                      .rank_link = {.alpha_us = 1},
+                                      .text_period = 1u << 16,
+                                      .text_strays = 0.25};
 
 typedef struct timed {
     around in;
     const stage_times *times;
     void (*tick)(void *ctx);
     void *tick_ctx;
-    double owed_us;       /* of a block's attention, which passes with what follows it */
+    double owed_us;       /* of a block's attention, and of guesses, which pass with what follows */
     uint32_t head_pieces; /* of the running call of the head */
 } timed;
 
@@ -23,6 +32,13 @@ static double keys_of(const timed *t, const sl_stage_call *c) {
         uint32_t pos = c->rows.pos[i];
         keys += pos - sl_sight_first(t->in.base.spec, c->layer, pos) + 1u;
     }
+    return keys;
+}
+
+/* The block that guesses sees all positions. */
+static double whole_keys_of(const sl_stage_call *c) {
+    double keys = 0;
+    for (uint32_t i = 0; i < c->rows.n; i++) keys += c->rows.pos[i] + 1.0;
     return keys;
 }
 
@@ -55,6 +71,9 @@ static double call_us(timed *t, const sl_stage_call *c) {
         return experts_us(t, &c->experts);
     case SL_OP_HEAD:
         return head_us(t, &c->head);
+    case SL_OP_MTP:
+        return sl_mtp_cost_us(t->times->costs->stage, false, t->in.base.spec, c->rows.n,
+                              whole_keys_of(c));
     default:
         return 0;
     }
@@ -64,7 +83,8 @@ static void timed_submit(sl_device *base, const sl_stage_call *c) {
     timed *t = (timed *)base;
     (void)sl_device_submit(t->in.inner, c);
     t->owed_us += call_us(t, c);
-    if (t->owed_us > 0 && c->op != SL_OP_ATTEND) {
+    const bool goes_on = c->op == SL_OP_ATTEND || (c->op == SL_OP_MTP && c->mtp.n_last > 0);
+    if (t->owed_us > 0 && !goes_on) {
         t->times->pass(t->times->ctx, t->owed_us);
         t->owed_us = 0;
         t->tick(t->tick_ctx);
@@ -75,9 +95,8 @@ static void timed_submit(sl_device *base, const sl_stage_call *c) {
 sl_status timed_open(void *ctx, const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {
         .close = around_close, .submit = timed_submit, .take = around_take, .give = around_give};
-    static const sl_device_spec nothing = {.kind = SL_DEVICE_EMULATED};
     sl_device_opts inner = *o;
-    inner.device = &nothing;
+    inner.device = &decide_device;
     inner.tick = NULL;
     around *a;
     sl_status st = around_open(sizeof(timed), &ops, sl_device_open, &inner, &a, err);
@@ -87,6 +106,7 @@ sl_status timed_open(void *ctx, const sl_device_opts *o, sl_device **out, sl_err
     t->tick = o->tick;
     t->tick_ctx = o->ctx;
     t->in.base.in_place = true;
+    t->in.base.mtp = t->in.inner->mtp;
     *out = &t->in.base;
     return SL_OK;
 }

@@ -313,9 +313,12 @@ static void vary_devices(sl_plan *p, uint64_t *state) {
     p->worker[sl_rng_below(state, p->n_workers)].on_gpu = true;
 }
 
-/* Of a model that has a block of its own for them, that guesses in half of the cases. */
+/* Of a model that has a block of its own for them, that guesses in half of the cases, alone or
+ * beside what is looked up. */
 static void vary_guesses(sl_plan *p, const sl_model_spec *m, uint64_t *state) {
-    if (p->speculate && m->n_mtp && sl_rng_below(state, 2)) p->speculate = SL_SPECULATE_MTP_ALWAYS;
+    if (!p->speculate || !m->n_mtp) return;
+    const uint64_t how = sl_rng_below(state, 4);
+    if (how < 2) p->speculate = how ? SL_SPECULATE_BOTH_ALWAYS : SL_SPECULATE_MTP_ALWAYS;
 }
 
 /* Each expert of each block at one or two of the expert workers, which are the last ones. */
@@ -436,9 +439,10 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         snprintf(schedule + used, n - used, ", tp %u and %u, pp %u, %s%s%s",
                  sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT),
                  sl_plan_pipeline(&o.plan), kinds[o.plan.rank_kind], segmented ? ", segments" : "",
-                 !o.plan.speculate                        ? ""
-                 : sl_speculates_by_mtp(o.plan.speculate) ? ", guesses of its block"
-                                                          : ", guesses");
+                 !o.plan.speculate                           ? ""
+                 : !sl_speculates_by_mtp(o.plan.speculate)   ? ", guesses"
+                 : sl_speculates_by_lookup(o.plan.speculate) ? ", guesses of both kinds"
+                                                             : ", guesses of its block");
     for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
         used = strlen(schedule);
         snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",

@@ -28,6 +28,10 @@ RANKS = [("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("gl
          ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1"], ["--attention-tp", "2"]),
          ("deepseekv3-tiny", "aep", ["--attention", "1", "--experts", "1"], ["--attention-tp", "2", "--tp-ranks", "processes"]),
          ("glm4moe-tiny", "pingpong", ["--transport", "loop"], ["--pp", "2"]), ("deepseekv3-tiny", "ep", ["--attention", "2"], ["--pp", "2", "--tp", "2"])]
+# Both kinds at once, some of the same deployments.
+BOTH = [("glm4moe-tiny", "ep", ["--transport", "loop"], []), ("deepseekv3-tiny", "dep", ["--attention", "1", "--experts", "2"], []),
+        ("glm4moe-tiny", "pingpong", ["--attention", "1", "--experts", "1"], []), ("deepseekv3-tiny", "aep", ["--attention", "2", "--experts", "1"], []),
+        ("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("glm4moe-tiny", "pingpong", ["--transport", "loop"], ["--pp", "2"])]
 MTP_TOKENS = 150
 
 
@@ -129,6 +133,26 @@ def test_no_token_depends_on_the_block(folder, schedule, options, ranks):
     assert server.stop() == 0
 
 
+@pytest.mark.parametrize("folder, schedule, options, ranks", BOTH, ids=["-".join([m[1], *(o.strip("-") for o in m[3])]) for m in BOTH])
+def test_no_token_depends_on_both(folder, schedule, options, ranks):
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "both-always", *options, *ranks)
+    assert answers(server, tokens=MTP_TOKENS) == plain_of(folder)
+    guesses, right = told(server)
+    assert guesses > right > 0.05 * guesses
+    assert server.stop() == 0
+
+
+def test_both_take_the_likelier():
+    """Answers that go in circles are looked up, and the block of weights that nobody trained is right of others as of all: more than either kind alone."""
+    right = {}
+    for how in ("always", "mtp-always", "both-always"):
+        server = served.Server(GOLDEN / "glm4moe-tiny", "--exact", "--transport", "loop", "--speculate", how)
+        assert answers(server, at_once=False, tokens=MTP_TOKENS) == plain_of("glm4moe-tiny")
+        right[how] = told(server)[1]
+        assert server.stop() == 0
+    assert right["both-always"] > 0.9 * max(right.values()) > 0
+
+
 def alone(folder, *options):
     """(ids, guesses, those that were right) of requests one after another, each too short to wait for what the front end has seen of it
     (SL_MAX_AHEAD): what they guess depends on nothing else, and not on how busy the machine is."""
@@ -190,6 +214,7 @@ def refused(*options):
     return done.stderr
 
 
-def test_who_has_no_block_is_refused_by_name():
-    text = refused(GOLDEN / "qwen3moe-tiny", "--speculate", "mtp")
-    assert "speculate mtp: the model has no block that predicts a further token (num_nextn_predict_layers of config.json" in text
+@pytest.mark.parametrize("how", ["mtp", "both"])
+def test_who_has_no_block_is_refused_by_name(how):
+    text = refused(GOLDEN / "qwen3moe-tiny", "--speculate", how)
+    assert f"speculate {how}: the model has no block that predicts a further token (num_nextn_predict_layers of config.json" in text

@@ -97,7 +97,8 @@ bool sim_draw_plan(sim *s) {
     p->max_num_batched_tokens = 3 + sim_below(s, 60);
     p->prefill_stretch = 1.0 + 0.25 * sim_below(s, 8);
     draw_schedule(s, p);
-    const sl_speculate guesses = sim_spec.n_mtp ? SL_SPECULATE_MTP_ALWAYS : SL_SPECULATE_ALWAYS;
+    const sl_speculate block = s->seed % 2 ? SL_SPECULATE_MTP_ALWAYS : SL_SPECULATE_BOTH_ALWAYS,
+                       guesses = sim_spec.n_mtp ? block : SL_SPECULATE_ALWAYS;
     p->speculate = s->seed % 3 == 0 ? guesses : SL_SPECULATE_OFF;
     p->kv_replicas = s->seed % 2 && shapes[shape][0] > 1 && !s->devices.stateful;
     s->doubled = p->exact && sim_once_in(s, 3);

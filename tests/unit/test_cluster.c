@@ -277,7 +277,7 @@ static const sl_config configs[] = {
      "\"num_attention_heads\": 96, \"num_key_value_heads\": 8, \"head_dim\": 128,"
      "\"n_routed_experts\": 160, \"n_shared_experts\": 1, \"num_experts_per_tok\": 8,"
      "\"first_k_dense_replace\": 3, \"attention_bias\": true, \"use_qk_norm\": true,"
-     "\"max_position_embeddings\": 131072}"},
+     "\"num_nextn_predict_layers\": 1, \"max_position_embeddings\": 131072}"},
 };
 
 static void configs_are_the_presets(void **state) {

@@ -564,8 +564,9 @@ static void refused_workers(void **state) {
             "schedule dep keeps roles apart, 1 workers have both");
     refused("{" HEAD ",\"kv_replicas\":1," PAIR "}", SL_ERR_INFEASIBLE,
             "kv_replicas 1 needs two attention workers, there is 1");
-    refused("{" HEAD ",\"speculate\":\"often\"," PAIR "}", SL_ERR_ARG,
-            "speculate 'often' is unknown: off, lookup, always, mtp, mtp-always");
+    refused(
+        "{" HEAD ",\"speculate\":\"often\"," PAIR "}", SL_ERR_ARG,
+        "speculate 'often' is unknown: off, lookup, always, mtp, mtp-always, both, both-always");
     refused("{" HEAD ",\"speculate\":\"mtp\"," PAIR "}", SL_ERR_UNSUPPORTED,
             "no block that predicts a further token (num_nextn_predict_layers of config.json");
     refused("{" HEAD ",\"speculate\":true," PAIR "}", SL_ERR_FORMAT, "speculate");

@@ -67,6 +67,23 @@ static void active_without_embedding_is_what_gpt_oss_counts(void **state) {
     assert_true(fabs((double)(p.active - p.embedding) / 1e9 - 3.61) < 0.005);
 }
 
+/* As docs/speculation.md has them, counted by hand: what attention workers have besides. */
+static void bytes_of_the_block_that_guesses(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        double gb;
+    } rows[] = {{"deepseek-v3", 11.61}, {"glm-4.5", 7.98}, {"glm-4.5-air", 4.75}, {"dbrx", 0}};
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        const sl_footprint f = sl_account_footprint(sl_preset_model(rows[i].name));
+        if (fabs(f.block / 1e9 - rows[i].gb) > 0.01)
+            fail_msg("%s: %.2f GB", rows[i].name, f.block / 1e9);
+        assert_true((f.block > 0) == (f.block_kv_token > 0));
+    }
+    const sl_shape *v3 = sl_preset_model("deepseek-v3");
+    assert_true(sl_account_footprint(v3).block_kv_token == 1152);
+}
+
 /* FinDEP specification, section 5: bytes of KV a token and layer; weights of the two groups. */
 static void bytes_of_findep(void **state) {
     (void)state;
@@ -180,6 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(totals_are_the_published_ones),
         cmocka_unit_test(active_without_embedding_is_what_gpt_oss_counts),
+        cmocka_unit_test(bytes_of_the_block_that_guesses),
         cmocka_unit_test(bytes_of_findep),
         cmocka_unit_test(tensor_parallel_splits),
         cmocka_unit_test(flops_of_a_token_are_twice_the_active_matrices),

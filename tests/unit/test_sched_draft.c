@@ -5,9 +5,11 @@
 #include "base/rng.h"
 #include "sched/head.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -15,6 +17,7 @@ enum { ROOM = 4096, MOST = SL_DRAFT_MOST };
 
 static void opens(sl_draft *d, uint32_t tokens) {
     sl_err err;
+    sl_draft_begin(d);
     if (sl_draft_open(d, tokens, &err) != SL_OK) fail_msg("%s", err.msg);
 }
 
@@ -94,40 +97,49 @@ static void right_ones_are_worth_more(void **state) {
 static void rows_have_a_price(void **state) {
     (void)state;
     sl_draft_price p = {0};
-    assert_true(sl_draft_price_of(&p, 1) > 1); /* off */
+    assert_true(sl_draft_price_of(&p, 1, true) > 1); /* off */
     p.speculate = SL_SPECULATE_LOOKUP;
-    assert_true(sl_draft_price_of(&p, 1) > 1); /* no step was measured */
+    assert_true(sl_draft_price_of(&p, 1, true) > 1); /* no step was measured */
     sl_draft_price_learn(&p, 4, 1000);
     assert_true(p.row_us == 0);
     sl_draft_price_learn(&p, 0, 1000);
-    assert_true(sl_draft_price_of(&p, 1) < 1); /* one is tried */
+    assert_true(sl_draft_price_of(&p, 1, true) < 1); /* one is tried */
     sl_draft_price_learn(&p, 4, 1400);
-    assert_true(sl_draft_price_of(&p, 1) > 0.09 && sl_draft_price_of(&p, 1) < 0.11);
-    assert_true(sl_draft_price_of(&p, 16) > 1); /* each spares one of 16 its share of a step */
+    assert_true(sl_draft_price_of(&p, 1, true) > 0.09 && sl_draft_price_of(&p, 1, true) < 0.11);
+    assert_true(sl_draft_price_of(&p, 16, true) >
+                1); /* each spares one of 16 its share of a step */
     for (uint32_t i = 0; i < SL_DRAFT_PROBE; i++) sl_draft_price_learn(&p, 1, 1100);
-    assert_true(sl_draft_price_of(&p, 1) > 1); /* a step without */
+    assert_true(sl_draft_price_of(&p, 1, true) > 1); /* a step without */
     sl_draft_price_learn(&p, 0, 1000);
-    assert_true(sl_draft_price_of(&p, 1) < 1);
+    assert_true(sl_draft_price_of(&p, 1, true) < 1);
     p.speculate = SL_SPECULATE_ALWAYS;
-    assert_true(sl_draft_price_of(&p, 64) == 0);
+    assert_true(sl_draft_price_of(&p, 64, true) == 0);
 }
 
 /* The block makes what will run; of what it would not it makes one now and then, to hear of it. */
 static void the_block_makes_what_pays(void **state) {
     (void)state;
-    sl_draft d = {0};
+    sl_draft d;
     sl_draft_price p = {.speculate = SL_SPECULATE_MTP};
+    sl_draft_begin(&d);
+    sl_draft_made(&d);
     assert_int_equal(sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD), 1); /* before anything is known */
     assert_int_equal(sl_draft_ahead(&d, &p, 4, SL_DRAFT_AHEAD), 0); /* many share a step */
+    for (uint32_t i = 0; i < SL_DRAFT_TRIAL; i++) sl_draft_price_learn(&p, 0, 1000);
+    assert_int_equal(sl_draft_ahead(&d, &p, 4, SL_DRAFT_AHEAD), 1); /* what it costs is tried... */
+    sl_draft_price_asked(&p);
+    assert_true(sl_draft_price_tries(&p));
+    assert_int_equal(sl_draft_ahead(&d, &p, 4, SL_DRAFT_AHEAD), 0); /* ...once */
+    p = (sl_draft_price){.speculate = SL_SPECULATE_MTP};
     for (int i = 0; i < 30; i++) sl_draft_judge(&d, true);
     sl_draft_price_learn(&p, 0, 1000);
     sl_draft_price_learn(&p, 2, 1200);
     assert_int_equal(sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD), SL_DRAFT_AHEAD);
-    const double before = sl_draft_price_of(&p, 1);
+    const double before = sl_draft_price_of(&p, 1, true);
     sl_draft_price_made(&p, 2, 300);
-    assert_true(sl_draft_price_of(&p, 1) > before + 0.14);
+    assert_true(sl_draft_price_of(&p, 1, true) > before + 0.14);
     sl_draft_price_made(&p, 0, 1 << 20);
-    assert_true(sl_draft_price_of(&p, 1) < before + 0.16);
+    assert_true(sl_draft_price_of(&p, 1, true) < before + 0.16);
     for (int i = 0; i < 60; i++) sl_draft_judge(&d, false);
     uint32_t made = 0, steps = 4 * SL_DRAFT_REST;
     for (uint32_t i = 0; i < steps; i++) made += sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD);
@@ -135,6 +147,41 @@ static void the_block_makes_what_pays(void **state) {
     p.speculate = SL_SPECULATE_MTP_ALWAYS;
     assert_int_equal(sl_draft_ahead(&d, &p, 64, SL_DRAFT_AHEAD), SL_DRAFT_AHEAD);
     assert_int_equal(sl_draft_ahead(&d, &p, 64, 0), 0);
+}
+
+/* With both kinds who was right more often is taken; what was looked up is judged beside the
+ * block's guesses, and costs no making. */
+static void the_likelier_of_both_is_taken(void **state) {
+    (void)state;
+    sl_draft d;
+    sl_draft_price p = {.speculate = SL_SPECULATE_BOTH};
+    uint32_t t[64] = {1, 2, 3, 4, 9, 1, 2, 3};
+    opens(&d, 64);
+    assert_false(sl_draft_looks_up(&d, t, 7)); /* nothing is found */
+    assert_false(sl_draft_looks_up(&d, t, 8)); /* no likelier: the block's */
+    sl_draft_made(&d);
+    for (int i = 0; i < 10; i++) {
+        sl_draft_look_aside(&d, t, 8);
+        assert_int_equal(d.aside, 4);
+        sl_draft_judge_aside(&d, true);
+        sl_draft_judge_aside(&d, false); /* it was judged */
+        sl_draft_judge(&d, i % 2);
+    }
+    assert_true(sl_draft_chance(&d) < 0.7); /* the block's */
+    assert_true(sl_draft_looks_up(&d, t, 8));
+    assert_int_equal(sl_draft_guess(&d, t, 8, 2), 2);
+    assert_true(sl_draft_chance(&d) > 0.85);
+    for (int i = 0; i < 20; i++) sl_draft_judge(&d, false);
+    assert_false(sl_draft_looks_up(&d, t, 8));
+    sl_draft_look_aside(&d, t, 7);
+    sl_draft_judge_aside(&d, true); /* nothing was found */
+    assert_false(sl_draft_looks_up(&d, t, 8));
+    sl_draft_price_learn(&p, 0, 1000);
+    sl_draft_price_learn(&p, 2, 1200);
+    sl_draft_price_made(&p, 1, 300);
+    assert_true(fabs(sl_draft_price_of(&p, 1, false) - 0.1) < 1e-9);
+    assert_true(fabs(sl_draft_price_of(&p, 1, true) - 0.4) < 1e-9);
+    sl_draft_close(&d);
 }
 
 /* ---- in steps ---- */
@@ -249,6 +296,63 @@ static void the_head_has_their_rows(void **state) {
     unmake(&t);
 }
 
+/* ---- trials ---- */
+
+/* So many requests with guesses that are right always, for so many steps; returns how much longer
+ * they took than without guesses, and how many rows of these there were. The row'th row of guesses,
+ * that counts from 1, takes `slow` times as long. */
+static double many(uint32_t requests, uint32_t steps, double row_us, uint32_t slow, uint32_t *rows,
+                   uint32_t *last_quarter) {
+    static table t;
+    uint64_t now = 1;
+    double took = 0;
+    make(&t, requests);
+    t.step.price.speculate = SL_SPECULATE_LOOKUP;
+    for (uint32_t i = 0; i < requests; i++)
+        assert_non_null(sl_slots_take(&t.slots, 1, 1u << 30, UINT32_MAX / SL_KV_PAGE_TOKENS));
+    for (uint32_t i = *rows = *last_quarter = 0; i < steps; i++) {
+        sl_step_form(&t.step, now);
+        const uint32_t guesses = t.step.guesses;
+        const double times = *rows == 0 && guesses ? slow : 1;
+        const uint64_t us = 1000 + (uint64_t)(times * guesses * row_us);
+        *rows += guesses;
+        if (i >= steps - steps / 4) *last_quarter += guesses;
+        sl_step_advance(&t.step);
+        for (size_t k = 0; k < t.step.n_parts; k++) {
+            sl_life *l = &t.slots.life[t.step.part[k].slot];
+            draw(l, l->done - 1, t.step.part[k].rows, SL_DRAFT_MOST);
+            sl_life_ack(l, l->tokens);
+            l->guessed = 3;
+            l->chance = 0.9;
+        }
+        sl_step_end(&t.step, now += us);
+        took += (double)us;
+    }
+    unmake(&t);
+    return took / (1000.0 * steps);
+}
+
+/* With many requests none is run until a row was tried, and what that says is heeded: at most one
+ * row in SL_DRAFT_TRIAL steps, a part of 0.01 of their time, where guesses do not pay. */
+static void rows_are_tried_with_many_requests(void **state) {
+    (void)state;
+    uint32_t rows, late;
+    const uint32_t steps = 40 * SL_DRAFT_TRIAL;
+    for (uint32_t requests = 4; requests <= 16; requests *= 2) {
+        const double longer = many(requests, steps, 1000, 1, &rows, &late);
+        printf("%u requests, rows that cost a step: %u tried in %u steps, %.4f times as long\n",
+               requests, rows, steps, longer);
+        assert_true(rows > 30 && rows <= steps / SL_DRAFT_TRIAL && longer < 1.01);
+        (void)many(requests, steps, 10, 1, &rows, &late);
+        printf("%u requests, rows that cost nothing: %u run\n", requests, rows);
+        assert_true(rows > steps);
+    }
+    /* A first one that was slow does not end them for ever. */
+    (void)many(8, steps, 10, 60, &rows, &late);
+    printf("after one slow step: %u run, %u of them in the last quarter\n", rows, late);
+    assert_true(late > steps / 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_followed_before_is_guessed),
@@ -257,9 +361,11 @@ int main(void) {
         cmocka_unit_test(right_ones_are_worth_more),
         cmocka_unit_test(rows_have_a_price),
         cmocka_unit_test(the_block_makes_what_pays),
+        cmocka_unit_test(the_likelier_of_both_is_taken),
         cmocka_unit_test(right_guesses_are_in_the_cache_and_others_not),
         cmocka_unit_test(guesses_have_limits),
         cmocka_unit_test(the_head_has_their_rows),
+        cmocka_unit_test(rows_are_tried_with_many_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -302,6 +302,42 @@ static void guesses_take_their_law(void **state) {
     }
 }
 
+/* Of the block's guesses, too; each is a call of it, with a row of the step at least, and takes as
+ * long as a block of the model, which is a quarter of a step here. */
+static void each_guess_of_the_block_takes_a_call(void **state) {
+    (void)state;
+    const sl_schedule schedules[] = {SL_SCHED_DEP, SL_SCHED_AEP};
+    for (size_t i = 0; i < SL_LEN(schedules); i++) {
+        static scene x;
+        model_of(&x.m, 4, 0, 8, 2);
+        x.c = (sl_costs){
+            .stage = {
+                [SL_COST_ATTENTION] = {.fixed_us = 1000}, [SL_COST_EXPERT] = {.floor_us = 1}}};
+        scene_init(&x, 1, 1, schedules[i]);
+        x.p.speculate = SL_SPECULATE_MTP_ALWAYS;
+        x.load.guess_right = 0.7;
+        x.s.control_us = 0;
+        lengths(&x, 1, 1, 3000, 3000);
+        closed(&x, 1);
+        x.load.n_requests = 1;
+        sl_sim_result r = run(&x);
+        double more = 0;
+        for (uint32_t k = 1; k <= SL_DRAFT_AHEAD; k++) more += pow(0.7, k);
+        const double step_us = 4020 + SL_DRAFT_AHEAD * 1002.0;
+        const double law = (1 + more) / step_us * 1e6, steps = 3000 / (1 + more);
+        printf("schedule %d: %.1f tokens/s, law %.1f; %.2f calls a step of %.2f rows\n",
+               schedules[i], r.tokens_per_s, law, (double)r.block_calls / steps,
+               (double)r.block_rows / (double)r.block_calls);
+        assert_true(fabs(r.tokens_per_s / law - 1) < 0.05);
+        assert_true(fabs((double)r.block_calls / steps - SL_DRAFT_AHEAD) < 0.2);
+        /* Tokens that were drawn are rows of the first call, guesses of those behind it. */
+        assert_true(fabs((double)r.block_rows / steps - (1 + more + SL_DRAFT_AHEAD - 1)) < 0.2);
+        assert_true(r.block_guesses >= r.guesses && r.block_guesses < r.guesses + SL_DRAFT_MOST);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
 /* What a row of a guess costs decides: where it costs as much as a token none is run for long,
  * where it costs next to nothing nearly all are. */
 static void only_guesses_that_pay_are_run(void **state) {
@@ -331,6 +367,41 @@ static void only_guesses_that_pay_are_run(void **state) {
            rate[0][1] / rate[0][0], rate[1][1] / rate[1][0]);
     assert_true(rate[0][1] > 2 * rate[0][0]);
     assert_true(rate[1][1] > 0.98 * rate[1][0]);
+}
+
+/* With eight requests nobody knows at first whether a row pays: trials say so, and where none does
+ * they cost less than a hundredth. */
+static void many_requests_try_rows(void **state) {
+    (void)state;
+    const sl_schedule schedules[] = {SL_SCHED_DEP, SL_SCHED_AEP};
+    const sl_speculate hows[] = {SL_SPECULATE_OFF, SL_SPECULATE_LOOKUP, SL_SPECULATE_MTP,
+                                 SL_SPECULATE_BOTH};
+    for (size_t i = 0; i < 2 * SL_LEN(schedules); i++) {
+        const bool dear = i % 2;
+        double rate[SL_LEN(hows)];
+        for (size_t k = 0; k < SL_LEN(hows); k++) {
+            static scene x;
+            model_of(&x.m, 16, 0, 8, 2);
+            x.c = (sl_costs){.stage = {[SL_COST_ATTENTION] = {.fixed_us = dear ? 1 : 1000,
+                                                              .row_us = dear ? 1000 : 1}}};
+            scene_init(&x, 1, 1, schedules[i / 2]);
+            x.p.speculate = hows[k];
+            x.load.guess_right = x.load.guess_block = 0.9;
+            x.load.guess_found = 1;
+            lengths(&x, 1, 1, 2000, 2000);
+            closed(&x, 8);
+            x.load.n_requests = 8;
+            x.s.control_us = 0;
+            sl_sim_result r = run(&x);
+            rate[k] = r.tokens_per_s;
+            printf("schedule %d, rows %s, %s: %.3f times the tokens, %llu rows of guesses\n",
+                   schedules[i / 2], dear ? "dear" : "free", sl_speculate_names[hows[k]],
+                   rate[k] / rate[0], (unsigned long long)r.guesses);
+            assert_true(k == 0 || (dear ? rate[k] > 0.99 * rate[0] : rate[k] > 1.15 * rate[0]));
+            sl_sim_result_free(&r);
+            scene_free(&x);
+        }
+    }
 }
 
 static void guesses_of_nobody_knows_what_are_refused(void **state) {
@@ -524,9 +595,10 @@ static void draw_scene(scene *x, uint64_t *rng) {
     x->s.jitter = 0.1 * upto(rng, 0, 5);
     x->s.message_us = upto(rng, 0, 5);
     x->s.shared_ports = upto(rng, 0, 1);
-    x->p.speculate = (sl_speculate)upto(rng, SL_SPECULATE_OFF, SL_SPECULATE_ALWAYS);
+    x->p.speculate = (sl_speculate)upto(rng, SL_SPECULATE_OFF, SL_SPECULATE_COUNT - 1);
     x->load.guess_right = 0.25 * upto(rng, 1, 4);
     x->load.guess_found = 0.5 * upto(rng, 0, 2);
+    x->load.guess_block = 0.3 * upto(rng, 1, 3);
     x->p.attention_tp = schedule == SL_SCHED_HYBRID ? 1u << upto(rng, 0, 2) : 1;
     x->p.rail_bytes = 1u << upto(rng, 0, 14);
     if (upto(rng, 0, 1)) skew(x, 0.5, true, 3);
@@ -706,7 +778,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(hybrid_takes_its_law),
         cmocka_unit_test(what_is_behind_stripes_waits),
         cmocka_unit_test(guesses_take_their_law),
+        cmocka_unit_test(each_guess_of_the_block_takes_a_call),
         cmocka_unit_test(only_guesses_that_pay_are_run),
+        cmocka_unit_test(many_requests_try_rows),
         cmocka_unit_test(guesses_of_nobody_knows_what_are_refused),
         cmocka_unit_test(findep_cuts_by_the_costs_of_its_plan),
         cmocka_unit_test(nobody_runs_ahead_of_the_coordinator),

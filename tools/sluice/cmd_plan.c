@@ -5,6 +5,7 @@
 #include "base/progress.h"
 #include "base/mem.h"
 #include "format/cluster_file.h"
+#include "format/plan_json.h"
 #include "format/profile_file.h"
 #include "format/quantity.h"
 #include "format/shape_config.h"
@@ -240,6 +241,18 @@ static sl_status search_by_default(const sl_options *o, const sl_search_problem 
     return st;
 }
 
+/* Said, or by lookup of a load that can be guessed: whether they pay is asked while it runs. */
+static sl_status read_speculate(const sl_options *o, const sl_shape *shape, const sl_workload *w,
+                                sl_speculate *out, sl_err *err) {
+    if (w->guess_right > 0) *out = SL_SPECULATE_LOOKUP;
+    if (!o->speculate[0]) return SL_OK;
+    sl_status st = sl_speculate_parse(o->speculate, out, err);
+    if (st != SL_OK || !sl_speculates_by_mtp(*out) || shape->n_mtp) return st;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "--speculate %s: %s has no block that predicts a further token", o->speculate,
+                   shape->name);
+}
+
 int cmd_plan(const sl_options *o) {
     sl_err err = {0};
     sl_plan_file to = {.path = o->out};
@@ -266,6 +279,7 @@ int cmd_plan(const sl_options *o) {
         st = sl_fail(&err, SL_ERR_ARG, "--strategies counts with data sheets; leave --profile out");
     if (st == SL_OK) st = read_profiles(o, &shape, &p, &m, &err);
     if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
+    if (st == SL_OK) st = read_speculate(o, &shape, &workload, &p.speculate, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
     if (st == SL_OK) st = read_context(o, &shape, &to.context, &err);
     if (st == SL_OK) st = read_only(o->only, &p.kinds, &err);

@@ -94,6 +94,9 @@ static void print_json(const sl_simulation *x, const sl_sim_result *r) {
     if (x->plan.speculate)
         printf(",\"guesses\":{\"run\":%" PRIu64 ",\"right\":%" PRIu64 "}", r->guesses,
                r->guesses_right);
+    if (sl_speculates_by_mtp(x->plan.speculate))
+        printf(",\"block\":{\"calls\":%" PRIu64 ",\"rows\":%" PRIu64 ",\"guesses\":%" PRIu64 "}",
+               r->block_calls, r->block_rows, r->block_guesses);
     printf(",\"rows\":{\"created\":%" PRIu64 ",\"merged\":%" PRIu64 ",\"cancelled\":%" PRIu64
            ",\"lost\":%" PRIu64 "},\"messages\":%" PRIu64
            ",\"message_bytes\":%.0f,\"events\":%" PRIu64 "}\n",
@@ -123,6 +126,9 @@ static void print_table(const sl_simulation *x, const sl_sim_result *r) {
     if (x->plan.speculate)
         printf("%-18s %" PRIu64 " run, %" PRIu64 " right\n", "guesses", r->guesses,
                r->guesses_right);
+    if (sl_speculates_by_mtp(x->plan.speculate))
+        printf("%-18s %" PRIu64 " calls of %" PRIu64 " rows made %" PRIu64 "\n", "their block",
+               r->block_calls, r->block_rows, r->block_guesses);
     if (r->too_long)
         printf("%-18s %" PRIu64 " of the refused need more than the context of %u\n", "",
                r->too_long, x->plan.context);

@@ -64,7 +64,9 @@ static sl_status check_context(const sl_search_problem *p, const sl_plan_draft *
     const sl_cluster *k = p->cluster;
     sl_footprint f = sl_account_footprint(p->shape);
     uint32_t shards = p->shape->attention == SL_ATTENTION_MLA ? 1 : p->shape->n_kv_heads;
-    double kv = context * f.kv_token / SL_MIN(d->tp_a, SL_MAX(shards, 1u)) / d->stages;
+    double token = f.kv_token / d->stages;
+    if (sl_speculates_by_mtp(p->speculate)) token += f.block_kv_token; /* the last stage's */
+    double kv = context * token / SL_MIN(d->tp_a, SL_MAX(shards, 1u));
     double room =
         k->type[k->group[d->attn_group].type].memory_bytes * (1 - p->reserve) - d->attn_memory;
     if (kv <= room) return SL_OK;
@@ -118,8 +120,7 @@ static void write_plan(const sl_search_problem *p, const sl_plan_draft *d, const
     if (d->tp_a > 1 || d->tp_e > 1)
         fprintf(out, "  \"tp\": {\"attention\": %u, \"expert\": %u},\n", d->tp_a, d->tp_e);
     if (d->stages > 1) fprintf(out, "  \"pp\": {\"degree\": %u},\n", d->stages);
-    if (p->workload->guess_right > 0) /* whether they pay is asked while it runs */
-        fprintf(out, "  \"speculate\": \"%s\",\n", sl_speculate_names[SL_SPECULATE_LOOKUP]);
+    if (p->speculate) fprintf(out, "  \"speculate\": \"%s\",\n", sl_speculate_names[p->speculate]);
     write_limits(p, d, context, out);
     fprintf(out, "  \"deployment\": {");
     write_origin(p, d, to, out);

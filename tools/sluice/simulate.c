@@ -39,6 +39,7 @@ static sl_status spec_of_shape(const sl_shape *s, sl_model_spec *m, sl_err *err)
                          .dense_branch = s->d_ff_residual > 0,
                          .n_experts = s->n_experts,
                          .top_k = s->top_k,
+                         .n_mtp = s->n_mtp,
                          .max_position = s->max_position ? s->max_position : 1u << 20};
     for (uint32_t l = 0; l < s->n_layers; l++)
         m->ffn[l] = sl_shape_is_moe(s, l) ? SL_FFN_MOE : SL_FFN_DENSE;
@@ -328,23 +329,26 @@ static sl_status read_popularity(const sl_options *o, sl_simulation *x, sl_err *
 
 /* ---- the load ---- */
 
-/* RIGHT[:FOUND] */
+/* RIGHT[:FOUND[:BLOCK]] */
 static sl_status read_acceptance(const sl_options *o, sl_simulation *x, sl_err *err) {
-    double right = 0, found = 1;
+    double right = 0, found = 1, block = 0;
     char rest;
     if (!o->acceptance[0]) return SL_OK;
-    if (!x->plan.speculate)
-        return sl_fail(err, SL_ERR_ARG, "--acceptance is of --speculate lookup or always");
-    const int n = sscanf(o->acceptance, "%lf:%lf%c", &right, &found, &rest);
-    const bool whole = n == 2 || (n == 1 && !strchr(o->acceptance, ':') &&
-                                  strspn(o->acceptance, "0123456789.e-+") == strlen(o->acceptance));
-    if (!whole || !(right > 0 && right <= 1) || !(found >= 0 && found <= 1))
+    if (!x->plan.speculate) return sl_fail(err, SL_ERR_ARG, "--acceptance is of --speculate");
+    int colons = 0;
+    for (const char *at = o->acceptance; (at = strchr(at, ':')); at++) colons++;
+    const int n = sscanf(o->acceptance, "%lf:%lf:%lf%c", &right, &found, &block, &rest);
+    const bool whole = n == colons + 1 && n <= 3 &&
+                       strspn(o->acceptance, "0123456789.e-+:") == strlen(o->acceptance);
+    if (!whole || !(right > 0 && right <= 1) || !(found >= 0 && found <= 1) ||
+        !(block >= 0 && block <= 1))
         return sl_fail(err, SL_ERR_ARG,
-                       "--acceptance: '%.40s' is not RIGHT or RIGHT:FOUND, RIGHT above 0, both at "
-                       "most 1",
+                       "--acceptance: '%.40s' is not RIGHT or RIGHT:FOUND or RIGHT:FOUND:BLOCK, "
+                       "RIGHT above 0, all at most 1",
                        o->acceptance);
     x->load.guess_right = right;
     x->load.guess_found = found;
+    x->load.guess_block = block;
     return SL_OK;
 }
 

@@ -49,6 +49,7 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     memcpy(s->bias, in->sampling.bias, in->sampling.n_bias * sizeof *s->bias);
     memcpy(s->bad, in->sampling.bad, in->sampling.n_bad * sizeof *s->bad);
     if (n_only) memcpy(s->only, in->sampling.allowed, n_only * sizeof *s->only);
+    sl_draft_begin(&s->draft);
     s->request = in->request;
     s->keys.root = in->root;
     s->tells = (in->flags & SL_SUBMIT_ROWS) != 0;
@@ -259,10 +260,12 @@ static sl_status create_slots(sl_attn *a, sl_err *err) {
 }
 
 static sl_status create_buffers(sl_attn *a, sl_err *err) {
-    a->out_cap = a->max_slots * a->n_lanes + 1;
+    const uint32_t slots = a->max_slots * a->n_lanes + 1;
+    a->out_cap = slots + (a->guesses ? a->max_slots * SL_BATCH_MORE : 0); /* all of a step */
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
-    /* room for likeliest tokens of all; where ids are scored, too, they go sooner */
-    a->pairs_cap = a->out_cap * (1 + SL_MAX_LOGPROBS) + SL_MAX_REPORTED;
+    /* room for likeliest tokens of all; where ids are scored, too, or guesses are right, they go
+     * sooner */
+    a->pairs_cap = slots * (1 + SL_MAX_LOGPROBS) + SL_MAX_REPORTED;
     a->pairs = sl_alloc(a->pairs_cap, sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
     a->moe = sl_alloc(a->m->n_layers, 1);

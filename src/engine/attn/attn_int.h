@@ -175,6 +175,8 @@ void sl_slot_spare_stops(sl_slot *s, uint32_t at);
 sl_slot *sl_slot_of(sl_attn *a, uint64_t request);
 /* Its part of a step is over: it may guess what comes next. */
 void sl_slot_guess(sl_attn *a, sl_slot *s);
+/* Whether what can be looked up is likelier than what the block would guess. */
+bool sl_slot_looks_up(sl_attn *a, sl_slot *s);
 /* Appends a sampled token, decides whether the request is over, tells the coordinator. */
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs, uint32_t n);
 

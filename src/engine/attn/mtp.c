@@ -5,6 +5,9 @@
  * one. What its cache lacks (rows of a step without guesses, pages that came from elsewhere) costs
  * a guess its aim, nothing else.
  *
+ * Where both kinds of guesses are asked for, whoever has likelier ones from what was said before
+ * (slot.c) only has its rows go through the block, which may be better the next time.
+ *
  * A guess is drawn as its token will be, by the same random number: where the block's logits are
  * like the model's they say the same. The shape of an answer is not asked. */
 #include "engine/attn/attn_int.h"
@@ -71,7 +74,7 @@ static void collect(sl_pass *p, size_t i, uint32_t first, uint32_t decoding) {
         add_row(t, s->tokens[++next], p->pos[r], s->pages, r);
     const uint32_t want = SL_MIN(ahead, most_guesses(l));
     if (!part->sample || want == 0 || next != l->done || l->tokens != l->done + 1 ||
-        t->n_guessers == SL_HEAD_ROWS)
+        t->n_guessers == SL_HEAD_ROWS || sl_slot_looks_up(p->attn, s))
         return;
     t->last[t->n_guessers] = t->n - 1;
     t->guesser[t->n_guessers++] = (guesser){.part = (uint32_t)i, .pos = next - 1, .want = want};
@@ -87,6 +90,7 @@ bool sl_mtp_open(sl_pass *p) {
         first += p->step.part[i].rows;
     }
     t->runs = t->n > 0;
+    if (t->runs) sl_attn_flush(p->attn); /* nobody waits for guesses to hear of tokens */
     t->began_us = sl_clock_now_us(&p->attn->w->clock);
     return t->runs;
 }
@@ -139,6 +143,8 @@ static bool guess(sl_attn *a, sl_slot *s, const float *logits) {
     if (!isfinite(logits[id])) return false;
     s->tokens[at] = id;
     l->guessed++;
+    l->made = true;
+    sl_draft_made(&s->draft);
     l->chance = sl_draft_chance(&s->draft);
     return true;
 }
@@ -172,6 +178,7 @@ bool sl_mtp_end(sl_pass *p) {
     t->runs = t->n > 0;
     if (t->runs) return false;
     p->step.apart_us = sl_clock_now_us(&p->attn->w->clock) - t->began_us;
+    sl_draft_price_asked(p->price);
     if (s->rows == s->decode_rows + s->known + s->guesses)
         sl_draft_price_made(p->price, t->made, s->apart_us);
     return true;

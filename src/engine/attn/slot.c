@@ -103,6 +103,7 @@ static bool ends(const sl_slot *s, uint32_t token) {
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs,
                     uint32_t n) {
     uint32_t position = s->life->tokens;
+    sl_draft_judge_aside(&s->draft, s->draft.aside == token);
     if (s->life->guessed) {
         const bool right = s->tokens[position] == token && position < s->unfit;
         sl_draft_judge(&s->draft, right);
@@ -120,14 +121,29 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
     if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
 }
 
+/* Whether guesses may be looked up for it. */
+static bool may_look_up(sl_attn *a, sl_slot *s) {
+    sl_err err;
+    if (!a->guesses || !sl_speculates_by_lookup(a->w->plan.speculate) || s->want_logits)
+        return false;
+    return s->draft.behind ||
+           sl_draft_open(&s->draft, s->life->given + s->life->max_new, &err) == SL_OK;
+}
+
+bool sl_slot_looks_up(sl_attn *a, sl_slot *s) {
+    return may_look_up(a, s) && sl_draft_looks_up(&s->draft, s->tokens, s->life->tokens);
+}
+
 void sl_slot_guess(sl_attn *a, sl_slot *s) {
     sl_life *l = s->life;
-    sl_err err;
-    if (!a->guesses || a->mtp || s->want_logits) return; /* the block has made them (mtp.c) */
-    if (!s->draft.behind && sl_draft_open(&s->draft, l->given + l->max_new, &err) != SL_OK)
-        return; /* it does not */
+    if (!may_look_up(a, s)) return;
+    if (a->mtp && l->guessed) { /* the block has made them (mtp.c) */
+        sl_draft_look_aside(&s->draft, s->tokens, l->tokens);
+        return;
+    }
     l->guessed = sl_draft_guess(&s->draft, s->tokens, l->tokens, sl_life_most_guesses(l));
     l->chance = sl_draft_chance(&s->draft);
+    l->made = false;
     s->unfit = UINT32_MAX;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "model/skew.h"
+#include "spec/mtp_cost.h"
 #include "spec/rank_cost.h"
 #include "stage/stage_int.h"
 
@@ -57,8 +58,8 @@ static void route(emulated *e, uint32_t layer, const sl_rowset *r) {
     sl_emulated_run(&e->clock, SL_COST_ROUTER, r->n, 0);
 }
 
-/* Experts of a call with so many rows each pass as one task. */
-static void pass_experts(emulated *e, double us) {
+/* Several stages pass as one task. */
+static void pass_us(emulated *e, double us) {
     sl_emulated_pass(&e->clock, (uint64_t)(us * e->costs.time_scale * 1000.0));
 }
 
@@ -73,7 +74,7 @@ static void experts(emulated *e, const sl_stage_experts *b) {
         if (b->part[i].n == 0) continue; /* a member without rows: nothing is there */
         memset(sl_mem_ptr(b->part[i].rows), 0, b->part[i].n * e->spec.d_model * sizeof(float));
     }
-    pass_experts(e, us);
+    pass_us(e, us);
 }
 
 /* Experts add nothing, so the stream stays. */
@@ -85,7 +86,7 @@ static void inside(emulated *e, uint32_t layer, const sl_rowset *r) {
     for (uint32_t i = 0; i < r->n * e->spec.top_k; i++) rows[r->expert[i]]++;
     for (uint32_t x = 0; x < e->spec.n_experts; x++)
         if (rows[x]) us += sl_expert_cost_us(cost, e->costs.grouped, rows[x], us <= 0);
-    pass_experts(e, us);
+    pass_us(e, us);
     if (e->spec.d_ff_shared) sl_emulated_run(&e->clock, SL_COST_SHARED, r->n, 0);
 }
 
@@ -98,29 +99,33 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
     return a;
 }
 
-/* Of texts that repeat: the token behind `id` at `pos`. A round is `period` tokens, a step apart;
- * who strays goes on in the round that lies half of the vocabulary away. A function of the row. */
-static uint64_t in_text(const sl_device_spec *d, uint64_t id, uint32_t pos, uint32_t vocab,
-                        uint32_t step) {
-    uint64_t seed = id << 32 | pos;
-    const bool ends = (pos + 1) % d->text_period == 0;
-    const uint64_t back = (uint64_t)step * (d->text_period - 1) % vocab;
-    const uint64_t next = ends ? id + vocab - back : id + step;
-    const bool strays = (double)(sl_rng_next(&seed) >> 11) * 0x1p-53 < d->text_strays;
-    return next + (strays ? vocab / 2 : 0);
-}
-
-/* logits[vocab]: 1 at the id that follows, 0 elsewhere. The next id is a bijection of the last one,
- * of texts at each position: requests that differ stay different. */
-static void next_id(const emulated *e, const float *x, uint32_t pos, float *logits) {
-    const uint32_t vocab = e->spec.vocab;
+/* The next id is a bijection of the last one, of texts that repeat at each position: requests that
+ * differ stay different. A round of a text is `period` tokens, a step apart. */
+uint32_t sl_emulated_follows(const sl_device_spec *d, uint32_t vocab, uint32_t id, uint32_t pos) {
     uint32_t step = vocab / 3 + 1;
     while (common_divisor(vocab, step) != 1) step++;
-    memset(logits, 0, vocab * sizeof *logits);
-    const uint64_t id = (uint64_t)x[0];
-    const uint64_t next =
-        e->costs.text_period ? in_text(&e->costs, id, pos, vocab, step) : id + step;
-    logits[next % vocab] = 1;
+    const bool ends = d->text_period && (pos + 1) % d->text_period == 0;
+    const uint64_t back = ends ? (uint64_t)step * (d->text_period - 1) % vocab : 0;
+    return (uint32_t)((ends ? (uint64_t)id + vocab - back : (uint64_t)id + step) % vocab);
+}
+
+/* Who strays goes on in the round that lies half of the vocabulary away. A function of the row. */
+static bool strays(const sl_device_spec *d, uint64_t id, uint32_t pos) {
+    uint64_t seed = id << 32 | pos;
+    return d->text_period && (double)(sl_rng_next(&seed) >> 11) * 0x1p-53 < d->text_strays;
+}
+
+/* logits[vocab]: 1 at `id`, 0 elsewhere. */
+static void say(const emulated *e, uint32_t id, float *logits) {
+    memset(logits, 0, e->spec.vocab * sizeof *logits);
+    logits[id] = 1;
+}
+
+/* The id behind that of row x, which is at `pos`. */
+static void next_id(const emulated *e, const float *x, uint32_t pos, float *logits) {
+    const uint32_t vocab = e->spec.vocab, id = (uint32_t)x[0];
+    const uint32_t next = sl_emulated_follows(&e->costs, vocab, id, pos);
+    say(e, strays(&e->costs, id, pos) ? (next + vocab / 2) % vocab : next, logits);
 }
 
 /* All of it with the last columns. */
@@ -129,9 +134,28 @@ static void head(emulated *e, const sl_stage_call *c) {
     size_t d = e->spec.d_model, vocab = e->spec.vocab;
     const float *x = sl_mem_ptr(c->rows.x);
     if (h->n == 0 || h->first + h->count < vocab) return;
-    for (uint32_t i = 0; i < h->n; i++)
+    for (uint32_t i = 0; i < h->n && h->made; i++)
+        say(e, (uint32_t)((const float *)sl_mem_ptr(h->h))[i * d], h->logits + i * vocab);
+    for (uint32_t i = 0; i < h->n && !h->made; i++)
         next_id(e, x + h->row[i] * d, c->rows.pos[h->row[i]], h->logits + i * vocab);
     sl_emulated_run(&e->clock, SL_COST_HEAD, h->n, 0);
+}
+
+/* The block that guesses knows the text, and not who strays: rows that guess are the ids that they
+ * say. */
+static void guess(emulated *e, const sl_stage_call *c) {
+    const sl_stage_mtp *m = &c->mtp;
+    const size_t d = e->spec.d_model;
+    double keys = 0;
+    for (uint32_t i = 0; i < c->rows.n; i++) keys += c->rows.pos[i] + 1.0;
+    for (uint32_t i = 0; i < m->n_last; i++) {
+        const uint32_t r = m->last[i];
+        float *h = (float *)sl_mem_ptr(m->h) + i * d;
+        memset(h, 0, d * sizeof *h);
+        h[0] =
+            (float)sl_emulated_follows(&e->costs, e->spec.vocab, c->rows.id[r], c->rows.pos[r] + 1);
+    }
+    pass_us(e, sl_mtp_cost_us(e->costs.cost, e->costs.grouped, &e->spec, c->rows.n, keys));
 }
 
 static void run(emulated *e, const sl_stage_call *c) {
@@ -162,6 +186,9 @@ static void run(emulated *e, const sl_stage_call *c) {
         break;
     case SL_OP_HEAD:
         head(e, c);
+        break;
+    case SL_OP_MTP:
+        guess(e, c);
         break;
     default:
         (void)sl_stage_run_rows(&e->exec, &e->spec, c, e->sum);
@@ -212,6 +239,7 @@ sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err
     e->costs = *o->device;
     e->clock = (sl_emulated){.device = &e->costs, .wait = o->wait, .ctx = o->ctx};
     e->base = (sl_device){.ops = &ops, .spec = &e->spec, .in_place = true, .inside = o->inside};
+    e->base.mtp = o->hosts.mtp && o->hosts.attention;
     sl_status st = sl_stage_kernels(o->isa, &e->exec.k, err);
     if (st == SL_OK) st = sl_model_read_spec(o->folder, &e->spec, NULL, err);
     if (st == SL_OK) cost_of_gang(e, SL_MAX(o->ranks, 1u));

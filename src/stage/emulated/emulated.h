@@ -1,5 +1,5 @@
-/* The clock of the emulated device: how long a stage takes, and letting that pass. Thread: owner of
- * the device. */
+/* The clock of the emulated device: how long a stage takes, and letting that pass; and what follows
+ * a token in its texts. Thread: owner of the device. */
 #ifndef SL_STAGE_EMULATED_EMULATED_H
 #define SL_STAGE_EMULATED_EMULATED_H
 
@@ -31,5 +31,8 @@ void sl_emulated_begin(sl_emulated *e);
 void sl_emulated_end(sl_emulated *e);
 /* Lets so much pass: stages that run as one task. */
 void sl_emulated_pass(sl_emulated *e, uint64_t ns);
+
+/* What follows token `id` at `pos` where nothing strays. Thread: any. */
+uint32_t sl_emulated_follows(const sl_device_spec *d, uint32_t vocab, uint32_t id, uint32_t pos);
 
 #endif
