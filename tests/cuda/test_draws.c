@@ -235,7 +235,7 @@ static void the_same_tokens(void **state) {
     static way w[MOST_ROWS];
     uint32_t enough = 0, all = 0, n = 0;
     (void)state;
-    for (uint32_t i = 0; i < 12 * SL_LEN(vocab); i++) {
+    for (uint32_t i = 0; i < 30 * SL_LEN(vocab); i++) {
         table t = make_table(1 + kt_below(6), vocab[i % SL_LEN(vocab)]);
         for (uint32_t r = 0; r < t.rows; r++) {
             draw_way(&w[r], t.of + (size_t)r * t.vocab, t.vocab);
