@@ -3,9 +3,14 @@
 #include "rows_test.h"
 
 #include "base/rng.h"
+#include "fake_driver.h"
 #include "model/draw.h"
 #include "model/sampler.h"
 #include "stage/cuda/exec_draws.h"
+#include "stage/stage.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
 
 #define MOST_ROWS 40u
 
@@ -303,11 +308,128 @@ static void usual_requests_are_found(void **state) {
     }
 }
 
-int main(void) {
+/* ---- a device ---- */
+
+#define HEAD_ROWS 7u
+
+static const char *driver = "libcuda.so.1";
+
+typedef struct head {
+    sl_device *d;
+    sl_mem x, h;
+    uint32_t id[HEAD_ROWS], pos[HEAD_ROWS], row[HEAD_ROWS];
+    float *logits;
+} head;
+
+static sl_mem rows_of(sl_device *d) {
+    sl_mem m;
+    sl_err err;
+    if (sl_device_take_rows(d, HEAD_ROWS, &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    return m;
+}
+
+static head open_head(const char *forms) {
+    static const sl_device_spec gpu = {.kind = SL_DEVICE_CUDA, .numerics = SL_NUMERICS_CPU};
+    const sl_device_opts o = {.folder = SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny",
+                              .hosts = {.attention = true},
+                              .device = &gpu,
+                              .threads = 1,
+                              .max_rows = HEAD_ROWS,
+                              .kv_pages = 1};
+    head h = {0};
+    sl_err err;
+    if (forms) setenv("SLUICE_CUDA_FORMS", forms, 1);
+    if (sl_device_open(&o, &h.d, &err) != SL_OK) fail_msg("%s", err.msg);
+    unsetenv("SLUICE_CUDA_FORMS");
+    h.x = rows_of(h.d), h.h = rows_of(h.d);
+    h.logits = kt_floats((size_t)HEAD_ROWS * h.d->spec->vocab);
+    for (uint32_t i = 0; i < HEAD_ROWS; i++) h.id[i] = 3 + 11 * i, h.row[i] = HEAD_ROWS - 1 - i;
+    return h;
+}
+
+static void close_head(head *h) {
+    sl_device_give(h->d, h->x), sl_device_give(h->d, h->h);
+    sl_free(h->logits);
+    sl_device_close(h->d);
+}
+
+/* Tokens straight to the head. */
+static void run_head(head *h, const sl_sought *sought, sl_found *found) {
+    sl_stage_call c = {.op = SL_OP_EMBED,
+                       .rows = {.n = HEAD_ROWS, .id = h->id, .pos = h->pos, .x = h->x}};
+    (void)sl_device_submit(h->d, &c);
+    c.op = SL_OP_HEAD;
+    c.head = (sl_stage_head){.n = HEAD_ROWS,
+                             .count = h->d->spec->vocab,
+                             .row = h->row,
+                             .h = h->h,
+                             .logits = h->logits,
+                             .sought = sought,
+                             .found = found};
+    (void)sl_device_submit(h->d, &c);
+    sl_device_drain(h->d);
+    if (h->d->failed != SL_OK) fail_msg("%s", h->d->failure.msg);
+}
+
+/* Bytes that were copied from GPUs, where the driver counts them. */
+static bool bytes_out(uint64_t *out) {
+    void *library = dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
+    sluice_fake_cuda_counts_fn *count =
+        library ? (sluice_fake_cuda_counts_fn *)dlsym(library, "sluice_fake_cuda_counts") : NULL;
+    uint64_t counts[FAKE_COUNTS];
+    if (count) count(counts);
+    *out = count ? counts[FAKE_BYTES_OUT] : 0;
+    return count != NULL;
+}
+
+/* Rows that seek all get that, others what they seek, and no logits but when they are asked for. */
+static void a_device_brings_what_is_sought(void **state) {
+    static sl_sought sought[HEAD_ROWS];
+    static sl_found found[HEAD_ROWS];
+    uint64_t before, after;
+    head want = open_head(NULL), h = open_head("try");
+    const uint32_t vocab = h.d->spec->vocab;
+    (void)state;
+    assert_true(h.d->finds && !want.d->finds);
+    run_head(&want, NULL, NULL);
+    for (uint32_t some = 0; some < 4; some++) {
+        uint32_t whole = 0;
+        for (uint32_t i = 0; i < HEAD_ROWS; i++) {
+            sought[i] = (sl_sought){.all = some && kt_below(3) < some, .n_list = 1 + kt_below(9)};
+            whole += sought[i].all;
+        }
+        memset(h.logits, 0xff, (size_t)HEAD_ROWS * vocab * sizeof *h.logits);
+        const bool counts = bytes_out(&before);
+        run_head(&h, some < 3 ? sought : NULL, found);
+        (void)bytes_out(&after);
+        if (some == 3) whole = HEAD_ROWS;
+        if (counts) assert_int_equal(after - before, (size_t)whole * vocab * sizeof(float));
+        for (uint32_t i = 0; i < HEAD_ROWS; i++) {
+            const float *l = want.logits + (size_t)i * vocab;
+            float *own = h.logits + (size_t)i * vocab;
+            const bool all = some == 3 || sought[i].all;
+            if (some < 3) assert_int_equal(found[i].all, all);
+            if (!all) {
+                assert_true(isnan(own[0]) && isnan(own[vocab - 1]));
+                assert_int_equal(found[i].n, sought[i].n_list);
+                for (uint32_t j = 0; j < found[i].n; j++)
+                    assert_memory_equal(&found[i].logit[j], &l[found[i].id[j]], sizeof(float));
+                h.d->ops->read_logits(h.d, i, own);
+            }
+            assert_memory_equal(own, l, vocab * sizeof *l);
+        }
+    }
+    close_head(&want);
+    close_head(&h);
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_tokens),
         cmocka_unit_test(the_same_tokens),
         cmocka_unit_test(usual_requests_are_found),
+        cmocka_unit_test(a_device_brings_what_is_sought),
     };
+    if (argc > 1) driver = argv[1];
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -12,26 +12,34 @@
 #define SL_CUDA_SEEK_ROWS    32u /* of a launch: bits of a word */
 #define SL_CUDA_SEEK_IDS     (1u << SL_CUDA_SEEK_IDS_LOG)
 
-/* A row in y, a part of it in x: its first 1 << list_log tokens to key[row][part][..]; then one
- * block for each row makes those of the row of them. */
+#define SL_CUDA_MASS_BLOCKS (SL_CUDA_DRAW_THREADS / 8u) /* of tokens, a block of threads has */
+
+/* What kernels tell those behind them of a row. */
+typedef struct sl_k_draw_row {
+    sl_mass mass;
+    float top;            /* the largest logit */
+    float sum, floor;     /* of the mass: softmax's sum, 0: there is none; weights below are none */
+    double likely;        /* what top_p may keep is at least as likely */
+    uint32_t least, came; /* of that, the key of the least logit so far; blocks that have looked */
+} sl_k_draw_row;
+
+/* Of all kernels of draws; x and y are those of the grid.
+ *   seek_part    row y, part x of it: its first 1 << list_log tokens to key[row][part][..]
+ *   seek         row x: those of the row, single tokens, its edge
+ *   seek_sums    row x: the sum at temperature 1 (y 0), that of its mass (y 1)
+ *   seek_blocks  row y, SL_CUDA_MASS_BLOCKS blocks of tokens: their masses
+ *   seek_mass    row x: the mass of all; which token u means
+ *   seek_least   row y, tokens as of seek_blocks: the least logit that top_p may keep */
 typedef struct sl_k_seek_args {
-    const float *logits;     /* [rows][vocab] */
-    const sl_sought *sought; /* list [rows] */
-    uint64_t *key;           /* [rows][parts][1 << list_log] */
-    sl_found *found;         /* [rows], of the host: its tokens and its edge */
-    float *top;              /* [rows] the largest logits */
-    uint32_t seeks;          /* a bit for each row that does; others are left alone */
+    const float *logits;             /* [rows][vocab] */
+    const sl_sought *sought;         /* list [rows] */
+    uint64_t *key;                   /* [rows][parts][1 << list_log] */
+    double *block;                   /* [rows][blocks of the vocabulary] */
+    sl_k_draw_row *row;              /* [rows] */
+    sl_found *found;                 /* [rows], of the host */
+    uint32_t seeks, sums, mass, top; /* a bit for each row that seeks anything, the sum at
+                                      * temperature 1, a mass, one of SL_MASS_TOP */
     uint32_t vocab, parts, list_log;
 } sl_k_seek_args;
-
-/* A row in x: its sums, at temperature 1 in y 0, those of its mass in y 1. */
-typedef struct sl_k_sums_args {
-    const float *logits, *top;
-    const sl_sought *sought;
-    double *block; /* [rows][blocks of the vocabulary] */
-    sl_found *found;
-    uint32_t sums, masses; /* a bit for each row that seeks it */
-    uint32_t vocab;
-} sl_k_sums_args;
 
 #endif

@@ -2,17 +2,26 @@
  * order of draws, and sums of weights with the CPU's bits, added in its order. */
 #include "model/draw_rule.h"
 #include "stage/cuda/kernels/args_draws.h"
+#include "stage/cuda/kernels/fast.h"
 #include "stage/cuda/kernels/lanes.h"
 
 /* ---- order ---- */
 
 #define NOTHING 0u
 
+/* Larger numbers have larger ones. */
+SL_DEV uint32_t draw_rank(float logit) {
+    const uint32_t u = sl_f32_bits(logit + 0.0f); /* -0 becomes +0 */
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+SL_DEV float draw_ranked(uint32_t rank) {
+    return sl_f32_of_bits(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank);
+}
+
 /* Tokens in order have falling keys, all of them above NOTHING. */
 SL_DEV uint64_t draw_key(float logit, uint32_t id) {
-    const uint32_t u = sl_f32_bits(logit + 0.0f); /* -0 becomes +0 */
-    const uint32_t number = u & 0x80000000u ? ~u : u | 0x80000000u;
-    return (uint64_t)(logit != logit ? 1u : number) << 32 | (0xffffffffu - id);
+    return (uint64_t)(logit != logit ? 1u : draw_rank(logit)) << 32 | (0xffffffffu - id);
 }
 
 SL_DEV uint32_t draw_id(uint64_t key) {
@@ -143,14 +152,17 @@ SL_KERNEL_BOUNDS(sl_k_seek, sl_k_seek_args, SL_CUDA_DRAW_THREADS, 2) {
     f->edge = draw_id(key[q->n_list - 1]);
     f->edge_logit = logits[f->edge];
     f->sum = f->mass_sum = 0;
-    a.top[row] = logits[draw_id(key[0])];
+    sl_k_draw_row *r = a.row + row;
+    r->mass = q->mass;
+    r->top = logits[draw_id(key[0])];
+    r->sum = 0;
+    r->least = r->came = 0;
 }
 
 /* ---- sums ---- */
 
-#define SUM_CHUNK       4096u /* weights in shared memory at a time, twice */
-#define SUM_STEPS       8u
-#define SUM_BLOCK_LANES (SL_CUDA_SUM_THREADS / SL_PEAK_LANES)
+#define SUM_CHUNK 4096u /* weights in shared memory at a time, twice */
+#define SUM_STEPS 8u
 
 /* One row, as its sums are made. */
 typedef struct draw_row {
@@ -160,6 +172,17 @@ typedef struct draw_row {
     float floor; /* weights below it are dropped */
 } draw_row;
 
+SL_DEV draw_row draw_row_of(const sl_k_seek_args *a, uint32_t row) {
+    const sl_k_draw_row *k = a->row + row;
+    draw_row r = {a->logits + (size_t)row * a->vocab,
+                  a->vocab,
+                  k->top,
+                  k->mass.temperature,
+                  k->sum,
+                  k->floor};
+    return r;
+}
+
 SL_DEV float draw_e(const draw_row *r, uint32_t id) {
     return sl_exp_scalar(sl_draw_power(r->logits[id], r->top, r->temperature));
 }
@@ -167,6 +190,16 @@ SL_DEV float draw_e(const draw_row *r, uint32_t id) {
 SL_DEV float draw_weight(const draw_row *r, uint32_t id) {
     const float w = draw_e(r, id) / r->sum;
     return w < r->floor ? 0 : w;
+}
+
+SL_DEV uint32_t draw_blocks(uint32_t vocab) {
+    return (vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
+}
+
+/* Tokens of block b. */
+SL_DEV uint32_t draw_in_block(uint32_t vocab, uint32_t b) {
+    const uint32_t at = b * SL_PEAK_BLOCK, left = at < vocab ? vocab - at : 0;
+    return left < SL_PEAK_BLOCK ? left : SL_PEAK_BLOCK;
 }
 
 /* By threads from `first` on. */
@@ -213,100 +246,111 @@ SL_DEV float sum_all(const draw_row *r) {
     return sum[0];
 }
 
-/* The mass of each block of tokens: eight threads have one, each a lane of it. */
-SL_DEV void sum_blocks(const draw_row *r, double *block) {
-    const uint32_t lane = threadIdx.x % SL_PEAK_LANES;
-    const uint32_t blocks = (r->vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
-    for (uint32_t first = 0; first < blocks; first += SUM_BLOCK_LANES) {
-        const uint32_t b = first + threadIdx.x / SL_PEAK_LANES, at = b * SL_PEAK_BLOCK;
-        const uint32_t left = b < blocks ? r->vocab - at : 0;
-        const uint32_t n = left < SL_PEAK_BLOCK ? left : SL_PEAK_BLOCK;
-        const uint32_t whole = n / SL_PEAK_LANES * SL_PEAK_LANES;
-        double s = 0, sum = 0;
-        for (uint32_t i = lane; i < whole; i += SL_PEAK_LANES) s += draw_weight(r, at + i);
-        for (uint32_t i = whole; i < n; i++) sum += draw_weight(r, at + i);
-        for (uint32_t j = 0; j < SL_PEAK_LANES; j++)
-            sum += __shfl_sync(SL_ALL, s, (sl_lane() & ~(SL_PEAK_LANES - 1)) + j);
-        if (b < blocks && lane == 0) block[b] = sum;
+SL_KERNEL_BOUNDS(sl_k_seek_sums, sl_k_seek_args, SL_CUDA_SUM_THREADS, 1) {
+    const uint32_t row = blockIdx.x;
+    const bool of_mass = blockIdx.y == 1;
+    if (!((of_mass ? a.mass : a.sums) >> row & 1)) return;
+    draw_row r = draw_row_of(&a, row);
+    /* an infinite or undefined maximum leaves no distribution */
+    if ((sl_f32_bits(r.top) & 0x7f800000u) == 0x7f800000u) return;
+    if (!of_mass) r.temperature = 1;
+    const float sum = sum_all(&r);
+    if (threadIdx.x) return;
+    if (!of_mass) {
+        a.found[row].sum = sum;
+        return;
     }
-    __syncthreads();
+    sl_k_draw_row *k = a.row + row;
+    k->sum = sum;
+    /* the likeliest token's, e^0 over the sum, is the largest */
+    k->floor = sl_draw_least(k->mass.min_p, sl_exp_scalar(0) / sum);
 }
 
-/* The least logit of a token that top_p may keep; INFINITY: none. To thread 0. */
-SL_DEV float sum_least(const draw_row *r, double likely) {
-    SL_SHARED(float, of, SL_CUDA_SUM_THREADS / SL_WARP);
-    float least = INFINITY;
-    for (uint32_t i = threadIdx.x; i < r->vocab; i += SL_CUDA_SUM_THREADS) {
-        const float w = draw_weight(r, i);
-        if (w > 0 && w >= likely && r->logits[i] < least) least = r->logits[i];
-    }
-    least = -sl_lanes_max(-least);
-    if (sl_lane() == 0) of[sl_warp()] = least;
-    __syncthreads();
-    for (uint32_t i = 0; i < SL_CUDA_SUM_THREADS / SL_WARP; i++)
-        least = of[i] < least ? of[i] : least;
-    return least;
+/* ---- masses ---- */
+
+/* Eight threads have a block of tokens, each a lane of it. */
+SL_KERNEL_BOUNDS(sl_k_seek_blocks, sl_k_seek_args, SL_CUDA_DRAW_THREADS, 2) {
+    const uint32_t row = blockIdx.y, lane = threadIdx.x % SL_PEAK_LANES;
+    const uint32_t b = blockIdx.x * SL_CUDA_MASS_BLOCKS + threadIdx.x / SL_PEAK_LANES;
+    if (!(a.mass >> row & 1)) return;
+    const draw_row r = draw_row_of(&a, row);
+    if (!(r.sum > 0)) return;
+    const uint32_t at = b * SL_PEAK_BLOCK, n = draw_in_block(a.vocab, b);
+    const uint32_t whole = n / SL_PEAK_LANES * SL_PEAK_LANES;
+    double s = 0, sum = 0;
+    for (uint32_t i = lane; i < whole; i += SL_PEAK_LANES) s += draw_weight(&r, at + i);
+    for (uint32_t i = whole; i < n; i++) sum += draw_weight(&r, at + i);
+    for (uint32_t j = 0; j < SL_PEAK_LANES; j++)
+        sum += __shfl_sync(SL_ALL, s, (sl_lane() & ~(SL_PEAK_LANES - 1)) + j);
+    if (n && lane == 0) a.block[(size_t)row * draw_blocks(a.vocab) + b] = sum;
 }
 
-/* Which token u means, by id; best: where none has a weight. Blocks' sums are there. */
-SL_DEV void sum_pick(const draw_row *r, const double *block, double goal, sl_found *f) {
+/* Of all blocks, in order: they come to shared memory some at a time, and one thread adds. */
+SL_DEV double mass_all(const double *block, uint32_t n) {
+    SL_SHARED(double, part, SL_CUDA_DRAW_THREADS);
+    SL_SHARED(double, all, 1);
+    double sum = 0;
+    for (uint32_t at = 0; at < n; at += SL_CUDA_DRAW_THREADS) {
+        const uint32_t left = n - at, m = left < SL_CUDA_DRAW_THREADS ? left : SL_CUDA_DRAW_THREADS;
+        if (threadIdx.x < m) part[threadIdx.x] = block[at + threadIdx.x];
+        __syncthreads();
+        for (uint32_t i = 0; threadIdx.x == 0 && i < m; i++) sum += part[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) all[0] = sum;
+    __syncthreads();
+    return all[0];
+}
+
+/* Which token u means, by id. */
+SL_DEV void mass_pick(const draw_row *r, const double *block, double goal, sl_found *f) {
     SL_SHARED(float, weight, SL_PEAK_BLOCK);
     SL_SHARED(uint32_t, in, 1);
-    SL_SHARED(double, mass, 1);
-    const uint32_t blocks = (r->vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
-    if (threadIdx.x == 0) in[0] = sl_draw_block(block, blocks, goal, mass);
+    SL_SHARED(double, before, 1);
+    if (threadIdx.x == 0) in[0] = sl_draw_block(block, draw_blocks(r->vocab), goal, before);
     __syncthreads();
-    const uint32_t at = in[0] * SL_PEAK_BLOCK, left = r->vocab - at;
-    const uint32_t n = left < SL_PEAK_BLOCK ? left : SL_PEAK_BLOCK;
-    for (uint32_t i = threadIdx.x; i < n; i += SL_CUDA_SUM_THREADS)
+    const uint32_t at = in[0] * SL_PEAK_BLOCK, n = draw_in_block(r->vocab, in[0]);
+    for (uint32_t i = threadIdx.x; i < n; i += SL_CUDA_DRAW_THREADS)
         weight[i] = draw_weight(r, at + i);
     __syncthreads();
     if (threadIdx.x) return;
-    const uint32_t i = sl_draw_walk(weight, NULL, n, mass[0], goal);
-    f->pick = i < n ? at + i : 0xffffffffu; /* none: nobody takes it */
+    const uint32_t i = sl_draw_walk(weight, NULL, n, before[0], goal);
+    f->pick = i < n ? at + i : 0xffffffffu; /* none has a weight: nobody takes it */
     f->pick_logit = i < n ? r->logits[at + i] : 0;
 }
 
-/* The largest logit is finite. */
-SL_DEV void sum_mass(draw_row *r, const sl_mass *m, double *block, sl_found *f) {
-    SL_SHARED(double, all, 1);
-    r->temperature = m->temperature;
-    r->floor = 0;
-    r->sum = sum_all(r);
-    /* the likeliest token's, e^0 over the sum, is the largest */
-    r->floor = sl_draw_least(m->min_p, sl_exp_scalar(0) / r->sum);
-    sum_blocks(r, block);
-    if (threadIdx.x == 0) {
-        double sum = 0;
-        for (uint32_t b = 0; b < (r->vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK; b++)
-            sum += block[b];
-        all[0] = sum;
-    }
-    __syncthreads();
-    if (m->kind == SL_MASS_ANY) {
-        sum_pick(r, block, m->u * all[0], f);
-    } else {
-        const float least = sum_least(r, sl_draw_likely(m->top_p, all[0], r->vocab));
-        if (threadIdx.x == 0) f->least = least;
-    }
+SL_KERNEL_BOUNDS(sl_k_seek_mass, sl_k_seek_args, SL_CUDA_DRAW_THREADS, 2) {
+    const uint32_t row = blockIdx.x;
+    if (!(a.mass >> row & 1)) return;
+    const draw_row r = draw_row_of(&a, row);
+    sl_k_draw_row *k = a.row + row;
+    sl_found *f = a.found + row;
+    if (!(r.sum > 0)) return;
+    const double *block = a.block + (size_t)row * draw_blocks(a.vocab);
+    const double all = mass_all(block, draw_blocks(a.vocab));
+    if (k->mass.kind == SL_MASS_ANY) mass_pick(&r, block, k->mass.u * all, f);
     if (threadIdx.x) return;
-    f->mass = all[0];
-    f->mass_sum = r->sum;
+    k->likely = sl_draw_likely(k->mass.top_p, all, a.vocab);
+    f->mass = all;
+    f->mass_sum = r.sum;
 }
 
-SL_KERNEL_BOUNDS(sl_k_seek_sums, sl_k_sums_args, SL_CUDA_SUM_THREADS, 1) {
-    const uint32_t row = blockIdx.x;
-    const bool of_mass = blockIdx.y == 1;
-    const uint32_t blocks = (a.vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
-    draw_row r = {a.logits + (size_t)row * a.vocab, a.vocab, a.top[row], 1.0f, 0.0f, 0.0f};
-    if (!((of_mass ? a.masses : a.sums) >> row & 1)) return;
-    /* an infinite or undefined maximum leaves no distribution */
-    if ((sl_f32_bits(r.top) & 0x7f800000u) == 0x7f800000u) return;
-    if (of_mass) {
-        const sl_mass m = a.sought[row].mass;
-        sum_mass(&r, &m, a.block + (size_t)row * blocks, a.found + row);
-        return;
+SL_KERNEL_BOUNDS(sl_k_seek_least, sl_k_seek_args, SL_CUDA_DRAW_THREADS, 2) {
+    const uint32_t row = blockIdx.y, first = blockIdx.x * SL_CUDA_MASS_BLOCKS * SL_PEAK_BLOCK;
+    if (!(a.top >> row & 1)) return;
+    const draw_row r = draw_row_of(&a, row);
+    sl_k_draw_row *k = a.row + row;
+    const double likely = k->likely;
+    uint32_t least = 0; /* the largest of ranks that are turned round */
+    if (!(r.sum > 0)) return;
+    for (uint32_t i = threadIdx.x; i < SL_CUDA_MASS_BLOCKS * SL_PEAK_BLOCK;
+         i += SL_CUDA_DRAW_THREADS) {
+        const float w = first + i < a.vocab ? draw_weight(&r, first + i) : 0;
+        const uint32_t rank = w > 0 && w >= likely ? ~draw_rank(r.logits[first + i]) : 0;
+        least = rank > least ? rank : least;
     }
-    const float sum = sum_all(&r);
-    if (threadIdx.x == 0) a.found[row].sum = sum;
+    least = sl_lanes_most(least);
+    if (sl_lane() == 0 && least) atomicMax(&k->least, least);
+    if (sl_fast_is_last(&k->came, gridDim.x) && threadIdx.x == 0)
+        a.found[row].least = draw_ranked(~__ldcg(&k->least));
 }
