@@ -383,6 +383,14 @@ bool sl_draw_of_some(const sl_sampling *s, const sl_peaks *p, const sl_found *f,
     return enough;
 }
 
+sl_mass sl_draw_mass(const sl_sampling *s, double u) {
+    return (sl_mass){.kind = s->top_p < 1 ? SL_MASS_TOP : SL_MASS_ANY,
+                     .temperature = s->temperature,
+                     .share = s->min_p,
+                     .top_p = s->top_p,
+                     .u = u};
+}
+
 uint32_t sl_draw(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
     const size_t level = scratch->used;
     uint32_t id;

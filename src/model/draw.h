@@ -38,6 +38,8 @@ uint32_t sl_draw(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *sc
 /* The same with top_k of s, of tokens among which the first top_k of all are, or all. What it takes
  * of scratch is the caller's to give back, as of the calls above. */
 uint32_t sl_draw_of_k(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch);
+/* The sums over all tokens that u means a token by, where there is no top_k. */
+sl_mass sl_draw_mass(const sl_sampling *s, double u);
 /* With top_p alone, of the tokens that were found of so many; p is of them, in the order of their
  * ids. False: these are not enough. */
 bool sl_draw_of_some(const sl_sampling *s, const sl_peaks *p, const sl_found *f, uint32_t vocab,

@@ -28,9 +28,9 @@ SL_FN bool sl_draw_before(float x, uint32_t a, float y, uint32_t b) {
     return x != y ? x > y : a < b;
 }
 
-/* Weights below this are dropped; `best` is the likeliest token's. */
-SL_FN float sl_draw_least(float min_p, float best) {
-    return min_p > 0 ? min_p * best : 0;
+/* Weights below this are dropped: a share of the likeliest token's, `best`. */
+SL_FN float sl_draw_least(float share, float best) {
+    return share > 0 ? share * best : 0;
 }
 
 /* Tokens that top_p may keep are at least as likely as this: were one less so, it and all behind

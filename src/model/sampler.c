@@ -223,7 +223,7 @@ static bool ends_thought(const sl_sampling *s, uint32_t vocab, const sl_history 
 /* ---- draws ---- */
 
 static bool same_mass(const sl_mass *a, const sl_mass *b) {
-    return a->kind == b->kind && a->temperature == b->temperature && a->min_p == b->min_p &&
+    return a->kind == b->kind && a->temperature == b->temperature && a->share == b->share &&
            (a->kind == SL_MASS_ANY ? a->u == b->u : a->top_p == b->top_p);
 }
 
@@ -231,19 +231,10 @@ static bool has_top_k(const sl_sampling *s, uint32_t vocab) {
     return s->top_k > 0 && s->top_k < vocab;
 }
 
-/* The sums that a draw without top_k is made by. */
-static sl_mass mass_of(const sl_sampling *s, double u) {
-    return (sl_mass){.kind = s->top_p < 1 ? SL_MASS_TOP : SL_MASS_ANY,
-                     .temperature = s->temperature,
-                     .min_p = s->min_p,
-                     .top_p = s->top_p,
-                     .u = u};
-}
-
 /* By sums over all tokens, which are those of logits as the model has them. */
 static bool draw_by_mass(const sl_sampling *s, const sl_logits *l, const sl_peaks *p, double u,
                          sl_arena *scratch, uint32_t *id) {
-    const sl_mass mass = mass_of(s, u);
+    const sl_mass mass = sl_draw_mass(s, u);
     uint32_t at;
     if (p->logits != l->of || !same_mass(&mass, &l->at->mass) || !(l->f->mass_sum > 0))
         return false;
@@ -389,7 +380,7 @@ void sl_sampler_seeks(const sl_sampling *s, const sl_history *past, uint32_t voc
     const bool mass = draws && !has_top_k(s, vocab);
     uint32_t n = draws && !mass ? s->top_k : 1;
     *out = (sl_sought){.sum = report != NULL};
-    if (mass) out->mass = mass_of(s, sl_rng_uniform(s->seed, s->choice, position));
+    if (mass) out->mass = sl_draw_mass(s, sl_rng_uniform(s->seed, s->choice, position));
     if (report) n = SL_MAX(n, report->n_top);
     out->all = n > SL_SEEK_LIST || (mass && changed) || (draws && masked) ||
                (changed && penalises(s) && rewards(s)) ||

@@ -22,7 +22,9 @@ typedef enum sl_mass_kind {
 
 typedef struct sl_mass {
     sl_mass_kind kind;
-    float temperature, min_p, top_p;
+    float temperature;
+    float share; /* of the likeliest token's weight: those below are none; 0: all count */
+    float top_p;
     double u;
 } sl_mass;
 

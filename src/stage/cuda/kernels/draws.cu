@@ -263,7 +263,7 @@ SL_KERNEL_BOUNDS(sl_k_seek_sums, sl_k_seek_args, SL_CUDA_SUM_THREADS, 1) {
     sl_k_draw_row *k = a.row + row;
     k->sum = sum;
     /* the likeliest token's, e^0 over the sum, is the largest */
-    k->floor = sl_draw_least(k->mass.min_p, sl_exp_scalar(0) / sum);
+    k->floor = sl_draw_least(k->mass.share, sl_exp_scalar(0) / sum);
 }
 
 /* ---- masses ---- */
