@@ -222,7 +222,8 @@ typedef struct sl_device_ops {
      * there: no call in flight may write them, none use them. NULL: pages stay here. */
     void (*read_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, void *to);
     void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
-    /* Of a device that `finds`: all logits of a row of the last call of HEAD, which is through. */
+    /* Of a device that `finds`: all logits of a row of the last call of HEAD, which is through.
+     * Waits for calls in flight. */
     void (*read_logits)(sl_device *d, uint32_t row, float *to);
     /* sl_device_share; NULL: no threads of this process help it. */
     void (*share)(sl_device *d, size_t n, sl_pool_fn fn, void *ctx);
