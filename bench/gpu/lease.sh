@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe dense prompt attention types decode graphs blocks profile exact mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe dense prompt attention types decode draws graphs blocks profile exact mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe dense prompt attention types decode graphs blocks profile exact mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense prompt attention types decode draws graphs blocks profile exact mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -33,6 +33,7 @@ limit_of() {
     prompt) echo 120 ;;
     profile) echo 120 ;;
     decode) echo 240 ;;
+    draws) echo 150 ;;
     graphs) echo 170 ;;
     blocks) echo 280 ;;
     exact) echo 150 ;;
@@ -209,6 +210,20 @@ step_decode() {
     bench one --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
     bench batch64 --device "$device" --reps 2 --n-prompt 512 --n-gen 64 --n-depth 1024 --batch 64 --ctx 2048 --max-num-seqs 64 --kv-pages 2600 --max-num-batched-tokens 2048 || rc=1
     bench batch16 --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+    return $rc
+}
+
+# Tokens drawn of what the GPU finds of their logits beside all logits that come to the host: the draws alone, and steps of 64
+# requests, where all that SLUICE_CUDA_FORMS=try has is tried, too.
+step_draws() {
+    local small=${rehearsal:+small} rc=0 forms
+    # shellcheck disable=SC2086
+    timeout 40 "$work/pack/bin/bench_cuda_draws" $small >"$out/draws.txt" || rc=1
+    cat "$out/draws.txt"
+    figure "$(awk '/ rows / { gsub(/[(),]/, ""); print }' "$out/draws.txt" | awk '{ what = $1; for (i = 2; i < NF - 11; i++) what = what " " $i; print what, "us", $(NF - 10), "found", $(NF - 8) ";" }' | paste -sd' ')"
+    for forms in "" try; do
+        SLUICE_CUDA_FORMS=$forms bench "batch64${forms:+ try}" --device "$device" --reps 2 --n-prompt 0 --n-gen 48 --n-depth 128 --batch 64 --ctx 1024 --max-num-seqs 64 --log info || rc=1
+    done
     return $rc
 }
 

@@ -33,7 +33,7 @@ command -v ccache >/dev/null && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
 # no UCX, no curl, no GnuTLS of its own: one machine, no network, half as many libraries
 cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSL_UCX=OFF -DSL_CURL=OFF -DSL_GNUTLS=OFF "${launcher[@]}" >/dev/null
 # tests of kernels, which run on whatever driver there is; others bring the tests' own
-targets=$(ninja -C "$build" -t targets all | sed -n 's/^\(cuda_[a-z0-9_]*\|bench_moe\|bench_dense\|bench_cuda_attention\|test_law\): .*/\1/p' |
+targets=$(ninja -C "$build" -t targets all | sed -n 's/^\(cuda_[a-z0-9_]*\|bench_moe\|bench_dense\|bench_cuda_attention\|bench_cuda_draws\|test_law\): .*/\1/p' |
     grep -v '^cuda_\(fake\|blocks\|emulator\|fast\)$' | sort -u)
 # shellcheck disable=SC2086
 nice -n 12 ninja -C "$build" -j2 sluice $targets >"$build/lease.log" || { tail -20 "$build/lease.log" >&2; exit 1; }

@@ -15,8 +15,6 @@
 
 #define LANES   16u
 #define BUCKETS 256u
-/* e^x is 0 in f32 at and below this. */
-#define EXP_FLOOR (-200.0f)
 
 static uint32_t blocks_of(uint32_t vocab) {
     return (vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
@@ -74,9 +72,7 @@ sl_peaks sl_peaks_of(const float *logits, uint32_t vocab, sl_arena *scratch) {
 
 /* a comes before b. */
 static bool before(const float *logits, uint32_t a, uint32_t b) {
-    const float x = logits[a], y = logits[b];
-    if (isnan(x) || isnan(y)) return isnan(x) && isnan(y) ? a < b : isnan(y);
-    return x != y ? x > y : a < b;
+    return sl_draw_before(logits[a], a, logits[b], b);
 }
 
 /* Restores a heap whose root is the last of its members. */
@@ -154,20 +150,18 @@ uint32_t sl_peaks_rank(const sl_peaks *p, uint32_t k, uint32_t *list, sl_arena *
 
 void sl_peaks_weights(const sl_peaks *p, float temperature, float *weight) {
     const float top = p->logits[p->best];
-    for (uint32_t i = 0; i < p->vocab; i++) {
-        const float z = (p->logits[i] - top) / temperature;
-        weight[i] = z > EXP_FLOOR ? z : EXP_FLOOR;
-    }
+    for (uint32_t i = 0; i < p->vocab; i++)
+        weight[i] = sl_draw_power(p->logits[i], top, temperature);
     sl_softmax(sl_kernels_base(), weight, p->vocab, weight);
 }
 
 static double sum_of(const float *weight, uint32_t n) {
-    double lane[LANES / 2] = {0}, sum = 0;
+    double lane[SL_PEAK_LANES] = {0}, sum = 0;
     uint32_t i = 0;
-    for (; i + LANES / 2 <= n; i += LANES / 2)
-        for (uint32_t j = 0; j < LANES / 2; j++) lane[j] += weight[i + j];
+    for (; i + SL_PEAK_LANES <= n; i += SL_PEAK_LANES)
+        for (uint32_t j = 0; j < SL_PEAK_LANES; j++) lane[j] += weight[i + j];
     for (; i < n; i++) sum += weight[i];
-    for (uint32_t j = 0; j < LANES / 2; j++) sum += lane[j];
+    for (uint32_t j = 0; j < SL_PEAK_LANES; j++) sum += lane[j];
     return sum;
 }
 
@@ -177,14 +171,19 @@ typedef struct weights {
     double *block, all;
 } weights;
 
-/* With min_p: without those that it drops. The likeliest token's is the largest. */
+/* Drops those that min_p does. The likeliest token's is the largest. */
+static void drop_unlikely(const sl_sampling *s, const sl_peaks *p, float *weight) {
+    const float floor = sl_draw_least(s->min_p, weight[p->best]);
+    for (uint32_t i = 0; floor > 0 && i < p->vocab; i++)
+        weight[i] = weight[i] < floor ? 0 : weight[i];
+}
+
 static weights weigh(const sl_sampling *s, const sl_peaks *p, sl_arena *scratch) {
     weights w = {.of = sl_arena_take(scratch, p->vocab, sizeof *w.of),
                  .block = sl_arena_take(scratch, p->n, sizeof *w.block)};
     SL_ASSERT(w.of && w.block);
     sl_peaks_weights(p, s->temperature, w.of);
-    const float floor = s->min_p > 0 ? s->min_p * w.of[p->best] : 0;
-    for (uint32_t i = 0; floor > 0 && i < p->vocab; i++) w.of[i] = w.of[i] < floor ? 0 : w.of[i];
+    drop_unlikely(s, p, w.of);
     for (uint32_t b = 0; b < p->n; b++) {
         w.block[b] = sum_of(w.of + (size_t)b * SL_PEAK_BLOCK, in_block(p, b));
         w.all += w.block[b];
@@ -194,31 +193,20 @@ static weights weigh(const sl_sampling *s, const sl_peaks *p, sl_arena *scratch)
 
 /* ---- draws ---- */
 
-/* Of tokens one after the other, behind a mass of `sum`: the first with which it is above goal, or
- * the last that has a weight. list NULL: tokens first .. first + n - 1. */
-static uint32_t walk(const float *weight, const uint32_t *list, uint32_t first, uint32_t n,
-                     double sum, double goal, uint32_t pick) {
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t id = list ? list[i] : first + i;
-        if (weight[id] > 0) pick = id;
-        sum += weight[id];
-        if (sum > goal) break;
-    }
-    return pick;
-}
-
 /* By id. */
 static uint32_t draw_any(const sl_peaks *p, const weights *w, double u) {
     const double goal = u * w->all;
-    uint32_t b = 0, last = 0;
-    double sum = 0;
-    for (; b < p->n; b++) {
-        if (w->block[b] > 0) last = b;
-        if (sum + w->block[b] > goal) break;
-        sum += w->block[b];
-    }
-    if (b == p->n) b = last, sum = -INFINITY; /* rounding: the last one that has a weight */
-    return walk(w->of, NULL, b * SL_PEAK_BLOCK, in_block(p, b), sum, goal, p->best);
+    double sum;
+    const uint32_t b = sl_draw_block(w->block, p->n, goal, &sum), n = in_block(p, b);
+    const uint32_t i = sl_draw_walk(w->of + (size_t)b * SL_PEAK_BLOCK, NULL, n, sum, goal);
+    return i < n ? b * SL_PEAK_BLOCK + i : p->best;
+}
+
+/* The same of tokens of a list. */
+static uint32_t walk(const sl_peaks *p, const float *weight, const uint32_t *list, uint32_t n,
+                     double sum, double goal) {
+    const uint32_t i = sl_draw_walk(weight, list, n, sum, goal);
+    return i < n ? list[i] : p->best;
 }
 
 /* How many of a list in order make up a mass of goal, one at least, and that mass. */
@@ -233,23 +221,22 @@ static uint32_t keep(const float *weight, const uint32_t *list, uint32_t n, doub
 static void weigh_listed(const sl_sampling *s, const sl_peaks *p, const uint32_t *list, uint32_t n,
                          float *weight) {
     for (uint32_t i = 0; i < n; i++) {
-        const float z = (p->logits[list[i]] - p->logits[p->best]) / s->temperature;
-        const float e = sl_expf(z > EXP_FLOOR ? z : EXP_FLOOR);
+        const float e =
+            sl_expf(sl_draw_power(p->logits[list[i]], p->logits[p->best], s->temperature));
         weight[list[i]] = e < s->min_p ? 0 : e;
     }
 }
 
-/* top_k, then top_p as a share of what it left. */
-static uint32_t draw_of_k(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
+uint32_t sl_draw_of_k(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
     uint32_t *list = sl_arena_take(scratch, p->vocab, sizeof *list);
     float *weight = sl_arena_take(scratch, p->vocab, sizeof *weight);
     double mass = 0, all = 0;
     SL_ASSERT(list && weight);
-    uint32_t n = sl_peaks_rank(p, s->top_k, list, scratch);
+    uint32_t n = sl_peaks_rank(p, SL_MIN(s->top_k, p->vocab), list, scratch);
     weigh_listed(s, p, list, n, weight);
     for (uint32_t i = 0; i < n; i++) all += weight[list[i]];
     n = keep(weight, list, n, s->top_p < 1 ? all * (double)s->top_p : INFINITY, &mass);
-    return walk(weight, list, 0, n, 0, u * mass, p->best);
+    return walk(p, weight, list, n, 0, u * mass);
 }
 
 /* Likely tokens by buckets of their logits, larger ones first; those of a bucket by id. */
@@ -261,15 +248,14 @@ typedef struct buckets {
     float scale;
 } buckets;
 
-static uint32_t bucket_of(const buckets *k, uint32_t id) {
-    const float down = (k->p->logits[k->p->best] - k->p->logits[id]) * k->scale;
+static uint32_t bucket_of(const buckets *k, float logit) {
+    const float down = (k->p->logits[k->p->best] - logit) * k->scale;
     return down < (float)(BUCKETS - 1) ? (uint32_t)down : BUCKETS - 1;
 }
 
-/* Tokens that top_p may keep are at least as likely as floor: were one less so, it and all behind
- * it, at most the vocabulary, could not hold the share 1 - top_p that is left before it. */
-static uint32_t likely(const sl_sampling *s, const sl_peaks *p, const weights *w, uint32_t *list) {
-    const double floor = (1 - (double)s->top_p) * w->all / p->vocab;
+/* Those that top_p may keep (sl_draw_likely). */
+static uint32_t likely(const sl_sampling *s, const sl_peaks *p, const weights *w, double floor,
+                       uint32_t *list) {
     /* Of logits, a little lower than where that is. */
     const float cut =
         p->logits[p->best] + s->temperature * ((float)log(floor / w->of[p->best]) - 0.01f) - 0.01f;
@@ -282,18 +268,23 @@ static uint32_t likely(const sl_sampling *s, const sl_peaks *p, const weights *w
     return n;
 }
 
-/* n > 0 likely tokens from `from` to k->list. */
-static void fill_buckets(buckets *k, const uint32_t *from, uint32_t n) {
+static float least_of(const sl_peaks *p, const uint32_t *from, uint32_t n) {
+    float least = p->logits[from[0]];
+    for (uint32_t i = 1; i < n; i++)
+        least = p->logits[from[i]] < least ? p->logits[from[i]] : least;
+    return least;
+}
+
+/* n > 0 likely tokens from `from` to k->list; none of all is below `least`. */
+static void fill_buckets(buckets *k, const uint32_t *from, uint32_t n, float least) {
     const float *logits = k->p->logits;
-    float least = logits[from[0]];
-    for (uint32_t i = 1; i < n; i++) least = logits[from[i]] < least ? logits[from[i]] : least;
     const float range = logits[k->p->best] - least;
     k->scale = range > 0 ? (float)BUCKETS / range : 0;
     if (!isfinite(k->scale)) k->scale = 0;
     memset(k->end, 0, BUCKETS * sizeof *k->end);
     memset(k->mass, 0, BUCKETS * sizeof *k->mass);
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t b = bucket_of(k, from[i]);
+        const uint32_t b = bucket_of(k, logits[from[i]]);
         k->end[b]++;
         k->mass[b] += k->w->of[from[i]];
     }
@@ -302,7 +293,7 @@ static void fill_buckets(buckets *k, const uint32_t *from, uint32_t n) {
         next[b] = at;
         at = k->end[b] += at;
     }
-    for (uint32_t i = 0; i < n; i++) k->list[next[bucket_of(k, from[i])]++] = from[i];
+    for (uint32_t i = 0; i < n; i++) k->list[next[bucket_of(k, logits[from[i]])]++] = from[i];
 }
 
 /* The first bucket with which the mass before it is `above` goal, or reaches it; *sum: that mass.
@@ -320,40 +311,91 @@ static uint32_t find_bucket(const buckets *k, double goal, bool above, double *s
     return last;
 }
 
+static buckets make_buckets(const sl_peaks *p, const weights *w, sl_arena *scratch) {
+    const buckets k = {.p = p,
+                       .w = w,
+                       .list = sl_arena_take(scratch, p->vocab, sizeof *k.list),
+                       .end = sl_arena_take(scratch, BUCKETS, sizeof *k.end),
+                       .mass = sl_arena_take(scratch, BUCKETS, sizeof *k.mass)};
+    SL_ASSERT(k.list && k.end && k.mass);
+    return k;
+}
+
+/* Of the buckets up to `cut`, where the mass, `sum` before it, reaches goal. */
+static uint32_t draw_of_buckets(buckets *k, uint32_t cut, double sum, double goal, double u) {
+    const sl_peaks *p = k->p;
+    const float *weight = k->w->of;
+    const uint32_t first = cut ? k->end[cut - 1] : 0;
+    sort(p->logits, k->list + first, k->end[cut] - first);
+    double mass = sum;
+    /* one token at least, also where nothing is before this bucket */
+    k->end[cut] = first + keep(weight, k->list + first, k->end[cut] - first, goal, &mass);
+    k->mass[cut] = mass - sum;
+    memset(k->mass + cut + 1, 0, (BUCKETS - cut - 1) * sizeof *k->mass);
+    const uint32_t at = find_bucket(k, u * mass, true, &sum);
+    const uint32_t begin = at ? k->end[at - 1] : 0;
+    if (at != cut) sort(p->logits, k->list + begin, k->end[at] - begin);
+    return walk(p, weight, k->list + begin, k->end[at] - begin, sum, u * mass);
+}
+
 /* top_p alone. */
 static uint32_t draw_of_p(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
     const weights w = weigh(s, p, scratch);
     uint32_t *from = sl_arena_take(scratch, p->vocab, sizeof *from);
-    buckets k = {.p = p,
-                 .w = &w,
-                 .list = sl_arena_take(scratch, p->vocab, sizeof *k.list),
-                 .end = sl_arena_take(scratch, BUCKETS, sizeof *k.end),
-                 .mass = sl_arena_take(scratch, BUCKETS, sizeof *k.mass)};
-    SL_ASSERT(from && k.list && k.end && k.mass);
-    const uint32_t n = likely(s, p, &w, from);
-    if (n == 0) return p->best;
-    fill_buckets(&k, from, n);
+    buckets k = make_buckets(p, &w, scratch);
+    SL_ASSERT(from);
     const double goal = w.all * (double)s->top_p;
-    double sum, mass;
+    const uint32_t n = likely(s, p, &w, sl_draw_likely(s->top_p, w.all, p->vocab), from);
+    if (n == 0) return p->best;
+    fill_buckets(&k, from, n, least_of(p, from, n));
+    double sum;
     const uint32_t cut = find_bucket(&k, goal, false, &sum);
-    const uint32_t first = cut ? k.end[cut - 1] : 0;
-    sort(p->logits, k.list + first, k.end[cut] - first);
-    mass = sum;
-    /* one token at least, also where nothing is before this bucket */
-    k.end[cut] = first + keep(w.of, k.list + first, k.end[cut] - first, goal, &mass);
-    k.mass[cut] = mass - sum;
-    memset(k.mass + cut + 1, 0, (BUCKETS - cut - 1) * sizeof *k.mass);
-    const uint32_t at = find_bucket(&k, u * mass, true, &sum);
-    const uint32_t begin = at ? k.end[at - 1] : 0;
-    if (at != cut) sort(p->logits, k.list + begin, k.end[at] - begin);
-    return walk(w.of, k.list + begin, 0, k.end[at] - begin, sum, u * mass, p->best);
+    return draw_of_buckets(&k, cut, sum, goal, u);
+}
+
+/* Logits above which a float's rounding may be more than what `likely` leaves out blocks by. */
+#define LIKELY_MOST 4096.0f
+
+bool sl_draw_of_some(const sl_sampling *s, const sl_peaks *p, const sl_found *f, uint32_t vocab,
+                     double u, sl_arena *scratch, uint32_t *out) {
+    const size_t level = scratch->used;
+    const float largest = p->logits[p->best];
+    bool enough = false;
+    if (!(f->mass_sum > 0) || !(fabsf(largest) < LIKELY_MOST)) return false;
+    weights w = {.of = sl_arena_take(scratch, p->vocab, sizeof *w.of), .all = f->mass};
+    uint32_t *from = sl_arena_take(scratch, p->vocab, sizeof *from);
+    buckets k = make_buckets(p, &w, scratch);
+    SL_ASSERT(w.of && from);
+    for (uint32_t i = 0; i < p->vocab; i++)
+        w.of[i] = sl_expf(sl_draw_power(p->logits[i], largest, s->temperature)) / f->mass_sum;
+    drop_unlikely(s, p, w.of);
+    const double goal = w.all * (double)s->top_p;
+    const uint32_t n = likely(s, p, &w, sl_draw_likely(s->top_p, w.all, vocab), from);
+    if (n > 0) {
+        double sum;
+        fill_buckets(&k, from, n, f->least);
+        const uint32_t cut = find_bucket(&k, goal, false, &sum);
+        /* It is reached, in a bucket whose tokens are all here, as are those of the ones before. */
+        enough = sum + k.mass[cut] >= goal && k.mass[cut] > 0 && cut < bucket_of(&k, f->edge_logit);
+        if (enough) *out = draw_of_buckets(&k, cut, sum, goal, u);
+    }
+    scratch->used = level;
+    return enough;
+}
+
+sl_mass sl_draw_mass(const sl_sampling *s, double u) {
+    return (sl_mass){.kind = s->top_p < 1 ? SL_MASS_TOP : SL_MASS_ANY,
+                     .temperature = s->temperature,
+                     .share = s->min_p,
+                     .top_p = s->top_p,
+                     .u = u};
 }
 
 uint32_t sl_draw(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch) {
     const size_t level = scratch->used;
     uint32_t id;
     if (s->top_k > 0 && s->top_k < p->vocab) {
-        id = draw_of_k(s, p, u, scratch);
+        id = sl_draw_of_k(s, p, u, scratch);
     } else if (s->top_p < 1) {
         id = draw_of_p(s, p, u, scratch);
     } else {

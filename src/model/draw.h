@@ -7,9 +7,9 @@
 #define SL_MODEL_DRAW_H
 
 #include "base/mem.h"
+#include "model/draw_rule.h"
+#include "model/seek.h"
 #include "spec/sampling.h"
-
-#define SL_PEAK_BLOCK 256u
 
 /* The largest logits of blocks of SL_PEAK_BLOCK tokens; NaN is none. */
 typedef struct sl_peaks {
@@ -35,5 +35,14 @@ void sl_peaks_weights(const sl_peaks *p, float temperature, float *weight);
 /* The token that u, uniform in [0, 1), means under temperature > 0, min_p, top_k and top_p of s.
  * The largest logit is finite. */
 uint32_t sl_draw(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch);
+/* The same with top_k of s, of tokens among which the first top_k of all are, or all. What it takes
+ * of scratch is the caller's to give back, as of the calls above. */
+uint32_t sl_draw_of_k(const sl_sampling *s, const sl_peaks *p, double u, sl_arena *scratch);
+/* The sums over all tokens that u means a token by, where there is no top_k. */
+sl_mass sl_draw_mass(const sl_sampling *s, double u);
+/* With top_p alone, of the tokens that were found of so many; p is of them, in the order of their
+ * ids. False: these are not enough. */
+bool sl_draw_of_some(const sl_sampling *s, const sl_peaks *p, const sl_found *f, uint32_t vocab,
+                     double u, sl_arena *scratch, uint32_t *out);
 
 #endif

@@ -15,6 +15,7 @@
 #include "base/pool.h"
 #include "base/span.h"
 #include "model/model.h"
+#include "model/seek.h"
 #include "net/net.h"
 #include "net/rails.h"
 #include "quant/wire_rows.h"
@@ -153,6 +154,10 @@ typedef struct sl_stage_head {
     sl_mem h;            /* [n][d_model], kept from the first piece to the last */
     float *logits;       /* host memory, [n][vocab] */
     bool made;           /* they are in h */
+    /* [n], of a device that `finds`: rows that do not seek all get what they seek in found[i], and
+     * nothing in logits; found[i].all says which. NULL: all do. */
+    const sl_sought *sought;
+    sl_found *found;
 } sl_stage_head;
 
 /* Row i of `out` becomes what the block that predicts a further token makes of row row[i] of rows.x
@@ -217,6 +222,9 @@ typedef struct sl_device_ops {
      * there: no call in flight may write them, none use them. NULL: pages stay here. */
     void (*read_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, void *to);
     void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
+    /* Of a device that `finds`: all logits of a row of the last call of HEAD, which is through.
+     * Waits for calls in flight. */
+    void (*read_logits)(sl_device *d, uint32_t row, float *to);
     /* sl_device_share; NULL: no threads of this process help it. */
     void (*share)(sl_device *d, size_t n, sl_pool_fn fn, void *ctx);
     /* How long its first rank was in calls that ranks make together, where they share memory; NULL:
@@ -247,6 +255,7 @@ struct sl_device {
     bool inside_f32;   /* and is to be asked for it where rows would travel so, and nowhere else */
     bool copies_lists; /* calls' lists are its own once it has been asked */
     bool mtp;          /* it takes SL_OP_MTP */
+    bool finds;        /* rows of HEAD may seek less than all logits */
     uint32_t sharers;  /* threads that sl_device_share has, the caller among them; 0: it alone */
     uint32_t spreads;  /* its ranks exchange rows with those of others themselves: so many columns
                         * rank 0 has of a row that is cut. 0: they do not */

@@ -235,6 +235,7 @@ sl_cu_result cuMemcpyDtoH_v2(void *to, sl_cu_address from, size_t bytes) {
     ENTER_WAITING(cuMemcpyDtoH_v2);
     if (!fake_holds(FAKE_DEVICE, (void *)(uintptr_t)from, bytes)) return SL_CU_INVALID_VALUE;
     memcpy(to, (void *)(uintptr_t)from, bytes);
+    fake_count(FAKE_BYTES_OUT, bytes);
     return SL_CU_OK;
 }
 
@@ -254,6 +255,7 @@ sl_cu_result cuMemcpyHtoDAsync_v2(sl_cu_address to, const void *from, size_t byt
 
 sl_cu_result cuMemcpyDtoHAsync_v2(void *to, sl_cu_address from, size_t bytes, sl_cu_stream s) {
     ENTER_CONTEXT(cuMemcpyDtoHAsync_v2);
+    if (!fake_is_captured(s)) fake_count(FAKE_BYTES_OUT, bytes);
     return copy(FAKE_HOST, to, FAKE_DEVICE, (void *)(uintptr_t)from, bytes, s);
 }
 

@@ -24,6 +24,7 @@ typedef enum fake_counted {
     FAKE_OF_GRAPHS,       /* kernels of these */
     FAKE_EARLY_OF_GRAPHS, /* of these, early ones */
     FAKE_GRAPHS_GONE,     /* destroyed */
+    FAKE_BYTES_OUT,       /* copied from a GPU to the host */
     FAKE_COUNTS
 } fake_counted;
 typedef void sluice_fake_cuda_counts_fn(uint64_t out[FAKE_COUNTS]);

@@ -268,6 +268,11 @@ static sl_status create_buffers(sl_attn *a, sl_err *err) {
     a->pairs_cap = slots * (1 + SL_MAX_LOGPROBS) + SL_MAX_REPORTED;
     a->pairs = sl_alloc(a->pairs_cap, sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
+    if (a->w->device->finds) {
+        a->sought = sl_alloc(SL_HEAD_ROWS, sizeof *a->sought);
+        a->found = sl_alloc(SL_HEAD_ROWS, sizeof *a->found);
+        if (!a->sought || !a->found) return sl_fail(err, SL_ERR_NOMEM, "what draws seek");
+    }
     a->moe = sl_alloc(a->m->n_layers, 1);
     sl_head_init(&a->head, &a->w->plan, a->w->id, a->m->vocab);
     if (!a->out || !a->pairs || !a->logits || !a->moe)
@@ -374,6 +379,8 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->out);
     sl_free(a->pairs);
     sl_free(a->logits);
+    sl_free(a->sought);
+    sl_free(a->found);
     sl_free(a->expert_index);
     sl_free(a->lost);
     sl_guides_free(a->guides);

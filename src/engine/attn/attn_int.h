@@ -125,7 +125,10 @@ struct sl_attn {
     struct sl_draws *draws;   /* of draws.c */
     uint64_t head_tokens;     /* that the worker had sampled before it */
     sl_mem head_rows;         /* [HEAD_ROWS][d_model], normed */
-    float *logits;            /* [HEAD_ROWS][vocab] */
+    float *logits;            /* [HEAD_ROWS][vocab] of the running head; of a device that finds */
+    sl_sought *sought;        /* [HEAD_ROWS] what draws seek of them, */
+    sl_found *found;          /* [HEAD_ROWS] and what it found; NULL: all logits come */
+    bool seeks;               /* the running head's rows do */
     sl_wire_token *out;       /* tokens of this step for the coordinator */
     sl_logprob *pairs;        /* [pairs_cap] of them */
     uint32_t n_out, out_cap, n_pairs, pairs_cap;
@@ -317,11 +320,15 @@ void sl_attn_drop_head(sl_attn *a);
 /* Makes and frees a->draws. The device is there. */
 sl_status sl_draws_create(sl_attn *a, sl_err *err) SL_MUST_CHECK;
 void sl_draws_free(sl_attn *a);
-/* A row of part number `part` of the step draws from logits, which stay until it is made; none of
- * the slot's waits. What is drawn is a matter of its history, so the next one of a slot waits. */
-void sl_draws_add(sl_attn *a, sl_slot *s, uint32_t part, const float *logits);
+/* What a row of the head's call, of position `pos`, which will draw, seeks of its logits. */
+void sl_draws_seek(sl_attn *a, sl_slot *s, uint32_t pos, sl_sought *out);
+/* Row `row` of the head's call, of part number `part` of the step, draws from its logits, which
+ * stay until it is made; none of the slot's waits. What is drawn is a matter of its history, so the
+ * next one of a slot waits. */
+void sl_draws_add(sl_attn *a, sl_slot *s, uint32_t part, uint32_t row);
 bool sl_draws_wait(const sl_attn *a, const sl_slot *s);
-/* All that were added: draws, and what follows from each. Slots may be released. */
+/* All that were added: draws, and what follows from each; none where the device has failed. Slots
+ * may be released. */
 void sl_draws_make(sl_pass *p);
 
 /* ---- guesses of the block that predicts a further token (mtp.c) ---- */

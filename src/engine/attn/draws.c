@@ -1,7 +1,8 @@
 /* Tokens of several requests at once: what may be drawn is found out first, then tokens are drawn
  * side by side by the device's threads, and then what follows from each is done, one after the
  * other in the order of rows. A draw is a pure function (model/sampler.h), so no bit depends on who
- * makes it. */
+ * makes it. Where a device has found what a row sought (model/seek.h) and that is not enough, all
+ * its logits are fetched and it draws again: no bit depends on what was sought, either. */
 #include "engine/attn/attn_int.h"
 
 #include <math.h>
@@ -11,8 +12,10 @@
 typedef struct drawing {
     sl_slot *slot;
     uint32_t part; /* of the step */
-    const float *logits;
-    uint32_t id;
+    uint32_t row;  /* of the head's call, whose logits are: */
+    sl_logits logits;
+    bool done; /* it has drawn: */
+    sl_drawn drawn;
     sl_logprob logprobs[SL_MAX_REPORTED];
 } drawing;
 
@@ -59,19 +62,56 @@ static uint32_t take_scratch(struct sl_draws *d) {
     }
 }
 
+/* Whether its logits say which token comes, and how likely it was. */
+static bool draw(drawing *w, sl_arena *scratch) {
+    const sl_slot *s = w->slot;
+    const sl_history past = past_of(s);
+    if (!sl_sample_of(&s->sampling, &w->logits, s->life->tokens, &past, scratch, &w->drawn))
+        return false;
+    if (!s->want_logprobs || !isfinite(w->drawn.logit)) return true;
+    return sl_logprobs_of(&w->logits, w->drawn.id, &s->report, scratch, w->logprobs);
+}
+
 static void draw_some(void *ctx, size_t begin, size_t end) {
     struct sl_draws *d = ctx;
-    const uint32_t mine = take_scratch(d), vocab = d->attn->m->vocab;
-    for (size_t i = begin; i < end; i++) {
-        drawing *w = &d->of[i];
-        const sl_slot *s = w->slot;
-        const sl_history past = past_of(s);
-        w->id =
-            sl_sample(&s->sampling, w->logits, vocab, s->life->tokens, &past, &d->scratch[mine]);
-        if (s->want_logprobs && isfinite(w->logits[w->id]))
-            sl_logprobs(w->logits, vocab, w->id, &s->report, &d->scratch[mine], w->logprobs);
-    }
+    const uint32_t mine = take_scratch(d);
+    for (size_t i = begin; i < end; i++)
+        if (!d->of[i].done) d->of[i].done = draw(&d->of[i], &d->scratch[mine]);
     atomic_fetch_and(&d->taken, ~(1u << mine));
+}
+
+/* ---- logits that are elsewhere ---- */
+
+void sl_draws_seek(sl_attn *a, sl_slot *s, uint32_t pos, sl_sought *out) {
+    const sl_history past = past_of(s);
+    sl_slot_spare_stops(s, pos + 1);
+    sl_sampler_seeks(&s->sampling, &past, a->m->vocab, pos + 1,
+                     s->want_logprobs ? &s->report : NULL, s->guide != NULL, out);
+}
+
+static float *row_of(const sl_attn *a, uint32_t row) {
+    return a->logits + (size_t)row * a->m->vocab;
+}
+
+static sl_logits logits_of(const sl_attn *a, uint32_t row) {
+    if (!a->seeks || a->found[row].all) return sl_logits_all(row_of(a, row), a->m->vocab);
+    return sl_logits_found(&a->sought[row], &a->found[row], a->m->vocab);
+}
+
+/* All logits of rows that could not draw; whether there are any. */
+static bool fetch(struct sl_draws *d) {
+    sl_attn *a = d->attn;
+    sl_device *device = a->w->device;
+    bool any = false;
+    for (uint32_t i = 0; i < d->n; i++) {
+        drawing *w = &d->of[i];
+        if (w->done) continue;
+        device->ops->read_logits(device, w->row, row_of(a, w->row));
+        a->found[w->row].all = true;
+        w->logits = logits_of(a, w->row);
+        any = true;
+    }
+    return any;
 }
 
 /* ---- before and after ---- */
@@ -87,16 +127,16 @@ static bool may_draw(sl_attn *a, sl_slot *s) {
 static void has_drawn(sl_attn *a, const drawing *d) {
     sl_slot *s = d->slot;
     const sl_history past = past_of(s);
-    if (!isfinite(d->logits[d->id])) { /* it is the largest: there is nothing to draw from */
+    if (!isfinite(d->drawn.logit)) { /* it is the largest: there is nothing to draw from */
         sl_slot_break(s, a->m->n_layers, s->life->tokens - 1);
         return;
     }
-    if (sl_sampler_excludes(&s->sampling, d->id, &past)) {
+    if (sl_sampler_excludes(&s->sampling, d->drawn.id, &past)) {
         sl_guided_stick(a, s, &past);
         return;
     }
-    if (s->guide && !sl_guided_take(s, d->id)) return;
-    sl_slot_append(a, s, d->id, d->logprobs, s->want_logprobs ? sl_reported(&s->report) : 0);
+    if (s->guide && !sl_guided_take(s, d->drawn.id)) return;
+    sl_slot_append(a, s, d->drawn.id, d->logprobs, s->want_logprobs ? sl_reported(&s->report) : 0);
     sl_guided_go_on(a, s);
 }
 
@@ -106,14 +146,16 @@ bool sl_draws_wait(const sl_attn *a, const sl_slot *s) {
     return false;
 }
 
-void sl_draws_add(sl_attn *a, sl_slot *s, uint32_t part, const float *logits) {
+void sl_draws_add(sl_attn *a, sl_slot *s, uint32_t part, uint32_t row) {
     struct sl_draws *d = a->draws;
     SL_ASSERT(d->n < SL_HEAD_ROWS && !sl_draws_wait(a, s));
     if (!may_draw(a, s)) return;
     drawing *w = &d->of[d->n++];
     w->slot = s;
     w->part = part;
-    w->logits = logits;
+    w->row = row;
+    w->logits = logits_of(a, row);
+    w->done = false;
 }
 
 void sl_draws_make(sl_pass *p) {
@@ -122,7 +164,10 @@ void sl_draws_make(sl_pass *p) {
     const uint32_t n = d->n;
     if (n == 0) return;
     sl_device_share(a->w->device, n, draw_some, d);
+    const bool again = fetch(d);
     d->n = 0;
+    if (again && a->w->device->failed != SL_OK) return; /* nothing was fetched */
+    if (again) sl_device_share(a->w->device, n, draw_some, d);
     for (uint32_t i = 0; i < n; i++)
         if (sl_step_is_open(&p->step, d->of[i].part)) has_drawn(a, &d->of[i]);
 }

@@ -31,18 +31,31 @@ static void report_prompt_token(sl_pass *p, sl_slot *s, uint32_t pos, const floa
     sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, sl_reported(&s->report));
 }
 
+/* What the call's rows seek of their logits; those of parts that want to know all rows, all. */
+static bool seek(sl_pass *p) {
+    sl_attn *a = p->attn;
+    const sl_head *h = &a->head;
+    if (!a->sought || h->whole) return false;
+    for (uint32_t i = 0; i < h->rows; i++)
+        sl_draws_seek(a, &p->slot[p->step.part[h->part[i]].slot], p->pos[h->row[i]], &a->sought[i]);
+    return true;
+}
+
 /* Logits of some columns. */
 static void compute(sl_pass *p, const sl_head_piece *piece) {
     sl_attn *a = p->attn;
     const sl_head *h = &a->head;
     sl_pass_begin(p, SL_TRACE_HEAD, h->rows);
     sl_stage_call c = sl_pass_call(p, SL_OP_HEAD);
+    if (piece->first == 0) a->seeks = seek(p);
     c.head = (sl_stage_head){.n = h->rows,
                              .first = piece->first,
                              .count = piece->n,
                              .row = h->row,
                              .h = a->head_rows,
-                             .logits = a->logits};
+                             .logits = a->logits,
+                             .sought = a->seeks ? a->sought : NULL,
+                             .found = a->found};
     sl_pass_submit(p, &c);
 }
 
@@ -58,7 +71,7 @@ static void tell_whole(sl_pass *p) {
     for (uint32_t i = 0; i < h->rows && s->want_prompt_logprobs; i++)
         report_prompt_token(p, s, first + i, a->logits + (size_t)i * a->m->vocab);
     if (part->sample && first + h->rows == s->life->done && sl_step_is_open(&p->step, h->part[0]))
-        sl_draws_add(a, s, h->part[0], a->logits + (size_t)(h->rows - 1) * a->m->vocab);
+        sl_draws_add(a, s, h->part[0], h->rows - 1);
     sl_draws_make(p);
 }
 
@@ -78,7 +91,7 @@ static void tell(sl_pass *p, const sl_head_piece *piece) {
         bool right;
         const bool draws = sl_life_draws(s->life, p->pos[h->row[i]], &right);
         a->w->n.guesses_right += right;
-        if (draws) sl_draws_add(a, s, h->part[i], a->logits + (size_t)i * a->m->vocab);
+        if (draws) sl_draws_add(a, s, h->part[i], i);
     }
     sl_draws_make(p);
 }

@@ -6,10 +6,12 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "stage/cuda.h"
+#include "stage/cuda/asked.h"
 #include "stage/cuda/exec_rows.h"
 #include "stage/cuda/exec_wide.h"
 #include "stage/cuda/experts.h"
 #include "stage/cuda/few_choice.h"
+#include "stage/cuda/logits.h"
 #include "stage/cuda/slabs.h"
 #include "stage/cuda/steps.h"
 #include "stage/cuda/ops.h"
@@ -63,7 +65,7 @@ typedef struct cuda {
     sl_pool *pool;
     bool tries_forms, tries_graphs; /* SLUICE_CUDA_FORMS, SLUICE_CUDA_GRAPHS */
     sl_cuda_steps steps;
-    sl_cuda_piece logits; /* f32, of the GPU */
+    sl_cuda_logits logits;
     void (*tick)(void *ctx);
     void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
     void *tick_ctx; /* of both */
@@ -104,7 +106,7 @@ static void deliver(const cuda *d, const launched *l) {
     } else if (c->op == SL_OP_PACK) {
         scatter(&c->pack, sl_wire_row_bytes(c->pack.wire, m->d_model), l->result);
     } else if (c->op == SL_OP_HEAD) {
-        memcpy(c->head.logits, l->result, (size_t)c->head.n * m->vocab * sizeof(float));
+        sl_cuda_logits_give(&d->logits, &c->head, l->result);
     }
 }
 
@@ -330,23 +332,16 @@ static void merge(cuda *d, const sl_stage_call *c) {
                                         .k = s->top_k});
 }
 
-static size_t logits_bytes(const sl_model_spec *m, uint32_t rows) {
-    return (size_t)rows * m->vocab * sizeof(float);
-}
-
-static sl_status make_logits(cuda *d, size_t bytes, sl_err *err) {
-    if (bytes <= d->logits.bytes) return SL_OK;
+static sl_status make_logits(cuda *d, uint32_t rows, sl_err *err) {
+    if (sl_cuda_logits_fit(&d->logits, d->base.spec, rows)) return SL_OK;
     all_done(d);
-    sl_cuda_slabs_return(&d->memory, d->logits.at, d->logits.bytes); /* first: room for more */
-    d->logits = (sl_cuda_piece){0};
-    return sl_cuda_slabs_grow(&d->memory, bytes, "logits", &d->logits, err);
+    return sl_cuda_logits_reserve(&d->logits, d->base.spec, rows, &d->memory, err);
 }
 
 /* All columns with the last ones: there is no hurry in between that a GPU would gain by. */
 static void head(cuda *d, launched *l) {
     const sl_stage_head *h = &l->call.head;
     const uint32_t vocab = d->base.spec->vocab;
-    const size_t bytes = logits_bytes(d->base.spec, h->n);
     float *rows = sl_mem_at(h->h);
     uint64_t at = 0;
     sl_err err;
@@ -354,16 +349,17 @@ static void head(cuda *d, launched *l) {
     if (h->first == 0)
         sl_model_head_rows(d->model, &d->exec, sl_mem_at(l->call.rows.x), h->row, h->n, rows);
     if (h->first + h->count < vocab) return;
-    const sl_status st = make_logits(d, bytes, &err);
+    const sl_status st = make_logits(d, h->n, &err);
     if (st != SL_OK) {
         fails(d, st, &err);
         return;
     }
-    l->result = take_result(d, bytes, &at);
-    if (!l->result) return;
-    sl_model_head_part(d->model, &d->exec, rows, h->n, 0, vocab, (float *)(uintptr_t)d->logits.at,
-                       &d->rows);
-    sl_cuda_copy_out_later(d->c, (void *)(uintptr_t)l->result, d->logits.at, bytes);
+    uint8_t *result = take_result(d, sl_cuda_logits_result(&d->logits, h), &at);
+    l->result = result;
+    if (!result) return;
+    sl_model_head_part(d->model, &d->exec, rows, h->n, 0, vocab,
+                       (float *)(uintptr_t)d->logits.at.at, &d->rows);
+    sl_cuda_logits_bring(&d->logits, h, result, at);
 }
 
 static void run(cuda *d, launched *l) {
@@ -498,6 +494,13 @@ static void cuda_write_page(sl_device *base, uint32_t page, uint32_t first, uint
     if (st != SL_OK) fails(d, st, &err);
 }
 
+static void cuda_read_logits(sl_device *base, uint32_t row, float *to) {
+    cuda *d = (cuda *)base;
+    sl_err err;
+    sl_status st = sl_cuda_logits_read(&d->logits, row, to, &err);
+    if (st != SL_OK) fails(d, st, &err);
+}
+
 /* ---- experts that come and go ---- */
 
 static sl_status home_put(void *ctx, const void *data, size_t bytes, const void **out,
@@ -537,7 +540,7 @@ static size_t scratch_bytes(const cuda *d, uint32_t max_pairs) {
 uint64_t sl_cuda_calls_bytes(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs,
                              uint32_t head_rows) {
     return scratch_for(m, max_rows, max_pairs) + sl_cuda_experts_bytes(m, max_pairs) +
-           logits_bytes(m, head_rows);
+           sl_cuda_logits_bytes(m, head_rows, true);
 }
 
 /* Calls of so many pairs need other scratch than there is. */
@@ -617,6 +620,7 @@ static void cuda_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
 static void cuda_close(sl_device *base) {
     cuda *d = (cuda *)base;
     sl_pool_free(d->pool);
+    sl_cuda_logits_tell(&d->logits);
     if (d->c) sl_cuda_drain(d->c);
     sl_model_free(d->model);
     for (uint32_t i = 0; d->c && i < MOST_CALLS; i++) sl_cuda_event_free(d->c, d->call[i].event);
@@ -624,7 +628,7 @@ static void cuda_close(sl_device *base) {
         sl_cuda_steps_free(&d->steps);
         sl_cuda_experts_free(&d->fast);
         sl_cuda_unpin(d->c, d->results);
-        sl_cuda_free(d->c, d->logits.at);
+        sl_cuda_free(d->c, d->logits.at.at);
         sl_cuda_free(d->c, (uint64_t)(uintptr_t)d->rows.base);
         sl_cuda_free(d->c, (uint64_t)(uintptr_t)d->kv.base);
         sl_cuda_slabs_free(&d->memory);
@@ -632,32 +636,6 @@ static void cuda_close(sl_device *base) {
     sl_arena_free(&d->lists);
     sl_cuda_close(d->c);
     sl_free(d);
-}
-
-/* What this device does not do, by the names that a user knows. */
-static sl_status check(const sl_device_opts *o, sl_err *err) {
-    const char *what = o->gang || o->ranks > 1                       ? "--tp above 1"
-                       : o->hosts.segmented                          ? "--segments"
-                       : o->activations == SL_ACTIVATIONS_BF16       ? "--activations bf16"
-                       : o->activations == SL_ACTIVATIONS_BF16_PARTS ? "--activations bf16-parts"
-                       : o->exact && o->device->numerics == SL_NUMERICS_FAST
-                           ? "--exact with --numerics fast"
-                           : NULL;
-    if (!what) return SL_OK;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda:%u: %s is not supported on a GPU",
-                   o->device->index, what);
-}
-
-/* Numerics exact are the bits of the kind of GPU that the plan names. */
-static sl_status check_kind(const sl_cuda *c, const sl_device_spec *of, sl_err *err) {
-    char own[SL_GPU_KIND_BYTES];
-    if (of->numerics != SL_NUMERICS_EXACT || !of->gpu_kind[0]) return SL_OK;
-    sl_cuda_kind_text(sl_cuda_info_of(c), own);
-    if (strcmp(own, of->gpu_kind) == 0) return SL_OK;
-    return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "cuda:%u is \"%s\", and the plan's numerics exact are the bits of \"%s\": all "
-                   "workers have one kind of GPU, or --numerics cpu",
-                   of->index, own, of->gpu_kind);
 }
 
 static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
@@ -672,13 +650,6 @@ static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
     d->kv = sl_kv_pool_of(d->base.spec, (void *)(uintptr_t)at);
     d->kv_pages = n;
     return SL_OK;
-}
-
-/* Whether somebody asks for what no GPU has run yet. */
-static sl_status read_try(const char *variable, const char *asked, bool *out, sl_err *err) {
-    *out = asked != NULL;
-    if (!asked || strcmp(asked, "try") == 0) return SL_OK;
-    return sl_fail(err, SL_ERR_ARG, "%s '%s' is unknown: try", variable, asked);
 }
 
 /* What experts' kernels may compute. Those of blocks no GPU has run yet. */
@@ -760,9 +731,10 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
                                       .host = cuda_host,
                                       .room = cuda_room,
                                       .share = cuda_share,
+                                      .read_logits = cuda_read_logits,
                                       .read_page = cuda_read_page,
                                       .write_page = cuda_write_page};
-    sl_status st = check(o, err);
+    sl_status st = sl_cuda_check_asked(o, err);
     if (st != SL_OK) return st;
     cuda *d = sl_alloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
@@ -770,11 +742,14 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     d->max_rows = o->max_rows;
     d->tick = o->tick;
     d->tick_ctx = o->ctx;
-    st = read_try("SLUICE_CUDA_FORMS", sl_options_cuda_forms(), &d->tries_forms, err);
+    st = sl_cuda_read_try("SLUICE_CUDA_FORMS", sl_options_cuda_forms(), &d->tries_forms, err);
     if (st == SL_OK)
-        st = read_try("SLUICE_CUDA_GRAPHS", sl_options_cuda_graphs(), &d->tries_graphs, err);
+        st =
+            sl_cuda_read_try("SLUICE_CUDA_GRAPHS", sl_options_cuda_graphs(), &d->tries_graphs, err);
     if (st == SL_OK) st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
-    if (st == SL_OK) st = check_kind(d->c, o->device, err);
+    d->base.finds = d->tries_forms;
+    d->logits = (sl_cuda_logits){.c = d->c, .finds = d->base.finds};
+    if (st == SL_OK) st = sl_cuda_check_kind(d->c, o->device, err);
     d->memory =
         (sl_cuda_slabs){.c = d->c, .index = o->device->index, .limit = o->device->gpu_memory};
     for (uint32_t i = 0; st == SL_OK && i < MOST_CALLS; i++)
@@ -782,7 +757,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = open_model(d, o, err);
     if (st == SL_OK) st = make_scratch(d, o->max_pairs, err);
     if (st == SL_OK) st = make_pages(d, o->kv_pages, err);
-    if (st == SL_OK) st = make_logits(d, logits_bytes(d->base.spec, o->head_rows), err);
+    if (st == SL_OK) st = make_logits(d, o->head_rows, err);
     if (st == SL_OK) choose_forms(d);
     if (st == SL_OK) st = make_steps(d, err);
     if (st == SL_OK && o->head_rows) st = make_pool(d, o->threads, err);
