@@ -170,12 +170,13 @@ sl_cu_result cuDevicePrimaryCtxRetain(sl_cu_context *out, sl_cu_device d) {
     ENTER(cuDevicePrimaryCtxRetain);
     if (d < 0 || d >= count()) return SL_CU_INVALID_DEVICE;
     *out = (sl_cu_context)(uintptr_t)(d + 1);
+    fake_context(d, true);
     return SL_CU_OK;
 }
 
 sl_cu_result cuDevicePrimaryCtxRelease_v2(sl_cu_device d) {
     ENTER(cuDevicePrimaryCtxRelease_v2);
-    (void)d;
+    fake_context(d, false);
     return SL_CU_OK;
 }
 

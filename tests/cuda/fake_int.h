@@ -46,6 +46,7 @@ void fake_forget(void *p);
 #define FAKE_NOT_SUPPORTED     801
 sl_cu_result fake_can_reach(int *out, int device, int peer);
 sl_cu_result fake_reach(int device, int peer);
+void fake_context(int device, bool held);
 sl_cu_result fake_lend(sl_cu_ipc_handle *out, void *p);
 sl_cu_result fake_borrow(void **out, const sl_cu_ipc_handle *in, unsigned flags);
 sl_cu_result fake_return(void *p);

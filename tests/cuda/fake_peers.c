@@ -18,6 +18,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool reaches[GPUS][GPUS];
+static uint32_t contexts[GPUS]; /* how often each GPU's is held */
 
 static bool lends(void) {
     return fake_number("SLUICE_FAKE_CUDA_IPC", 1) != 0;
@@ -42,6 +43,15 @@ sl_cu_result fake_reach(int device, int peer) {
     reaches[device][peer] = true;
     pthread_mutex_unlock(&lock);
     return r;
+}
+
+/* What a context was told goes with it, and so does what others were of it. */
+void fake_context(int device, bool held) {
+    pthread_mutex_lock(&lock);
+    contexts[device] += held ? 1 : (uint32_t)-1;
+    for (int i = 0; contexts[device] == 0 && i < GPUS; i++)
+        reaches[device][i] = reaches[i][device] = false;
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- other processes ---- */
