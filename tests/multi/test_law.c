@@ -10,7 +10,8 @@
  * takes its time (deferred.h). With `many`, one fixture and one wire format run on a deployment of
  * 72 workers. With `cuda`, workers drawn at random are on GPU 0, with numerics cpu, and nothing
  * that GPUs exclude is drawn: one process and one thread of the CPU stays the reference. With
- * `rows`, these are on GPUs 0 and 1, and rows between them stay there, some of them at least. With
+ * `rows`, these are on GPUs 0 and 1, if there are two, and rows between them stay there, some of
+ * them at least. With
  * `exact`, all workers are on it, with numerics exact, and so is the reference; one more model has
  * heads that the kernels of attention take. */
 #include "base/mem.h"
@@ -89,8 +90,9 @@ static bool skewed;            /* experts are drawn instead of routed */
 static bool segmented;         /* sums in segments */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
-static bool windows;               /* workers put rows into each other's memory... */
-static bool far;                   /* ...or of their GPUs, */
+static bool windows; /* workers put rows into each other's memory... */
+static bool far;     /* ...or of their GPUs, so many */
+static uint32_t n_gpus = 1;
 static uint64_t n_put;             /* so many messages or bytes at least, of all deployments */
 static bool gpus;                  /* some workers are on GPU 0; */
 static bool of_gpu;                /* all of them are, with numerics exact */
@@ -314,7 +316,7 @@ static void vary_devices(sl_plan *p, uint64_t *state) {
     for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = sl_rng_below(state, 3) > 0;
     p->worker[sl_rng_below(state, p->n_workers)].on_gpu = true;
     for (uint32_t i = 0; far && i < p->n_workers; i++)
-        p->worker[i].gpu = (uint32_t)sl_rng_below(state, 2);
+        p->worker[i].gpu = (uint32_t)sl_rng_below(state, n_gpus);
 }
 
 /* Of a model that has a block of its own for them, that guesses in half of the cases. */
@@ -648,6 +650,15 @@ static int check_fixture(const char *folder) {
     return bad;
 }
 
+/* On two GPUs, where there are as many. */
+static void begin_far(void) {
+    sl_cuda_gpus there;
+    sl_cuda_list_devices(&there);
+    n_gpus = SL_MIN(SL_MAX(there.n, 1u), 2u);
+    sl_cuda_gpus_free(&there);
+    setenv("SLUICE_CUDA_ROWS", "try", 1);
+}
+
 /* A rank of a worker that is a thread of this program. */
 static int as_rank(int fd) {
     sl_err err;
@@ -669,7 +680,7 @@ int main(int argc, char **argv) {
     of_gpu = argc > 6 && strcmp(argv[6], "exact") == 0;
     far = argc > 6 && strcmp(argv[6], "rows") == 0;
     gpus = of_gpu || far || (argc > 6 && strcmp(argv[6], "cuda") == 0);
-    if (far) setenv("SLUICE_CUDA_ROWS", "try", 1);
+    if (far) begin_far();
     printf("seed %llu\n", (unsigned long long)seed);
     if (strcmp(transport, "loop")) sl_net_setup_process(transport);
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -278,7 +278,7 @@ static void open_far(sl_worker *w, const sl_plan *p) {
         (SL_MIN(bytes, FAR_SLOT_BYTES) + SL_WINDOW_LINE - 1) / SL_WINDOW_LINE * SL_WINDOW_LINE;
     for (uint32_t id = 0; some && id < SL_MIN(p->n_workers, w->n_peers); id++) {
         const sl_worker_peer *peer = &w->peer[id];
-        if (!sl_plan_on_gpu(p, id)) continue;
+        if (sl_plan_device_of(p, id).kind != sl_plan_device_of(p, w->id).kind) continue;
         const bool near = id == w->id || (peer->open && !sl_conn_bars_memory(peer->conn));
         if (near && (needs(p, w->id, id) || needs(p, id, w->id)))
             sl_far_windows_open(w, id, slots, slot);
