@@ -6,6 +6,7 @@
 #define SL_TESTS_DEFERRED_H
 
 #include "base/rng.h"
+#include "deferred_windows.h"
 #include "stateful.h"
 
 #include <stdatomic.h>
@@ -21,12 +22,14 @@ typedef struct deferred_queue {
 typedef struct deferred_maker {
     _Atomic uint64_t seed; /* of the next one */
     bool stateful;         /* they compute as stateful.h does */
+    bool windows;          /* they reach memory of each other */
 } deferred_maker;
 
 typedef struct deferred {
     around in;
     uint64_t rng;
     deferred_queue queue[SL_STAGE_QUEUES];
+    deferred_windows windows;
 } deferred;
 
 static bool deferred_once_in(deferred *d, uint32_t n) {
@@ -34,7 +37,9 @@ static bool deferred_once_in(deferred *d, uint32_t n) {
 }
 
 static void deferred_compute(deferred *d, deferred_queue *q) {
-    sl_device_submit(d->in.inner, &q->call[q->computed++ % DEFERRED_MOST]);
+    const sl_stage_call *c = &q->call[q->computed++ % DEFERRED_MOST];
+    deferred_windows_look(&d->windows, c);
+    sl_device_submit(d->in.inner, c);
 }
 
 static void deferred_submit(sl_device *base, const sl_stage_call *c) {
@@ -69,10 +74,33 @@ static void deferred_poll(sl_device *base) {
     around_done(base, i);
 }
 
+static sl_status deferred_offer(sl_device *base, size_t bytes, sl_mem *out, sl_device_key *key,
+                                sl_err *err) {
+    return deferred_windows_offer(&((deferred *)base)->windows, bytes, out, key, err);
+}
+
+static sl_status deferred_join(sl_device *base, sl_span key, sl_mem *out, sl_err *err) {
+    return deferred_windows_join(&((deferred *)base)->windows, key, out, err);
+}
+
+static void deferred_part(sl_device *base, sl_mem m) {
+    sl_device_drain(base);
+    deferred_windows_part(&((deferred *)base)->windows, (const uint8_t *)(uintptr_t)m.at);
+}
+
+static void deferred_close(sl_device *base) {
+    deferred_windows *w = &((deferred *)base)->windows;
+    while (w->n) deferred_windows_part(w, w->at[0]->p);
+    around_close(base);
+}
+
 /* For sl_device_maker: ctx is a deferred_maker. */
 static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_device **out,
                                       sl_err *err) {
-    static const sl_device_ops ops = {.close = around_close,
+    static const sl_device_ops ops = {.close = deferred_close,
+                                      .offer = deferred_offer,
+                                      .join = deferred_join,
+                                      .part = deferred_part,
                                       .submit = deferred_submit,
                                       .poll = deferred_poll,
                                       .take = around_take,
@@ -91,6 +119,8 @@ static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_dev
     d->rng = atomic_fetch_add(&maker->seed, 1) * 7919 + 1;
     /* Who uses a device that does not has to copy more. */
     d->in.base.in_place = d->in.base.in_place && deferred_once_in(d, 2);
+    d->in.base.windows = maker->windows;
+    d->windows.top_k = d->in.base.spec->top_k;
     *out = &d->in.base;
     return SL_OK;
 }

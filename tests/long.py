@@ -91,6 +91,7 @@ PARTS = {
                  + [(f"sim, shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250, "--deferred")) for a in (1, 251)]
                  + [(f"sim with state, seeds {a}-{a + 249}", simulate("build", SIM, a, 250, "--stateful")) for a in (1, 251, 501, 751)]
                  + [("sim, seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice", "--deferred")),
+                    ("sim, windows of devices, seeds 1-2000", simulate("build", SIM, 1, 2000, "--windows")),
                     ("law loop, seed 1", [*law("build", "loop", 1, 1), "deferred"]),
                     ("law loop, seed 2, one in 4", [*law("build", "loop", 2, 4), "deferred"])]),
     "law": ("every schedule of every deployment, three transports; draws of a second seed and of ucx", 24,
@@ -98,6 +99,8 @@ PARTS = {
             + [("experts that move, loop", ["build/tests/test_adapt", "loop", "build/sluice", SIM, "1"]),
                ("experts that move, GPU", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
                                            *whole("build", "test_hot", "loop", "build/sluice", SIM)])]
+            + [(f"rows that stay on GPUs, {t}, seed {s}", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so", *law("build", t, s, 200), "rows"])
+               for t, s in (("loop", 21), ("shm", 22))]
             + [("emulated GPUs, seed 1, one in 100", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
                                                        *law("build", "loop", 1, 100), "cuda"])]
             + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]

@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe dense prompt attention types decode draws graphs blocks profile exact mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe dense prompt attention types decode draws graphs blocks profile exact mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -35,6 +35,7 @@ limit_of() {
     decode) echo 240 ;;
     draws) echo 150 ;;
     graphs) echo 170 ;;
+    rows) echo 280 ;;
     blocks) echo 280 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
@@ -239,6 +240,33 @@ step_graphs() {
     done
     for graphs in "" try; do
         SLUICE_CUDA_GRAPHS=$graphs bench "batch16${graphs:+ graphs}" --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+    done
+    return $rc
+}
+
+# Attention and experts as two workers on this one GPU, or on two (LEASE_SECOND=cuda:1), whose rows stay there and go by the host:
+# threads of one process and two processes. First the same bits, then tokens a second.
+step_rows() {
+    local rc=0 rows transport plain tried second=${LEASE_SECOND:-$device}
+    for transport in loop shm; do
+        set -- --exact --attention 1 --experts 2 --device "$device,$second,$device" --schedule dep --transport $transport
+        plain=$(ids_of "$golden/qwen3moe-tiny" "$@") || return 1
+        tried=$(SLUICE_CUDA_ROWS=try ids_of "$golden/qwen3moe-tiny" "$@" --log warn 2>"$work/rows.txt") || rc=1
+        cat "$work/rows.txt"
+        grep -q 'by the host' "$work/rows.txt" && { figure "$transport: $(grep -m1 -o 'rows .*by the host.*' "$work/rows.txt")"; rc=1; }
+        figure "$transport: ids $([ "$plain" = "$tried" ] && echo same || echo DIFFERENT)"
+        [ "$plain" = "$tried" ] || rc=1
+        timeout 75 "$work/pack/bin/test_law" $transport "$work/pack/bin/sluice" "$golden" 1 "${LEASE_LAW:-40}" rows | tail -20
+        local st=${PIPESTATUS[0]}
+        figure "law of rows, $transport: exit status $st"
+        [ "$st" = 0 ] || rc=$st
+    done
+    for transport in loop shm; do
+        for rows in "" try; do
+            set -- --attention 1 --experts 1 --device "$device,$second" --schedule dep --transport $transport
+            SLUICE_CUDA_ROWS=$rows bench "$transport one${rows:+ rows}" "$@" --reps 2 --n-prompt 2048 --n-gen 32 --ctx 4096 --max-num-batched-tokens 2048 || rc=1
+            SLUICE_CUDA_ROWS=$rows bench "$transport batch64${rows:+ rows}" "$@" --reps 1 --n-prompt 0 --n-gen 32 --n-depth 128 --batch 64 --ctx 1024 --max-num-seqs 64 || rc=1
+        done
     done
     return $rc
 }

@@ -328,6 +328,11 @@ const char *sl_options_cuda_graphs(void) {
     return graphs && graphs[0] ? graphs : NULL;
 }
 
+const char *sl_options_cuda_rows(void) {
+    const char *how = value_of(SL_CUDA_ROWS);
+    return how && how[0] ? how : NULL;
+}
+
 const char *sl_options_gather(void) {
     const char *how = value_of(SL_GATHER);
     return how && how[0] ? how : NULL;

@@ -87,6 +87,8 @@ const char *sl_options_gather(void);
 const char *sl_options_cuda_forms(void);
 /* SLUICE_CUDA_GRAPHS: whether a GPU runs steps as graphs. NULL: unset, or empty. */
 const char *sl_options_cuda_graphs(void);
+/* SLUICE_CUDA_ROWS: whether rows between GPUs stay there. NULL: unset, or empty. */
+const char *sl_options_cuda_rows(void);
 /* TERM: which terminal this is. NULL: unset. */
 const char *sl_options_terminal(void);
 

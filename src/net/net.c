@@ -25,9 +25,14 @@ sl_buf *sl_net_buf_take(sl_net *net, size_t len) {
 
 void sl_net_buf_give(sl_net *net, sl_buf *buf) {
     if (!buf) return;
+    if (buf->far.window) net->given(buf);
     sl_pump_lock(net);
     sl_block_give(&net->pool, sl_block_of(buf));
     sl_pump_unlock(net);
+}
+
+void sl_net_on_give(sl_net *net, void (*given)(const sl_buf *buf)) {
+    net->given = given;
 }
 
 /* ---- set-up ---- */
@@ -370,6 +375,13 @@ void sl_conn_set_user(sl_conn *c, void *user) {
 }
 bool sl_conn_is_encrypted(const sl_conn *c) {
     return c->crypt != NULL;
+}
+
+const char *sl_conn_bars_memory(const sl_conn *c) {
+    return c->place == SL_PEER_ELSEWHERE ? "it is on another machine"
+           : c->crypt                    ? "messages are encrypted"
+           : c->sums                     ? "messages have checksums"
+                                         : NULL;
 }
 
 sl_conn_stats sl_conn_stats_of(const sl_conn *c) {

@@ -27,16 +27,28 @@ typedef struct sl_spread_name {
     bool cut;        /* rows of the payload are rank 0's columns; else they are whole everywhere */
 } sl_spread_name;
 
+/* Rows of a message that lie in memory of a device instead (engine/host/far.h). Zeroed: none do. */
+typedef struct sl_far_name {
+    void *window; /* whose they are */
+    uint32_t slot;
+    size_t bytes;
+    bool leaves; /* they are to go from here; else they came */
+} sl_far_name;
+
 /* Payload bytes: 64-byte aligned, one owner at a time: whoever holds it frees it. */
 typedef struct sl_buf {
     uint8_t *data;
     size_t len, cap;
     sl_spread_name spread;
+    sl_far_name far;
 } sl_buf;
 
 /* From a per-net pool of recycled blocks; NULL when memory is out. */
 sl_buf *sl_net_buf_take(sl_net *net, size_t len) SL_MUST_CHECK;
 void sl_net_buf_give(sl_net *net, sl_buf *buf); /* NULL-safe */
+/* `given` hears of each buffer that is given back and has rows far away, before it is gone. What is
+ * sent has none: the sender knows where they are. */
+void sl_net_on_give(sl_net *net, void (*given)(const sl_buf *buf));
 
 /* What each side tells the other in the handshake. */
 typedef struct sl_hello {
@@ -225,6 +237,10 @@ typedef struct sl_conn_stats {
     uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
 } sl_conn_stats;
 const sl_hello *sl_conn_hello(const sl_conn *c);
+/* Why what is said to this peer may not go by memory that both have beside the connection: it is on
+ * another machine, or checksums or encryption are wanted of all that is said. NULL: it may. In
+ * on_open and later. */
+const char *sl_conn_bars_memory(const sl_conn *c);
 /* What is sent and comes from here on is encrypted. In on_open and later. */
 bool sl_conn_is_encrypted(const sl_conn *c);
 void *sl_conn_user(const sl_conn *c);

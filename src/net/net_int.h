@@ -179,6 +179,7 @@ struct sl_net {
     uint64_t late_us;     /* how late its timers were looked at, lately at worst */
     sl_net_events on;
     void *ctx;
+    void (*given)(const sl_buf *buf); /* sl_net_on_give */
     sl_conn **conns;
     size_t n_conns, cap_conns;
     uint32_t delivered;     /* in the current sl_net_progress */

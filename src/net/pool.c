@@ -27,6 +27,7 @@ sl_block *sl_block_take(sl_block_pool *p, size_t len) {
     }
     b->buf.len = len;
     b->buf.spread = (sl_spread_name){0};
+    b->buf.far = (sl_far_name){0};
     b->next = NULL;
     b->link = NULL;
     b->event = 0;

@@ -59,7 +59,8 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_STRIPED] = "STRIPED",     [SL_MSG_RAIL_IS] = "RAIL_IS",
         [SL_MSG_STRIPE] = "STRIPE",       [SL_MSG_MEASURE] = "MEASURE",
         [SL_MSG_COSTS] = "COSTS",         [SL_MSG_ECHO] = "ECHO",
-        [SL_MSG_WINDOW] = "WINDOW",       [SL_MSG_RANK_ROWS] = "RANK_ROWS",
+        [SL_MSG_WINDOW] = "WINDOW",       [SL_MSG_DEVICE_WINDOW] = "DEVICE_WINDOW",
+        [SL_MSG_RANK_ROWS] = "RANK_ROWS",
     };
     return kind < SL_LEN(names) ? names[kind] : NULL;
 }

@@ -28,8 +28,9 @@ typedef enum sl_msg_kind {
     SL_MSG_REFUSE,
     SL_MSG_BYE,
     SL_MSG_HEARTBEAT,
-    SL_MSG_ERROR,  /* reply to an unknown or unacceptable message: payload is text */
-    SL_MSG_WINDOW, /* here is a window for what you send (net/window.h) */
+    SL_MSG_ERROR,         /* reply to an unknown or unacceptable message: payload is text */
+    SL_MSG_WINDOW,        /* here is a window for what you send (net/window.h) */
+    SL_MSG_DEVICE_WINDOW, /* worker to worker: the same in memory of its device (net/row_slots.h) */
     /* control: coordinator and workers */
     SL_MSG_PLAN = 16, /* payload: plan.json, with ids and addresses filled in */
     SL_MSG_READY,     /* worker: the stages of plan `epoch` are mapped, peers are connected */
@@ -102,10 +103,11 @@ typedef enum sl_msg_kind {
 #define SL_WIRE_ENDS    0x80u  /* dispatch: the sender has no further chunk of this layer */
 #define SL_WIRE_SAVES   0x100u /* READY: pages can go to a disk there */
 #define SL_WIRE_TIMED   0x200u /* RETURN: it says how long the task took */
+#define SL_WIRE_FAR     0x400u /* DISPATCH, RETURN: it ends with a note (net/row_slots.h) */
 /* Any other bit is refused. */
 #define SL_WIRE_FLAGS                                                                              \
     (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT | SL_WIRE_RESUMES |   \
-     SL_WIRE_AGAIN | SL_WIRE_ENDS | SL_WIRE_SAVES | SL_WIRE_TIMED)
+     SL_WIRE_AGAIN | SL_WIRE_ENDS | SL_WIRE_SAVES | SL_WIRE_TIMED | SL_WIRE_FAR)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */

@@ -21,6 +21,7 @@ const char *sl_wire_format_name(sl_wire_format f) {
 }
 
 size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model) {
+    if (d_model == 0) return 0;
     switch (f) {
     case SL_WIRE_BF16:
         return (size_t)d_model * 2;
@@ -149,7 +150,7 @@ void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_m
 
 sl_status sl_wire_rows_check(sl_wire_format f, const uint8_t *data, size_t rows, uint32_t d_model,
                              sl_err *err) {
-    if (f != SL_WIRE_FP8) return SL_OK;
+    if (f != SL_WIRE_FP8 || d_model == 0) return SL_OK;
     size_t stride = sl_wire_row_bytes(f, d_model);
     for (size_t r = 0; r < rows; r++) {
         float scale;

@@ -38,8 +38,10 @@ static void widen_row(const sl_exec *ex, sl_wire_format wire, const uint8_t *fro
 
 static void pack(const sl_exec *ex, const sl_stage_pack *p, uint32_t d) {
     const float *rows = sl_mem_ptr(p->rows);
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!p->at[i]) continue;
         round_row(ex, p->wire, rows + (size_t)(p->row ? p->row[i] : i) * d, d, p->at[i]);
+    }
 }
 
 static void unpack(const sl_exec *ex, const sl_stage_pack *p, uint32_t d) {

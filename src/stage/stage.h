@@ -88,7 +88,8 @@ typedef struct sl_stage_spread {
 } sl_stage_spread;
 
 /* Between row row[i] of `rows`, [..][d_model] f32, and at[i] in host memory, in the wire format:
- * PACK rounds it to there, UNPACK widens it from there. */
+ * PACK rounds it to there, UNPACK widens it from there. Of a device with `windows` at[i] may lie in
+ * one of these instead; NULL, of PACK: nobody wants this row any more. */
 typedef struct sl_stage_pack {
     uint32_t n;
     sl_wire_format wire;
@@ -137,7 +138,7 @@ typedef struct sl_stage_experts {
 typedef struct sl_stage_merge {
     sl_mem x, shared;            /* [..][d_model] f32; x may be rows.x; no shared: nothing */
     const uint32_t *from;        /* [rows.n]; NULL: i itself */
-    const uint8_t *const *piece; /* [rows.n][top_k] rows as they travelled, or NULL */
+    const uint8_t *const *piece; /* [rows.n][top_k] rows as they travelled, or NULL; as at[i] */
     sl_wire_format wire;
     const sl_stage_spread *spread; /* [n_spread] in which pieces may be; x is rows.x then, `from`
                                     * NULL, and `shared` what SHARED left */
@@ -204,6 +205,14 @@ typedef struct sl_event {
 
 typedef struct sl_device sl_device;
 
+/* What memory of a device is joined by: bytes that mean something to devices of its kind on its
+ * machine. */
+#define SL_DEVICE_KEY_BYTES 128u
+typedef struct sl_device_key {
+    uint8_t bytes[SL_DEVICE_KEY_BYTES];
+    size_t len;
+} sl_device_key;
+
 typedef struct sl_device_ops {
     void (*close)(sl_device *d);
     /* Copies *c, not what it points to. */
@@ -239,6 +248,16 @@ typedef struct sl_device_ops {
     void (*gather)(sl_device *d, const sl_stage_spread *m, sl_wire_format f);
     /* No call names a message any more that came or left before. */
     void (*settle)(sl_device *d);
+    /* Of a device with `windows`: memory of its own, undefined contents, into which the device of
+     * another worker of this machine may pack rows, and what that joins it by. */
+    sl_status (*offer)(sl_device *d, size_t bytes, sl_mem *out, sl_device_key *key, sl_err *err);
+    /* Of such a device: memory that another one offers, or this one, for PACK. SL_ERR_UNSUPPORTED
+     * says why it cannot be reached from here. */
+    sl_status (*join)(sl_device *d, sl_span key, sl_mem *out, sl_err *err);
+    /* Memory that it has offered or joined: waits for the calls that it has. What was joined is
+     * not touched any more; what was offered is there until all in this process who joined it have
+     * parted from it. */
+    void (*part)(sl_device *d, sl_mem m);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
@@ -256,6 +275,7 @@ struct sl_device {
     bool copies_lists; /* calls' lists are its own once it has been asked */
     bool mtp;          /* it takes SL_OP_MTP */
     bool finds;        /* rows of HEAD may seek less than all logits */
+    bool windows;      /* rows may lie in memory of its own and of others (offer, join) */
     uint32_t sharers;  /* threads that sl_device_share has, the caller among them; 0: it alone */
     uint32_t spreads;  /* its ranks exchange rows with those of others themselves: so many columns
                         * rank 0 has of a row that is cut. 0: they do not */

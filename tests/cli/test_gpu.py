@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -312,6 +313,53 @@ def test_steps_as_graphs_give_the_same_ids(wide, extra, prompt, n):
     (plain, none), (ids_of_graphs, some) = said(""), said("try")
     assert none == 0 and some > n / 2 and len(set(plain)) > n / 4, (none, some, plain)
     assert ids_of_graphs == plain
+
+
+ROWS = ["--exact", "--attention", "1", "--experts", "2", "--device", "cuda:0,cuda:1,cuda:0", "--schedule", "dep", "--ctx", "256", "--log", "info"]
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("transport", ["loop", "shm", "tcp"])
+def test_rows_that_stay_on_gpus_leave_headers_to_the_fabric(transport):
+    """The same tokens and as many messages; what they had of rows goes from GPU to GPU, but for a note each and what fills lines up."""
+    asked = {"model": "m", "prompt": [(7 * i + 3) % 900 for i in range(200)], "max_tokens": 4, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+    def said(rows):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+        server = served.Server(FIXTURE, *ROWS, "--transport", transport,
+                               environment={**environment, "SLUICE_CUDA_DRIVER": str(FAKE), "SLUICE_CUDA_ROWS": rows})
+        try:
+            ids = json.loads(server.request("POST", "/v1/completions", asked, timeout=60).read())["choices"][0]["token_ids"]
+            time.sleep(1.5)  # workers tell what they count now and then
+            counts = [sum(server.metrics(name)) for name in ("worker_device_bytes_total", r'worker_bytes_total\{.*"sent".*\}', r'worker_messages_total\{.*"sent".*\}')]
+        finally:
+            server.stop()
+        server.reader.join(10)
+        return ids, counts, "".join(server.log)
+    (plain, (none, all_bytes, messages), _), (ids, (far, by_host, as_many), log) = said(""), said("try")
+    print(f"{transport}: {all_bytes:.0f} bytes in {messages:.0f} messages by the host; {far:.0f} from GPU to GPU, {by_host:.0f} in {as_many:.0f} messages by the host")
+    assert ids == plain and none == 0 and far > 100000, (ids, plain, none, far)
+    assert abs(messages - as_many) < 20, (messages, as_many)
+    assert by_host < all_bytes / 2 and abs(all_bytes - far - by_host) < 100 * messages, (all_bytes, far, by_host, messages)
+    assert "go by the host" not in log and (transport != "loop" or log.count("stay on GPUs") == 4), log
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("options, variables, why", [
+    (["--transport", "loop"], {"SLUICE_FAKE_CUDA_PEERS": "0"}, "rows for worker 1 go by the host: GPU 0 does not reach memory of GPU 1"),
+    (["--transport", "shm"], {"SLUICE_FAKE_CUDA_IPC": "0"}, "go by the host: the CUDA driver shares no memory between processes"),
+    (["--transport", "tcp", "--checksums", "on"], {}, "rows go by the host: messages have checksums"),
+    (["--transport", "tcp", "--encrypt", "on"], {}, "rows go by the host: messages are encrypted"),
+    (["--transport", "loop", "--schedule", "aep"], {}, "rows go by the host: the schedule stores them"),
+])
+def test_rows_that_cannot_stay_on_gpus_go_by_the_host(options, variables, why):
+    asked = ["run", FIXTURE, *ROWS, *options, "--ids", "3,17,41", "-n", 4, "--ignore-eos", "--json"]
+    plain, tried = sluice(*asked, driver=FAKE), sluice(*asked, driver=FAKE, SLUICE_CUDA_ROWS="try", **variables)
+    assert tried.returncode == 0 and why in tried.stderr, tried.stderr
+    assert json.loads(tried.stdout)["ids"] == json.loads(plain.stdout)["ids"]
+    assert "by the host" not in plain.stderr, plain.stderr
+    wrong = sluice(*asked, driver=FAKE, SLUICE_CUDA_ROWS="yes")
+    assert wrong.returncode != 0 and "SLUICE_CUDA_ROWS 'yes' is unknown: try" in wrong.stderr
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")

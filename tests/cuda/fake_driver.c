@@ -38,6 +38,10 @@ fake_kernel *fake_kernel_find(const char *name) {
 
 static _Thread_local sl_cu_context current; /* device + 1 */
 
+int fake_device(void) {
+    return (int)(uintptr_t)current - 1;
+}
+
 static int count(void) {
     return (int)fake_number("SLUICE_FAKE_CUDA_COUNT", 2);
 }
@@ -83,6 +87,10 @@ static const struct {
      "operation would result in a merge of separate capture sequences"},
     {SL_CU_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT",
      "operation not permitted on an event last recorded in a capturing stream"},
+    {SL_CU_PEERS_ALREADY, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+     "peer access is already enabled"},
+    {FAKE_PEERS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported"},
+    {FAKE_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {SL_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"},
 };
 
@@ -162,12 +170,13 @@ sl_cu_result cuDevicePrimaryCtxRetain(sl_cu_context *out, sl_cu_device d) {
     ENTER(cuDevicePrimaryCtxRetain);
     if (d < 0 || d >= count()) return SL_CU_INVALID_DEVICE;
     *out = (sl_cu_context)(uintptr_t)(d + 1);
+    fake_context(d, true);
     return SL_CU_OK;
 }
 
 sl_cu_result cuDevicePrimaryCtxRelease_v2(sl_cu_device d) {
     ENTER(cuDevicePrimaryCtxRelease_v2);
-    (void)d;
+    fake_context(d, false);
     return SL_CU_OK;
 }
 
@@ -220,6 +229,52 @@ sl_cu_result cuMemFreeHost(void *p) {
     ENTER_WAITING(cuMemFreeHost);
     fake_streams_wait();
     return fake_free(FAKE_HOST, p);
+}
+
+/* Memory of other GPUs and processes. */
+
+FAKE_CALL sl_cu_result cuDeviceCanAccessPeer(int *out, sl_cu_device d, sl_cu_device peer);
+sl_cu_result cuDeviceCanAccessPeer(int *out, sl_cu_device d, sl_cu_device peer) {
+    ENTER(cuDeviceCanAccessPeer);
+    return fake_can_reach(out, d, peer);
+}
+
+FAKE_CALL sl_cu_result cuCtxEnablePeerAccess(sl_cu_context peer, unsigned flags);
+sl_cu_result cuCtxEnablePeerAccess(sl_cu_context peer, unsigned flags) {
+    ENTER_CONTEXT(cuCtxEnablePeerAccess);
+    return flags ? SL_CU_INVALID_VALUE : fake_reach(fake_device(), (int)(uintptr_t)peer - 1);
+}
+
+FAKE_CALL sl_cu_result cuIpcGetMemHandle(sl_cu_ipc_handle *out, sl_cu_address p);
+sl_cu_result cuIpcGetMemHandle(sl_cu_ipc_handle *out, sl_cu_address p) {
+    ENTER_CONTEXT(cuIpcGetMemHandle);
+    return fake_lend(out, (void *)(uintptr_t)p);
+}
+
+FAKE_CALL sl_cu_result cuIpcOpenMemHandle_v2(sl_cu_address *out, sl_cu_ipc_handle h,
+                                             unsigned flags);
+sl_cu_result cuIpcOpenMemHandle_v2(sl_cu_address *out, sl_cu_ipc_handle h, unsigned flags) {
+    void *p = NULL;
+    ENTER_WAITING(cuIpcOpenMemHandle_v2);
+    const sl_cu_result r = fake_borrow(&p, &h, flags);
+    *out = (uintptr_t)p;
+    return r;
+}
+
+FAKE_CALL sl_cu_result cuIpcCloseMemHandle(sl_cu_address p);
+sl_cu_result cuIpcCloseMemHandle(sl_cu_address p) {
+    ENTER_WAITING(cuIpcCloseMemHandle);
+    return fake_return((void *)(uintptr_t)p);
+}
+
+FAKE_CALL sl_cu_result cuMemGetAddressRange_v2(sl_cu_address *base, size_t *bytes, sl_cu_address p);
+sl_cu_result cuMemGetAddressRange_v2(sl_cu_address *base, size_t *bytes, sl_cu_address p) {
+    fake_block b;
+    ENTER_CONTEXT(cuMemGetAddressRange_v2);
+    if (!fake_find(FAKE_DEVICE, (void *)(uintptr_t)p, &b)) return SL_CU_INVALID_VALUE;
+    *base = (uintptr_t)b.p;
+    *bytes = b.bytes;
+    return SL_CU_OK;
 }
 
 /* Copies. */
@@ -389,6 +444,7 @@ static sl_cu_result launch(const fake_kernel *k, const unsigned grid[3], const u
     if (grid[0] >= fake_number("SLUICE_FAKE_CUDA_FAULT_ROWS", UINT64_MAX) &&
         strcmp(k->name, "sl_k_widen") == 0)
         return SL_CU_ILLEGAL_ADDRESS;
+    if (!fake_is_captured(s) && !fake_can_run(k, args[0], grid[0])) return SL_CU_ILLEGAL_ADDRESS;
     fake_work w = {.kind = FAKE_LAUNCH,
                    .kernel = k,
                    .grid = {grid[0], grid[1], grid[2]},

@@ -2,7 +2,9 @@
  * SLUICE_CUDA_DRIVER. Variables set the same as long as nobody calls these:
  *   SLUICE_FAKE_CUDA_SEED    as sluice_fake_cuda_seed
  *   SLUICE_FAKE_CUDA_MEMORY  bytes of each of the two GPUs; 8 GiB
- *   SLUICE_FAKE_CUDA_COUNT   how many GPUs there are; 2 */
+ *   SLUICE_FAKE_CUDA_COUNT   how many GPUs there are; 2
+ *   SLUICE_FAKE_CUDA_PEERS   0: none reaches memory of another one
+ *   SLUICE_FAKE_CUDA_IPC     0: no memory is shared between processes */
 #ifndef SL_TESTS_CUDA_FAKE_DRIVER_H
 #define SL_TESTS_CUDA_FAKE_DRIVER_H
 

@@ -1,5 +1,5 @@
-/* Parts of the driver library without a GPU: memory (fake_memory.c), streams (fake_stream.c),
- * graphs (fake_graph.c), the entry points (fake_driver.c). */
+/* Parts of the driver library without a GPU: memory (fake_memory.c), that of others (fake_peers.c),
+ * streams (fake_stream.c), graphs (fake_graph.c), the entry points (fake_driver.c). */
 #ifndef SL_TESTS_CUDA_FAKE_INT_H
 #define SL_TESTS_CUDA_FAKE_INT_H
 
@@ -23,6 +23,33 @@ sl_cu_result fake_free(fake_place place, void *p);
 bool fake_holds(fake_place place, const void *p, size_t bytes);
 uint64_t fake_used(fake_place place);
 uint64_t fake_memory(void); /* of a GPU */
+int fake_device(void);      /* of this thread's context */
+
+/* An allocation. */
+typedef struct fake_block {
+    uint8_t *p;
+    size_t bytes;
+    int device;
+    bool imported; /* another process's */
+    uint64_t serial;
+    int fd; /* other processes may map it; 0: they may not */
+} fake_block;
+/* Which one this address is of. */
+bool fake_find(fake_place place, const void *p, fake_block *out);
+/* From now on it lies in a file, as it is. False: it is no multiple of the driver's steps, in which
+ * something else would lie, too. */
+bool fake_share(void *p, int *fd);
+void fake_import(const fake_block *b);
+void fake_forget(void *p);
+
+#define FAKE_PEERS_UNSUPPORTED 217
+#define FAKE_NOT_SUPPORTED     801
+sl_cu_result fake_can_reach(int *out, int device, int peer);
+sl_cu_result fake_reach(int device, int peer);
+void fake_context(int device, bool held);
+sl_cu_result fake_lend(sl_cu_ipc_handle *out, void *p);
+sl_cu_result fake_borrow(void **out, const sl_cu_ipc_handle *in, unsigned flags);
+sl_cu_result fake_return(void *p);
 
 /* A kernel of kernels.def. */
 typedef struct fake_kernel {
@@ -33,6 +60,8 @@ typedef struct fake_kernel {
     _Atomic bool asked;       /* somebody asked for that */
 } fake_kernel;
 fake_kernel *fake_kernel_find(const char *name); /* NULL: none */
+/* Whether it reaches the rows that it is to move. */
+bool fake_can_run(const fake_kernel *k, const void *args, uint32_t blocks);
 
 /* What a stream does. */
 typedef enum fake_kind { FAKE_COPY, FAKE_FILL, FAKE_LAUNCH, FAKE_MARK } fake_kind;

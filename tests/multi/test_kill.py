@@ -190,6 +190,30 @@ def test_worker_on_a_gpu_killed():
 
 
 @pytest.mark.skipif(not FAKE_GPU.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("killed", [0, 3])
+def test_worker_killed_whose_gpu_others_write_to(killed):
+    """Of attention or of experts: who stays no longer touches its memory, and exchanges rows so with who comes in its place."""
+    server = served.Server(FIXTURE, "--exact", "--attention", "2", "--experts", "2", "--device", "cuda:0,cuda:1,cuda:1,cuda:0", "--ctx", "128",
+                           environment={**os.environ, "SLUICE_CUDA_DRIVER": str(FAKE_GPU), "SLUICE_CUDA_ROWS": "try"})
+    fields = {"max_tokens": 40}
+    streams = start_streams(server, 4, **fields)
+    wait_until(lambda: min(server.metrics("worker_device_bytes_total"), default=0) > 0, "no rows from GPU to GPU")
+    os.kill(server.worker_pid(killed), signal.SIGKILL)
+    join_all(streams)
+    wait_until(lambda: len(server.workers()) == 4 and server.request("GET", "/readyz").status == 200, "the worker is not back")
+    before = server.metrics("worker_device_bytes_total")
+    again = start_streams(server, 4, **fields)
+    join_all(again)
+    for s, as_alone in zip(streams, again, strict=True):
+        assert s.done and not s.error, s.error
+        assert len(s.ids) == 40 and s.ids == as_alone.ids
+    wait_until(lambda: all(now > then for now, then in zip(server.metrics("worker_device_bytes_total"), before, strict=True)), "no rows from GPU to GPU any more")
+    assert_books_balance(server, 4)
+    server.stop_well()
+    assert not any("go by the host" in line for line in server.log), "".join(server.log)
+
+
+@pytest.mark.skipif(not FAKE_GPU.exists(), reason="no driver of the tests beside the program")
 def test_a_request_that_a_gpu_fails_at_ends_alone():
     """A worker whose GPU fails ends as one that crashes: the prompt that a kernel cannot take is found, and given up."""
     server = served.Server(FIXTURE, "--attention", "1", "--experts", "1", "--device", "cuda:0", "--numerics", "cpu", "--ctx", "128",

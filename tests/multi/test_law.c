@@ -1,7 +1,7 @@
 /* The law: with exact numerics, ids and logits are the same bits for every schedule, worker count,
  * transport, arrival order and batch, and whatever pages of KV are there already.
  *
- * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many|cuda|exact]]]
+ * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many|cuda|rows|exact]]]
  * For every fixture and wire format, and activations and types of KV that vary among these,
  * requests run alone in one process with one thread; then the same requests run all at once on each
  * deployment with each schedule that fits it, with random lanes, chunks, step sizes, pages, threads
@@ -10,6 +10,8 @@
  * takes its time (deferred.h). With `many`, one fixture and one wire format run on a deployment of
  * 72 workers. With `cuda`, workers drawn at random are on GPU 0, with numerics cpu, and nothing
  * that GPUs exclude is drawn: one process and one thread of the CPU stays the reference. With
+ * `rows`, these are on GPUs 0 and 1, if there are two, and rows between them stay there, some of
+ * them at least. With
  * `exact`, all workers are on it, with numerics exact, and so is the reference; one more model has
  * heads that the kernels of attention take. */
 #include "base/mem.h"
@@ -88,8 +90,10 @@ static bool skewed;            /* experts are drawn instead of routed */
 static bool segmented;         /* sums in segments */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
-static bool windows;               /* workers put rows into each other's memory... */
-static uint64_t n_put;             /* ...so many messages of them at least, of all deployments */
+static bool windows; /* workers put rows into each other's memory... */
+static bool far;     /* ...or of their GPUs, so many */
+static uint32_t n_gpus = 1;
+static uint64_t n_put;             /* so many messages or bytes at least, of all deployments */
 static bool gpus;                  /* some workers are on GPU 0; */
 static bool of_gpu;                /* all of them are, with numerics exact */
 static sl_activations activations; /* of a fixture's reference and all its deployments, */
@@ -311,6 +315,8 @@ static void vary_devices(sl_plan *p, uint64_t *state) {
     p->device.numerics = SL_NUMERICS_CPU;
     for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = sl_rng_below(state, 3) > 0;
     p->worker[sl_rng_below(state, p->n_workers)].on_gpu = true;
+    for (uint32_t i = 0; far && i < p->n_workers; i++)
+        p->worker[i].gpu = (uint32_t)sl_rng_below(state, n_gpus);
 }
 
 /* Of a model that has a block of its own for them, that guesses in half of the cases, alone or
@@ -551,11 +557,12 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
 
 /* What workers tell they tell now and then: the first deployment that says so is enough. */
 static void count_puts(sl_engine *e) {
-    for (int i = 0; windows && n_put == 0 && i < 30; i++) {
+    for (int i = 0; (windows || far) && n_put == 0 && i < 30; i++) {
         sl_engine_detail d;
         sl_err err;
         if (sl_engine_detail_get(e, &d, &err) != SL_OK) return;
-        for (uint32_t id = 0; id < d.n_workers; id++) n_put += d.worker[id].put_messages;
+        for (uint32_t id = 0; id < d.n_workers; id++)
+            n_put += far ? d.worker[id].device_bytes : d.worker[id].put_messages;
         sl_engine_detail_free(&d);
         if (n_put == 0) usleep(100000);
     }
@@ -647,6 +654,15 @@ static int check_fixture(const char *folder) {
     return bad;
 }
 
+/* On two GPUs, where there are as many. */
+static void begin_far(void) {
+    sl_cuda_gpus there;
+    sl_cuda_list_devices(&there);
+    n_gpus = SL_MIN(SL_MAX(there.n, 1u), 2u);
+    sl_cuda_gpus_free(&there);
+    setenv("SLUICE_CUDA_ROWS", "try", 1);
+}
+
 /* A rank of a worker that is a thread of this program. */
 static int as_rank(int fd) {
     sl_err err;
@@ -666,7 +682,9 @@ int main(int argc, char **argv) {
     many = argc > 6 && strcmp(argv[6], "many") == 0;
     windows = argc > 6 && strcmp(argv[6], "windows") == 0;
     of_gpu = argc > 6 && strcmp(argv[6], "exact") == 0;
-    gpus = of_gpu || (argc > 6 && strcmp(argv[6], "cuda") == 0);
+    far = argc > 6 && strcmp(argv[6], "rows") == 0;
+    gpus = of_gpu || far || (argc > 6 && strcmp(argv[6], "cuda") == 0);
+    if (far) begin_far();
     printf("seed %llu\n", (unsigned long long)seed);
     if (strcmp(transport, "loop")) sl_net_setup_process(transport);
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -697,6 +715,7 @@ int main(int argc, char **argv) {
            bad ? "FAILED" : "the law holds");
     const bool cold = n_found == 0 && n_ran >= ENOUGH_TO_CACHE;
     if (cold) printf("nothing was cached\n");
-    if (windows && n_put == 0) printf("nothing went by windows\n");
-    return bad || n_ran == 0 || cold || (windows && n_put == 0);
+    const bool unseen = (windows || far) && n_put == 0;
+    if (unseen) printf("nothing went by windows\n");
+    return bad || n_ran == 0 || cold || unseen;
 }

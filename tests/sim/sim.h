@@ -82,6 +82,7 @@
     X(cut_in_a_change)                                                                             \
     X(cut_again)                                                                                   \
     X(cut_and_mended)                                                                              \
+    X(far)                                                                                         \
     X(damaged)                                                                                     \
     X(damaged_of_coordinator)                                                                      \
     X(thin)                                                                                        \
@@ -323,7 +324,7 @@ static inline uint32_t sim_prompt_of(const sim_request *r) {
 
 /* All are on one machine: who stands still counts as dead after 10 s, else after 2. */
 static inline bool sim_is_near(const sim *s) {
-    return s->seed % 12 == 1;
+    return s->seed % 12 == 1 || s->devices.windows;
 }
 
 /* world.c: a deployment on the virtual clock */

@@ -2,13 +2,14 @@
  * clock, over "loop" with seeded delays; which of them moves next, what is asked, cancelled,
  * killed, silenced or held up, and when, follows from the seed alone.
  *
- * usage: test_sim MODEL_FOLDER FIRST_SEED COUNT [--deferred | --stateful] [--verbose] [--cover]
- *                 [--twice] [--mutate NAME]
+ * usage: test_sim MODEL_FOLDER FIRST_SEED COUNT [--deferred | --stateful | --windows] [--verbose]
+ *                 [--cover] [--twice] [--mutate NAME]
  *
  * A failing seed is printed; running it alone replays it, with --verbose as a
  * trace. --cover fails unless the seeds together met every situation of SIM_COVER. With --deferred
  * workers compute on a device that takes its time (deferred.h), with --stateful on one that also
- * keeps state without positions (stateful.h). --twice runs each seed two times and compares the
+ * keeps state without positions (stateful.h), with --windows on ones that reach memory of each
+ * other, on one machine (engine/host/far.h). --twice runs each seed two times and compares the
  * hashes of their traces. With --mutate a planted bug is switched on (builds with SL_MUTATIONS) and
  * the run succeeds when some seed notices it.
  *
@@ -159,12 +160,12 @@ static bool simulate(sim *s) {
     return ok && !s->what[0];
 }
 
-static bool defers, stateful_too; /* --deferred, --stateful */
+static bool defers, stateful_too, far; /* --deferred, --stateful, --windows */
 
 static sim new_seed(uint64_t seed, bool verbose) {
     return (sim){.seed = seed,
                  .rng = seed * 7919 + 1,
-                 .devices = {.seed = defers ? seed : 0, .stateful = stateful_too},
+                 .devices = {.seed = defers ? seed : 0, .stateful = stateful_too, .windows = far},
                  .verbose = verbose};
 }
 
@@ -206,6 +207,7 @@ static bool possible(sim_cover c) {
     sl_plan p;
     sl_err err;
     if (c == COVER_misjudged) return false; /* it may, and is to be rare */
+    if (c == COVER_far) return far;
     if (c == COVER_shared_asas || c == COVER_shared_aass) return sim_spec.d_ff_shared > 0;
     if (c != COVER_several_lanes && c != COVER_several_chunks) return true;
     if (sl_plan_local(&sim_spec, 1, 1, &p, &err) != SL_OK) return false;
@@ -240,6 +242,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         if (strcmp(argv[i], "--deferred") == 0) defers = true;
         if (strcmp(argv[i], "--stateful") == 0) defers = stateful_too = true;
+        if (strcmp(argv[i], "--windows") == 0) defers = far = true;
         if (strcmp(argv[i], "--cover") == 0) cover = true;
         if (strcmp(argv[i], "--twice") == 0) twice = true;
         if (strcmp(argv[i], "--mutate") == 0 && i + 1 < argc) mutate = argv[i + 1];

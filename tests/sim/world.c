@@ -253,6 +253,7 @@ static bool step_worker(sim *s, uint32_t i) {
     if (s->zombie[i]) step_zombie(s, i);
     if (!w || s->silent[i]) return false;
     bool busy = sl_worker_step(w);
+    if (w->n.device_bytes) s->seen[COVER_far] = true;
     mix(s, w->n.sent_messages ^ w->n.received_messages << 32);
     mix(s, w->n.tokens ^ w->n.rows_merged << 20 ^ w->n.rows_cancelled << 40);
     if (busy && s->verbose && w->n.sent_messages)

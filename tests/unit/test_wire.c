@@ -148,7 +148,7 @@ static void header_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 1024, "flags 0x400"},
+        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 2048, "flags 0x800"},
         {60, 65537, "65537 rows"}, {64, (256u << 20) + 1, "268435457"},
     };
     spoiled s;

@@ -88,7 +88,8 @@ static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set) 
     sl_status st = SL_OK;
     lane->pass.n_pack = 0;
     for (uint32_t i = 0; i < n; i++)
-        out[i] = (sl_outgoing){.n = {.n_set = n_set}, .last_row = SL_NO_ROW};
+        out[i] = (sl_outgoing){
+            .n = {.n_set = n_set}, .last_row = SL_NO_ROW, .far = s->lost == UINT32_MAX};
     count_entries(lane, s, out);
     if (s->lost == UINT32_MAX) sl_outgoing_spread(lane->attn, out);
     for (uint32_t i = 0; st == SL_OK && i < n; i++) {

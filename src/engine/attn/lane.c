@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "engine/host/far.h"
 
 #include <string.h>
 
@@ -266,7 +267,8 @@ static sl_status on_answer(sl_lane *lane, uint32_t expert_index, const sl_wire_h
     const sl_span span = *payload ? (sl_span){(*payload)->data, (*payload)->len} : (sl_span){0};
     sl_wire_return v;
     uint32_t call;
-    if (h->flags != SL_WIRE_AGAIN || span.len == 0 || (*payload)->spread.number)
+    if (h->flags != SL_WIRE_AGAIN || span.len == 0 || (*payload)->spread.number ||
+        sl_far_at(*payload))
         return sl_fail(err, SL_ERR_PROTOCOL, "answer of %zu bytes to attempt %llu, flags %x",
                        span.len, (unsigned long long)h->attempt, h->flags);
     sl_status st =
@@ -312,6 +314,7 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
         sl_status st = sl_wire_return_decode_columns(
             h, (sl_span){(*payload)->data, (*payload)->len}, a->m,
             sl_worker_row_width(a->w, *payload), (sl_wire_format)a->w->plan.wire, &v, err);
+        if (st == SL_OK) st = sl_far_find(a->w, *payload, v.rows, &v.data, err);
         if (st != SL_OK) return st;
     } else if (h->rows) {
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);

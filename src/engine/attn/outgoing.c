@@ -1,6 +1,8 @@
 /* Rows on their way into messages to expert workers. */
 #include "engine/attn/outgoing.h"
 
+#include "engine/host/far.h"
+
 #include <string.h>
 
 static uint32_t row_key(const sl_pass *p, size_t r) {
@@ -56,11 +58,16 @@ sl_status sl_outgoing_layout(const sl_attn *a, uint32_t worker, const uint32_t *
                                       ? sl_worker_spread(a->w, a->w->experts.ids[worker], o->n.rows)
                                       : (sl_spread_name){0};
     const uint32_t width = spread.cut ? a->w->device->spreads : a->m->d_model;
+    const size_t bytes = sl_wire_dispatch_bytes(&o->n, width, f);
     o->row_bytes = sl_wire_row_bytes(f, width);
-    o->buf = sl_net_buf_take(a->w->net, sl_wire_dispatch_bytes(&o->n, width, f));
+    const size_t rows = o->far && !spread.number ? (o->n.rows - o->n.n_old) * o->row_bytes : 0;
+    o->buf = sl_far_buf(a->w, a->w->experts.ids[worker], bytes, sl_wire_dispatch_bytes(&o->n, 0, f),
+                        rows);
     if (!o->buf) return SL_ERR_NOMEM;
     o->buf->spread = spread;
-    sl_wire_dispatch_layout(o->buf->data, &o->n, width, f, &o->view);
+    uint8_t *far = sl_far_at(o->buf);
+    sl_wire_dispatch_layout(o->buf->data, &o->n, far ? 0 : width, f, &o->view);
+    if (far) o->view.data = far;
     if (o->n.n_set) memcpy(o->view.set, set, o->n.n_set * sizeof *set);
     o->view.first[o->n.rows] = o->n.n_entries;
     o->last_row = SL_NO_ROW;

@@ -14,6 +14,7 @@ struct sl_outgoing {
     uint32_t last_row;         /* last row counted or written, or SL_NO_ROW */
     sl_buf *buf;
     sl_wire_dispatch view;
+    bool far;     /* it may leave without its rows (engine/host/far.h) */
     bool spreads; /* over the ranks of this gang and of the expert worker's */
     size_t row_bytes;
 };

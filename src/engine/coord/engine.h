@@ -227,6 +227,7 @@ typedef struct sl_worker_stats {
     uint64_t striped_messages; /* sent in stripes, one a rank; and of their bytes... */
     uint64_t rail_bytes;       /* ...those that ranks other than the first sent */
     uint64_t put_messages;     /* sent by windows (net/window.h) */
+    uint64_t device_bytes;     /* of rows, sent from device to device and in no message */
     uint64_t expert_us;        /* that its device had tasks of experts */
     uint64_t device_free;      /* bytes of experts that find room on its device; UINT64_MAX: its
                                   machine's memory has them */

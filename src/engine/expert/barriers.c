@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mutate.h"
 #include "base/options.h"
+#include "engine/host/far.h"
 #include "sched/calls.h"
 #include "sched/order.h"
 #include "sched/rounds.h"
@@ -204,6 +205,7 @@ static sl_status decode(const barriers *x, const sl_wire_header *h, const sl_buf
     st = sl_wire_dispatch_decode_columns(h, (sl_span){b->data, b->len}, x->m,
                                          sl_worker_row_width(x->w, b),
                                          (sl_wire_format)x->w->plan.wire, v, err);
+    if (st == SL_OK) st = sl_far_find(x->w, b, v->rows - v->n_old, &v->data, err);
     return st == SL_OK ? sl_worker_check_rows(x->w, h, v, 0, sl_plan_lane_rows(&x->w->plan), err)
                        : st;
 }
@@ -227,7 +229,8 @@ static sl_status count_data(const barriers *x, const sl_wire_header *h, const sl
 static sl_status on_call(barriers *x, const sl_wire_header *h, const sl_wire_dispatch *v,
                          sl_buf **payload, sl_err *err) {
     uint32_t call;
-    if (h->flags != SL_WIRE_AGAIN || h->rows == 0 || (*payload)->spread.number)
+    if (h->flags != SL_WIRE_AGAIN || h->rows == 0 || (*payload)->spread.number ||
+        sl_far_at(*payload))
         return sl_fail(err, SL_ERR_PROTOCOL, "attempt of %u rows, flags %x", h->rows, h->flags);
     if (sl_rounds_is_dead(x->rounds, h->src)) return SL_OK;
     sl_status st = sl_calls_on_call(&x->calls, h->src, &call, err);
@@ -411,19 +414,24 @@ static bool is_timed(const barriers *x, uint32_t rows) {
 }
 
 /* The reply to a member without its values. NULL: a bare header, or no memory. */
-static sl_buf *begin_reply(barriers *x, const sl_round_task *t, const sl_wire_dispatch *v,
-                           sl_wire_return *out) {
+static sl_buf *begin_reply(barriers *x, const sl_round_task *t, uint32_t member,
+                           const sl_wire_dispatch *v, sl_wire_return *out) {
     sl_wire_format f = wire_of(x);
     uint32_t rows = returned_rows(x, v);
     const sl_spread_name spread = {.cut = x->spreads && rows > 0};
     const uint32_t width = spread.cut ? x->w->device->spreads : x->m->d_model;
     uint32_t n_next = t->next ? (uint32_t)t->next->n : 0;
     if (rows == 0 && !t->next) return NULL;
-    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, n_next, width, f) +
-                                               (is_timed(x, rows) ? SL_WIRE_TIMES_BYTES : 0));
+    const size_t times = is_timed(x, rows) ? SL_WIRE_TIMES_BYTES : 0;
+    const bool whole = x->alone || spread.cut; /* rows go with it */
+    sl_buf *b = sl_far_buf(x->w, member, sl_wire_return_bytes(rows, n_next, width, f) + times,
+                           sl_wire_return_bytes(rows, n_next, 0, f) + times,
+                           whole ? 0 : rows * sl_wire_row_bytes(f, width));
     if (!b) return NULL;
     b->spread = spread;
-    sl_wire_return_layout(b->data, rows, n_next, width, f, out);
+    uint8_t *far = sl_far_at(b);
+    sl_wire_return_layout(b->data, rows, n_next, far ? 0 : width, f, out);
+    if (far) out->data = far;
     if (n_next) memcpy(out->set, t->next->ids, n_next * sizeof *out->set);
     if (t->next) sl_wire_return_groups(b->data, x->w->next_groups);
     return b;
@@ -469,7 +477,7 @@ static bool gather(barriers *x, const sl_round_task *t, batch *out) {
         const sl_wire_dispatch *v = &x->message[t->place[i]].view;
         sl_wire_return r = {0};
         uint32_t at = 0, n = returned_rows(x, v);
-        x->reply[i] = begin_reply(x, t, v, &r);
+        x->reply[i] = begin_reply(x, t, t->member[i], v, &r);
         if (!x->reply[i] && (n || t->next)) {
             sl_worker_stop(x->w, sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n));
             while (i > 0) sl_net_buf_give(x->w->net, x->reply[--i]);
@@ -482,9 +490,18 @@ static bool gather(barriers *x, const sl_round_task *t, batch *out) {
     return true;
 }
 
+/* Rows for somebody who is gone since are not packed into his memory. */
+static void leave_out_lost(barriers *x) {
+    for (uint32_t i = 0; i < x->task.n; i++) {
+        if (!sl_far_is_lost(x->reply[i])) continue;
+        for (uint32_t r = x->first[i]; r < x->first[i + 1]; r++) x->back[r] = NULL;
+    }
+}
+
 /* The task's returned rows, from sum into the replies. */
 static void pack_returns(barriers *x) {
     uint32_t n = x->first[x->task.n], n_spread = 0;
+    leave_out_lost(x);
     for (uint32_t i = 0; x->spreads && i < x->task.n; i++) {
         const uint32_t rows = x->first[i + 1] - x->first[i];
         if (rows == 0) continue;

@@ -10,6 +10,7 @@
 #include "engine/host/counts.h"
 #include "net/net.h"
 #include "net/rails.h"
+#include "net/window.h"
 #include "sched/busy.h"
 #include "sched/change.h"
 #include "sched/idset.h"
@@ -18,6 +19,7 @@
 #include "stage/stage.h"
 
 typedef struct sl_expert_side_ops sl_expert_side_ops; /* engine/expert/expert.h */
+typedef struct sl_far_window sl_far_window;           /* engine/host/far.h */
 
 /* Where the wall time of the owner thread goes; the modes add up to it by construction. */
 typedef enum sl_mode {
@@ -40,6 +42,7 @@ typedef struct sl_inbox_item {
     sl_wire_header h;
     sl_buf *payload;
     uint64_t came_ns, came_us; /* the latter on the worker's clock */
+    sl_far_window *far;        /* of its connection (engine/host/far.h); NULL: none */
 } sl_inbox_item;
 
 /* A ring; zeroed: empty. */
@@ -55,6 +58,10 @@ typedef struct sl_worker_peer {
     bool again;         /* it did not take the call: it is called again */
     uint64_t called_us; /* first; 0: not by this worker */
     bool window;        /* one is open for what it sends */
+    sl_far_window *far; /* between its device and this one's; NULL: none */
+    bool has_offered;   /* it has offered one: */
+    uint32_t offered;   /* bytes of that, until it is joined */
+    uint8_t offer[SL_WINDOW_OFFER_HEAD + SL_DEVICE_KEY_BYTES];
 } sl_worker_peer;
 
 /* Which experts the device shall host, and how far that is. */
@@ -78,9 +85,12 @@ typedef struct sl_worker {
     bool coordinator_open;
     sl_worker_peer *peer; /* [n_peers] by id: the plan's; before it is here, those that called */
     uint32_t n_peers;
-    uint32_t n_again;  /* to be called again... */
-    uint64_t again_us; /* ...not before */
-    bool windows_due;  /* peers may have come that have no window yet */
+    uint32_t n_again;   /* to be called again... */
+    uint64_t again_us;  /* ...not before */
+    bool windows_due;   /* peers may have come that have no window yet */
+    sl_far_window *far; /* all that there were (engine/host/far.h) */
+    bool far_due;       /* some of them may be parted from */
+    bool far_said;      /* why there are none has been */
 
     sl_plan plan;
     sl_taker taker; /* of another plan, */
@@ -238,6 +248,7 @@ bool sl_worker_can_spread(const sl_worker *w, uint32_t id, size_t bytes);
 sl_spread_name sl_worker_spread(sl_worker *w, uint32_t id, uint32_t rows);
 /* Columns of a row that are in this payload. */
 static inline uint32_t sl_worker_row_width(const sl_worker *w, const sl_buf *payload) {
+    if (payload->far.window) return 0;
     return payload->spread.cut ? w->device->spreads : w->device->spec->d_model;
 }
 

@@ -1,6 +1,6 @@
 /* What reaches a worker and waits for its loop, and what it sends: to a peer, to the coordinator,
  * to itself. */
-#include "engine/host/host.h"
+#include "engine/host/far.h"
 
 /* Messages that may wait for the loop, besides sl_inbox.more: reservations bound the token path far
  * below this. */
@@ -60,6 +60,7 @@ sl_buf *sl_worker_buf(sl_worker *w, size_t len) {
 static sl_status send_to_itself(sl_worker *w, sl_wire_header h, sl_buf *payload) {
     h.src = w->id;
     h.bytes = payload ? (uint32_t)payload->len : 0;
+    if (payload) payload->far.leaves = false;
     sl_err err;
     const sl_inbox_item item = {.own = true,
                                 .h = h,
@@ -79,6 +80,8 @@ static sl_status send_to_itself(sl_worker *w, sl_wire_header h, sl_buf *payload)
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload) {
     if (!h.epoch) h.epoch = w->plan.epoch;
     if (dst == w->id && w->planned) return send_to_itself(w, h, payload);
+    sl_status st = dst == SL_NO_WORKER ? SL_OK : sl_far_seal(w, dst, &h, &payload);
+    if (st != SL_OK) return st;
     sl_conn *c = dst == SL_NO_WORKER ? w->coordinator : w->peer[dst].conn;
     if (!c || (dst == SL_NO_WORKER && !w->coordinator_open)) {
         sl_net_buf_give(w->net, payload);
@@ -88,8 +91,8 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
     w->n.sent_messages++;
     w->n.sent_bytes += SL_WIRE_HEADER_BYTES + bytes;
     sl_trace_event before = sl_worker_begin_send(w, dst, &h, bytes);
-    sl_status st = w->rails && dst != SL_NO_WORKER ? sl_rails_send(w->rails, c, h, payload)
-                                                   : sl_net_send(w->net, c, h, payload);
+    st = w->rails && dst != SL_NO_WORKER ? sl_rails_send(w->rails, c, h, payload)
+                                         : sl_net_send(w->net, c, h, payload);
     sl_worker_begin(w, &before);
     return st;
 }

@@ -15,7 +15,8 @@
  * ranks other than the first have sent (schedule hybrid). kv_loaded, kv_saved, kv_damaged: KV pages
  * that came from the disk, that went there, and that were not used as they had changed there.
  * choices: how often something of the schedule was chosen anew (sched/resolve.h). put_messages: of
- * those sent, by windows (net/window.h). expert_us: how long its device had tasks of experts, from
+ * those sent, by windows (net/window.h). device_bytes: of rows that went from device to device
+ * (engine/host/far.h), not in sent_bytes. expert_us: how long its device had tasks of experts, from
  * when they were given to it until it was through. ranks_us: in calls that the
  * ranks of its device make together, since they were open: of execute_us, but for those of experts
  * and pages that move. Not of ranks on machines. */
@@ -64,7 +65,8 @@
     X(put_messages)                                                                                \
     X(expert_us)                                                                                   \
     X(device_free)                                                                                 \
-    X(ranks_us)
+    X(ranks_us)                                                                                    \
+    X(device_bytes)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -3,8 +3,11 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "engine/host/far.h"
+#include "engine/worker/far_windows.h"
 #include "engine/worker/worker.h"
 #include "spec/buddy.h"
+#include "spec/schedules.h"
 
 #include <stdio.h>
 
@@ -13,6 +16,9 @@
 /* Of a peer's window at most: longer messages, and more of them at a time, go without. */
 #define WINDOW_SLOTS      8u
 #define WINDOW_SLOT_BYTES (1u << 20)
+/* Of windows of devices: slots stay taken until their rows have been read. */
+#define FAR_SLOTS      16u
+#define FAR_SLOT_BYTES ((size_t)4 << 20)
 /* During a change a peer is called as long as that lasts; after so long the coordinator hears. */
 #define CALL_UNTOLD_US 1900000u /* a call's own deadline is 2 s */
 
@@ -111,6 +117,7 @@ static void drop(sl_worker *w, uint32_t id, const char *why) {
     bool was_open = p->open;
     sl_conn_set_user(p->conn, NULL);
     sl_net_close(w->net, p->conn, SL_ERR_PROTOCOL, text);
+    sl_far_lose(w, p);
     *p = (sl_worker_peer){0};
     bool told = was_open && w->next.n_workers && !SL_MUTATION(KEPT_STEP);
     if (told) note_down(w, id, false); /* by the plan that still holds */
@@ -191,6 +198,7 @@ void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why) {
     if (!p || p->conn != c) return;
     uint32_t id = (uint32_t)(p - w->peer);
     bool was_open = p->open, unused = starts(w);
+    sl_far_lose(w, p);
     *p = (sl_worker_peer){.called_us = p->called_us};
     if (was_open && is_renewed(w, id)) {
         p->called_us = SL_MAX(sl_clock_now_us(&w->clock), 1u);
@@ -252,11 +260,41 @@ static size_t row_message_bytes(const sl_worker *w, const sl_plan *p) {
            SL_CRYPT_TAG_BYTES;
 }
 
+/* Why rows go by the host, though the device has windows. NULL: they do not have to. */
+static const char *bars_far(const sl_worker *w, const sl_plan *p) {
+    return w->rails                                        ? "ranks exchange them"
+           : !sl_schedule_traits_of(p->schedule)->barriers ? "the schedule stores them"
+                                                           : NULL;
+}
+
+static void open_far(sl_worker *w, const sl_plan *p) {
+    const char *why = bars_far(w, p);
+    const bool some = !why;
+    const uint32_t slots = SL_MIN(2 * p->lanes * p->chunks + 2, FAR_SLOTS);
+    const uint32_t rows = sl_plan_lane_rows(p) * (p->exact ? w->device->spec->top_k : 1);
+    const size_t bytes =
+        rows * sl_wire_row_bytes((sl_wire_format)p->wire, w->device->spec->d_model);
+    const size_t slot =
+        (SL_MIN(bytes, FAR_SLOT_BYTES) + SL_WINDOW_LINE - 1) / SL_WINDOW_LINE * SL_WINDOW_LINE;
+    for (uint32_t id = 0; some && id < SL_MIN(p->n_workers, w->n_peers); id++) {
+        const sl_worker_peer *peer = &w->peer[id];
+        if (sl_plan_device_of(p, id).kind != sl_plan_device_of(p, w->id).kind) continue;
+        const bool near = id == w->id || (peer->open && !sl_conn_bars_memory(peer->conn));
+        if (near && (needs(p, w->id, id) || needs(p, id, w->id)))
+            sl_far_windows_open(w, id, slots, slot);
+        if (!near && peer->open) why = sl_conn_bars_memory(peer->conn);
+    }
+    if (why && !w->far_said)
+        sl_log(SL_LOG_WARN, "worker", "SLUICE_CUDA_ROWS: rows go by the host: %s", why);
+    w->far_said |= why != NULL;
+}
+
 void sl_peers_open_windows(sl_worker *w) {
     const sl_plan *p = plan_of(w);
     sl_err err;
     if (!w->windows_due || !w->device) return;
     w->windows_due = false;
+    if (w->device->windows) open_far(w, p);
     const uint32_t slots = SL_MIN(p->lanes * p->chunks + 1, WINDOW_SLOTS);
     for (uint32_t id = 0; w->opts->windows && id < SL_MIN(p->n_workers, w->n_peers); id++) {
         sl_worker_peer *peer = &w->peer[id];

@@ -8,6 +8,8 @@
 #include "engine/attn/disk.h"
 #include "engine/attn/keep.h"
 #include "engine/expert/expert.h"
+#include "engine/host/far.h"
+#include "engine/worker/far_windows.h"
 #include "engine/worker/peers.h"
 #include "engine/worker/survey.h"
 #include "engine/worker/take.h"
@@ -71,6 +73,7 @@ static sl_status take_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl
                           .came_ns = sl_now_ns(),
                           .came_us = sl_clock_now_us(&w->clock)};
     if (p) item.h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
+    if (p) item.far = p->far;
     if (p) sl_worker_note_arrival(w, &item.h, item.came_ns);
     sl_status st = sl_inbox_push(&w->inbox, item, err);
     if (st != SL_OK) sl_net_buf_give(w->net, payload);
@@ -560,12 +563,16 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
             w->stop_err = err;
             sl_worker_stop(w, st);
         }
+    } else if (!it->own && it->h.kind == SL_MSG_DEVICE_WINDOW) {
+        st = sl_far_windows_on_offer(w, &it->h, span, &err);
     } else if (!w->planned) { /* peers wait for READY, which waits for the plan */
         st = sl_fail(&err, SL_ERR_PROTOCOL, "%s before the plan", sl_msg_kind_name(it->h.kind));
     } else if (!it->own && (it->h.src == w->id || it->h.src >= w->plan.n_workers)) {
         st = sl_fail(&err, SL_ERR_PROTOCOL, "no peer of this plan is worker %u", it->h.src);
     } else {
-        st = handle_token_path(w, &it->h, span, &it->payload, &err);
+        st = sl_far_arrive(w, it, &err);
+        span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
+        if (st == SL_OK) st = handle_token_path(w, &it->h, span, &it->payload, &err);
     }
     if (st != SL_OK) {
         /* Why it ends, whoever runs the worker says. */
@@ -613,6 +620,7 @@ bool sl_worker_step(sl_worker *w) {
     if (w->attn) sl_attn_look(w->attn); /* before work that takes its time: answers wait for it */
     sl_peers_call_again(w);
     sl_peers_open_windows(w);
+    sl_far_look(w);
     bool hosts = sl_take_host(w);
     report_ready(w);
     if (w->stop) return true;
@@ -646,6 +654,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
     const sl_net_opts no = net_opts(w);
     sl_status st = sl_inbox_reserve(&w->inbox, err);
     if (st == SL_OK) st = sl_net_create(&no, &w->net, err);
+    if (st == SL_OK) sl_net_on_give(w->net, sl_far_given);
     if (st == SL_OK) st = sl_net_connect(w->net, o->coordinator, NULL, &w->coordinator, err);
     return st;
 }
@@ -668,6 +677,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
     if (w->device) sl_device_drain(w->device);
     sl_attn_free(w->attn);
     if (w->expert) w->expert_ops->free(w->expert);
+    if (w->device) sl_far_close(w);
     sl_device_close(w->device);
     w->device = NULL;
     sl_inbox_item it; /* also what came while the device ended */
@@ -677,6 +687,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
         sl_net_abandon(w->net);
     else
         sl_net_free(w->net);
+    sl_far_free(w);
     sl_trace_free(w->trace);
     sl_counts_free(&w->counts);
     sl_plan_free(&w->plan);

@@ -1,9 +1,11 @@
-/* What a CUDA device is asked for, and refuses. */
+/* What of a device's options a GPU has, and what users ask for that no GPU has run yet. */
 #include "stage/cuda/asked.h"
+
+#include "base/options.h"
 
 #include <string.h>
 
-sl_status sl_cuda_check_asked(const sl_device_opts *o, sl_err *err) {
+sl_status sl_cuda_asked_check(const sl_device_opts *o, sl_err *err) {
     const char *what = o->gang || o->ranks > 1                       ? "--tp above 1"
                        : o->hosts.segmented                          ? "--segments"
                        : o->activations == SL_ACTIVATIONS_BF16       ? "--activations bf16"
@@ -16,7 +18,7 @@ sl_status sl_cuda_check_asked(const sl_device_opts *o, sl_err *err) {
                    o->device->index, what);
 }
 
-sl_status sl_cuda_check_kind(const sl_cuda *c, const sl_device_spec *of, sl_err *err) {
+sl_status sl_cuda_asked_kind(const sl_cuda *c, const sl_device_spec *of, sl_err *err) {
     char own[SL_GPU_KIND_BYTES];
     if (of->numerics != SL_NUMERICS_EXACT || !of->gpu_kind[0]) return SL_OK;
     sl_cuda_kind_text(sl_cuda_info_of(c), own);
@@ -27,8 +29,17 @@ sl_status sl_cuda_check_kind(const sl_cuda *c, const sl_device_spec *of, sl_err 
                    of->index, own, of->gpu_kind);
 }
 
-sl_status sl_cuda_read_try(const char *variable, const char *asked, bool *out, sl_err *err) {
+/* Whether somebody asks for what no GPU has run yet. */
+static sl_status read_try(const char *variable, const char *asked, bool *out, sl_err *err) {
     *out = asked != NULL;
     if (!asked || strcmp(asked, "try") == 0) return SL_OK;
     return sl_fail(err, SL_ERR_ARG, "%s '%s' is unknown: try", variable, asked);
+}
+
+sl_status sl_cuda_asked_tries(sl_cuda_tries *out, sl_err *err) {
+    sl_status st = read_try("SLUICE_CUDA_FORMS", sl_options_cuda_forms(), &out->forms, err);
+    if (st == SL_OK)
+        st = read_try("SLUICE_CUDA_GRAPHS", sl_options_cuda_graphs(), &out->graphs, err);
+    if (st == SL_OK) st = read_try("SLUICE_CUDA_ROWS", sl_options_cuda_rows(), &out->rows, err);
+    return st;
 }

@@ -4,7 +4,6 @@
  * (ids and gates of routers, rows that leave, logits) comes by way of pinned memory, and is put
  * where it belongs when the call is through. */
 #include "base/log.h"
-#include "base/options.h"
 #include "stage/cuda.h"
 #include "stage/cuda/asked.h"
 #include "stage/cuda/exec_rows.h"
@@ -15,6 +14,7 @@
 #include "stage/cuda/slabs.h"
 #include "stage/cuda/steps.h"
 #include "stage/cuda/ops.h"
+#include "stage/cuda/windows.h"
 #include "stage/stage_int.h"
 
 #include <sched.h>
@@ -63,7 +63,8 @@ typedef struct cuda {
     uint8_t *own_result; /* where results of a call go that a graph will do; NULL: to the ring */
     uint64_t own_at;
     sl_pool *pool;
-    bool tries_forms, tries_graphs; /* SLUICE_CUDA_FORMS, SLUICE_CUDA_GRAPHS */
+    sl_cuda_tries tries;
+    sl_cuda_windows windows; /* rows of other workers' messages lie there, and of ours to them */
     sl_cuda_steps steps;
     sl_cuda_logits logits;
     void (*tick)(void *ctx);
@@ -81,8 +82,13 @@ static void fails(cuda *d, sl_status st, const sl_err *err) {
 
 /* ---- results ---- */
 
-static void scatter(const sl_stage_pack *p, size_t row, const uint8_t *from) {
-    for (uint32_t i = 0; i < p->n; i++) memcpy(p->at[i], from + i * row, row);
+/* Rows whose places are the host's. */
+static void scatter(sl_cuda_windows *w, const sl_stage_pack *p, size_t row, const uint8_t *from) {
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!p->at[i] || sl_cuda_windows_have(w, p->at[i])) continue;
+        memcpy(p->at[i], from, row);
+        from += row;
+    }
 }
 
 /* Ids, and gates behind them, where ROUTE wants them. */
@@ -92,7 +98,7 @@ static void give_gates(const sl_stage_call *c, size_t k, const uint8_t *from) {
 }
 
 /* A call's results, where it wants them. */
-static void deliver(const cuda *d, const launched *l) {
+static void deliver(cuda *d, const launched *l) {
     const sl_model_spec *m = d->base.spec;
     const sl_stage_call *c = &l->call;
     const size_t k = (size_t)c->rows.n * m->top_k;
@@ -104,7 +110,7 @@ static void deliver(const cuda *d, const launched *l) {
         if (d->routed) d->routed(d->tick_ctx, c->layer, c->rows.n, expert);
         if (sl_is_last_moe(m, c->layer)) give_gates(c, k, l->result);
     } else if (c->op == SL_OP_PACK) {
-        scatter(&c->pack, sl_wire_row_bytes(c->pack.wire, m->d_model), l->result);
+        scatter(&d->windows, &c->pack, sl_wire_row_bytes(c->pack.wire, m->d_model), l->result);
     } else if (c->op == SL_OP_HEAD) {
         sl_cuda_logits_give(&d->logits, &c->head, l->result);
     }
@@ -264,37 +270,36 @@ static void inside(cuda *d, const sl_stage_model *s, launched *l) {
     if (exact) sl_cuda_vec_add(d->c, x, to, values);
 }
 
-/* Places of n rows, `row` bytes each, one after another from `at` on. */
-static uint8_t **places(cuda *d, uint64_t at, uint32_t n, size_t row) {
-    uint8_t **to = sl_arena_take(&d->lists, n, sizeof *to);
-    SL_ASSERT(to != NULL);
-    for (uint32_t i = 0; i < n; i++) to[i] = (uint8_t *)(uintptr_t)(at + i * row);
-    return to;
-}
-
 static void pack(cuda *d, launched *l) {
     const sl_stage_pack *p = &l->call.pack;
     const uint32_t width = d->base.spec->d_model;
     const size_t row = sl_wire_row_bytes(p->wire, width);
     uint64_t at = 0;
     if (p->n == 0) return;
-    l->result = take_result(d, p->n * row, &at);
-    if (l->result)
-        sl_cuda_pack(d->c, p->wire, sl_mem_at(p->rows), p->row, p->n, width,
-                     places(d, at, p->n, row));
+    const sl_cuda_row_places to = sl_cuda_windows_places(&d->windows, p, &d->lists);
+    if (to.by_host) l->result = take_result(d, to.by_host * row, &at);
+    if (to.n == 0 || (to.by_host && !l->result)) return;
+    for (uint32_t i = 0; i < to.n; i++) {
+        if (to.at[i]) continue;
+        to.at[i] = (uint8_t *)(uintptr_t)at; /* one after another */
+        at += row;
+    }
+    sl_cuda_pack(d->c, p->wire, sl_mem_at(p->rows), to.row, to.n, width, to.at);
 }
 
-/* Rows as they came, where kernels read them; NULL stays. */
+/* Rows as they came, where kernels read them; NULL stays, and so does what lies in a window. */
 static const uint8_t *const *bring(cuda *d, const uint8_t *const *from, uint32_t n, size_t row) {
     const void *at = NULL;
     const uint8_t **to = sl_arena_take(&d->lists, n, sizeof *to);
     uint32_t there = 0;
     SL_ASSERT(to != NULL);
-    for (uint32_t i = 0; i < n; i++) there += from[i] != NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        to[i] = sl_cuda_windows_have(&d->windows, from[i]) ? from[i] : NULL;
+        there += from[i] && !to[i];
+    }
     uint8_t *room = there ? sl_cuda_list_room(d->c, there * row, &at) : NULL;
     for (uint32_t i = 0, j = 0; i < n; i++) {
-        to[i] = NULL;
-        if (!from[i]) continue;
+        if (!from[i] || to[i]) continue;
         memcpy(room + j * row, from[i], row);
         to[i] = (const uint8_t *)at + j++ * row;
     }
@@ -448,7 +453,8 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     if (!says.run) launch(d, l);
     l->end = d->results_used;
     d->n_launched++;
-    if (!says.run && l->result && (c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer)))
+    const bool tells = c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer);
+    if (!says.run && ((l->result && tells) || c->op == SL_OP_PACK))
         mark(d, l); /* somebody waits for it */
 }
 
@@ -466,6 +472,21 @@ static sl_status cuda_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *e
 
 static void cuda_give(sl_device *base, sl_mem m) {
     sl_cuda_slabs_return(&((cuda *)base)->memory, m.at, m.bytes);
+}
+
+static sl_status cuda_offer(sl_device *base, size_t bytes, sl_mem *out, sl_device_key *key,
+                            sl_err *err) {
+    return sl_cuda_windows_offer(&((cuda *)base)->windows, bytes, out, key, err);
+}
+
+static sl_status cuda_join(sl_device *base, sl_span key, sl_mem *out, sl_err *err) {
+    return sl_cuda_windows_join(&((cuda *)base)->windows, key, out, err);
+}
+
+static void cuda_part(sl_device *base, sl_mem m) {
+    cuda *d = (cuda *)base;
+    all_done(d);
+    sl_cuda_windows_part(&d->windows, m);
 }
 
 static uint64_t block_at(const cuda *d, uint32_t page, uint32_t first, uint32_t n) {
@@ -632,6 +653,7 @@ static void cuda_close(sl_device *base) {
         sl_cuda_free(d->c, (uint64_t)(uintptr_t)d->rows.base);
         sl_cuda_free(d->c, (uint64_t)(uintptr_t)d->kv.base);
         sl_cuda_slabs_free(&d->memory);
+        sl_cuda_windows_free(&d->windows);
     }
     sl_arena_free(&d->lists);
     sl_cuda_close(d->c);
@@ -656,7 +678,7 @@ static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
 static sl_cuda_kinds expert_kinds(const cuda *d, const sl_device_opts *o) {
     const sl_numerics n = o->device->numerics;
     return (sl_cuda_kinds){.bf16 = n != SL_NUMERICS_CPU,
-                           .ints = d->tries_forms && n != SL_NUMERICS_EXACT &&
+                           .ints = d->tries.forms && n != SL_NUMERICS_EXACT &&
                                    o->activations == SL_ACTIVATIONS_INT8};
 }
 
@@ -702,7 +724,7 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
  * Those for many rows are taken as they are. */
 static void choose_forms(cuda *d) {
     /* the other numerics have no forms */
-    if (!d->tries_forms || sl_cuda_numerics_of(d->c) != SL_NUMERICS_FAST) return;
+    if (!d->tries.forms || sl_cuda_numerics_of(d->c) != SL_NUMERICS_FAST) return;
     sl_cuda_set_many(d->c, true);
     if (!d->base.inside || !d->kv_pages || !sl_cuda_experts_whole(&d->fast, SL_CUDA_FEW_BLOCKS))
         return;
@@ -714,7 +736,7 @@ static void choose_forms(cuda *d) {
 /* As graphs where somebody asks for it: no GPU has run one yet. */
 static sl_status make_steps(cuda *d, sl_err *err) {
     const sl_cuda_step_work work = {.launch = record_call, .wait = wait_for_all, .ctx = d};
-    if (!d->tries_graphs) return SL_OK;
+    if (!d->tries.graphs) return SL_OK;
     if (d->base.inside && d->kv_pages)
         return sl_cuda_steps_create(d->c, d->base.spec, &d->memory, d->kv, &work, &d->steps, err);
     sl_log(SL_LOG_INFO, "cuda",
@@ -731,10 +753,13 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
                                       .host = cuda_host,
                                       .room = cuda_room,
                                       .share = cuda_share,
-                                      .read_logits = cuda_read_logits,
+                                       .read_logits = cuda_read_logits,
+                                      .offer = cuda_offer,
+                                      .join = cuda_join,
+                                      .part = cuda_part,
                                       .read_page = cuda_read_page,
                                       .write_page = cuda_write_page};
-    sl_status st = sl_cuda_check_asked(o, err);
+    sl_status st = sl_cuda_asked_check(o, err);
     if (st != SL_OK) return st;
     cuda *d = sl_alloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
@@ -742,14 +767,13 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     d->max_rows = o->max_rows;
     d->tick = o->tick;
     d->tick_ctx = o->ctx;
-    st = sl_cuda_read_try("SLUICE_CUDA_FORMS", sl_options_cuda_forms(), &d->tries_forms, err);
-    if (st == SL_OK)
-        st =
-            sl_cuda_read_try("SLUICE_CUDA_GRAPHS", sl_options_cuda_graphs(), &d->tries_graphs, err);
+    st = sl_cuda_asked_tries(&d->tries, err);
+    d->base.windows = d->tries.rows;
+    d->base.finds = d->tries.forms;
     if (st == SL_OK) st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
-    d->base.finds = d->tries_forms;
+    if (st == SL_OK) st = sl_cuda_asked_kind(d->c, o->device, err);
+    d->windows.c = d->c;
     d->logits = (sl_cuda_logits){.c = d->c, .finds = d->base.finds};
-    if (st == SL_OK) st = sl_cuda_check_kind(d->c, o->device, err);
     d->memory =
         (sl_cuda_slabs){.c = d->c, .index = o->device->index, .limit = o->device->gpu_memory};
     for (uint32_t i = 0; st == SL_OK && i < MOST_CALLS; i++)

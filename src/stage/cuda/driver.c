@@ -36,6 +36,12 @@ static sl_status load(sl_err *err) {
     (void)look_up(library, "cuGraphLaunch", &driver.cuGraphLaunch);
     (void)look_up(library, "cuGraphExecDestroy", &driver.cuGraphExecDestroy);
     (void)look_up(library, "cuGraphDestroy", &driver.cuGraphDestroy);
+    (void)look_up(library, "cuDeviceCanAccessPeer", &driver.cuDeviceCanAccessPeer);
+    (void)look_up(library, "cuCtxEnablePeerAccess", &driver.cuCtxEnablePeerAccess);
+    (void)look_up(library, "cuIpcGetMemHandle", &driver.cuIpcGetMemHandle);
+    (void)look_up(library, "cuIpcOpenMemHandle_v2", &driver.cuIpcOpenMemHandle_v2);
+    (void)look_up(library, "cuIpcCloseMemHandle", &driver.cuIpcCloseMemHandle);
+    (void)look_up(library, "cuMemGetAddressRange_v2", &driver.cuMemGetAddressRange_v2);
     (void)look_up(library, "sluice_cuda_image", &driver.image);
     sl_err why = {0};
     if (SL_CU_DO(&driver, &why, cuInit, 0) == SL_OK) return SL_OK;

@@ -35,6 +35,7 @@ enum {
     SL_CU_NOT_FOUND = 500,
     SL_CU_NOT_READY = 600,
     SL_CU_ILLEGAL_ADDRESS = 700,
+    SL_CU_PEERS_ALREADY = 704,
     SL_CU_CAPTURE_UNSUPPORTED = 900, /* while a stream is captured */
     SL_CU_CAPTURE_INVALIDATED = 901,
     SL_CU_CAPTURE_UNMATCHED = 903,
@@ -51,6 +52,7 @@ enum {
     SL_CU_HOST_PORTABLE = 1,
     SL_CU_HOST_MAPPED = 2,
     SL_CU_LAUNCH_EARLY = 6,   /* attribute: programmatic stream serialization */
+    SL_CU_IPC_PEERS = 1,      /* of memory of another process: GPUs reach each other's */
     SL_CU_CAPTURE_THREAD = 1, /* what must not be during a capture is so of its thread alone */
 
     SL_CU_MAP_BF16 = 9, /* of tensor maps: type, swizzle, what is fetched at once */
@@ -73,6 +75,11 @@ typedef struct sl_cu_launch_config {
     sl_cu_launch_attribute *attributes;
     unsigned n_attributes;
 } sl_cu_launch_config;
+
+/* Memory of one process, for others. */
+typedef struct sl_cu_ipc_handle {
+    char all[64];
+} sl_cu_ipc_handle;
 
 /* X(name, parameters) */
 #define SL_CU_CALLS(X)                                                                             \
@@ -137,6 +144,13 @@ typedef struct sl_cu_driver {
     sl_cu_result (*cuGraphLaunch)(sl_cu_graph_exec g, sl_cu_stream s);
     sl_cu_result (*cuGraphExecDestroy)(sl_cu_graph_exec g);
     sl_cu_result (*cuGraphDestroy)(sl_cu_graph g);
+    /* Memory of other GPUs and of other processes; NULL: it has none. */
+    sl_cu_result (*cuDeviceCanAccessPeer)(int *out, sl_cu_device d, sl_cu_device peer);
+    sl_cu_result (*cuCtxEnablePeerAccess)(sl_cu_context peer, unsigned flags);
+    sl_cu_result (*cuIpcGetMemHandle)(sl_cu_ipc_handle *out, sl_cu_address p);
+    sl_cu_result (*cuIpcOpenMemHandle_v2)(sl_cu_address *out, sl_cu_ipc_handle h, unsigned flags);
+    sl_cu_result (*cuIpcCloseMemHandle)(sl_cu_address p);
+    sl_cu_result (*cuMemGetAddressRange_v2)(sl_cu_address *base, size_t *bytes, sl_cu_address p);
     /* A driver that has kernels of its own, as that of the tests, exports sluice_cuda_image: it is
      * loaded instead of the program's. NULL: any other. */
     const void *image;
