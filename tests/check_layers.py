@@ -147,9 +147,10 @@ def check_callers(root, definitions, errors):
     named = {}
     for top in TOPS:
         for path in (root / top).rglob("*.[ch]"):
-            words = re.findall(r"\bsl_\w+", COMMENT.sub("", path.read_text()))
-            for word, n in collections.Counter(words).items():
-                if path.suffix == ".c" or n > 1 or top != "src":  # once in a header of src is its declaration
+            text = COMMENT.sub("", path.read_text())
+            called = set(re.findall(r"^[ \t]+.*?\b(sl_\w+)\(", text, re.M))  # not where a line begins, as declarations do
+            for word, n in collections.Counter(re.findall(r"\bsl_\w+", text)).items():
+                if path.suffix == ".c" or n > 1 or top != "src" or word in called:  # once in a header of src is its declaration
                     named.setdefault(word, set()).add(path.relative_to(root).as_posix())
     for name, where in sorted(definitions.items()):
         if name.startswith("sl_") and not named.get(name, set()) - set(where):

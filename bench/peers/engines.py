@@ -2,6 +2,7 @@
 
 A job is a dict: prefill (tokens), decode (tokens), batches (list), gen (tokens a sequence). What comes back is
 {test: figure} with tests "prefill N", "decode 1", "decode B", in tokens/s. Only the standard library."""
+import copy
 import json
 import os
 import re
@@ -25,6 +26,11 @@ class Sluice:
     def __init__(self, program, threads=2, extra=(), label=None):
         self.program, self.threads, self.extra = program, threads, list(extra)
         self.label = label or self.label
+
+    def with_options(self, options):
+        other = copy.copy(self)
+        other.extra = self.extra + options
+        return other
 
     def argv(self, model, prompt, gen, batch, seed):
         return [self.program, "bench", model, "--threads", str(self.threads), "--n-prompt", str(prompt), "--n-gen", str(gen),

@@ -66,7 +66,7 @@ def at_format(bar, model):
 
 def limit_of(work, model, limits, touched, test):
     """Tokens/s that memory and arithmetic allow."""
-    peak = limits["fma_gflops"] if model["format"] == "BF16" else limits["int8_gops"]
+    peak = limits["fma_gflops"] * model.get("per_fma", 1) if model["format"] == "BF16" else limits["int8_gops"]
     kind, _, n = test.partition(" ")
     n = int(n)
     if kind == "prefill":

@@ -3,7 +3,7 @@
 
     bench/peers/run.py [--only TEXT[,TEXT]] [--reps N] [--json FILE] [--models DIR] [--llama DIR] [--ik DIR]
 
-config.json has the groups: models, a job, and how often each program does it. In a group every round runs each
+config.json has the groups: models (with options of Sluice's own, where they have some), a job, and how often each program does it. In a group every round runs each
 program once, in turn, each in a process of its own with 2 threads; figures are medians over the rounds, ratios
 medians of the rounds' own ratios. Beside each run: CPU time, largest resident set, what other programs and the
 host took of the cores. Limits of the machine are measured before and after each model. --only takes groups whose
@@ -130,8 +130,9 @@ def measure_kernels(group):
             "steal": max(r.steal for r in runs), "command": " ".join(argv)}
 
 
-def selected(group, only):
-    return not only or any(text in group["group"] for text in only.split(","))
+def selected(group, only, machine):
+    """Some groups are of machines of some kinds alone."""
+    return machine in group.get("machines", [machine]) and (not only or any(text in group["group"] for text in only.split(",")))
 
 
 def measured(config, group, every, args):
@@ -145,7 +146,8 @@ def measured(config, group, every, args):
         elif group["kind"] == "quality":
             out[name] = quality.measure(str(BUILD / "sluice"), every["llama"], path, group["job"])
         else:
-            out[name] = measure(group, name, path, every, args.reps)
+            own = every["sluice"].with_options(config["models"][name].get("options", []))
+            out[name] = measure(group, name, path, every | {"sluice": own}, args.reps)
     return out
 
 
@@ -170,7 +172,7 @@ def main():
     if os.path.exists(args.store):
         store = json.loads(pathlib.Path(args.store).read_text())
     for group in config["groups"]:
-        if not selected(group, args.only):
+        if not selected(group, args.only, args.machine):
             continue
         begin = time.monotonic()
         try:

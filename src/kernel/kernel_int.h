@@ -172,6 +172,8 @@ struct sl_kernels {
     /* Its slots are taken only where they were measured to be faster on this CPU, and only after
      * the table gave the bits of ref (sl_kernels_selftest). Others need no measurement. */
     bool by_merit;
+    /* Forms of another table's functions: no table is filled up with them. */
+    bool variant;
     /* Slots: pointers alone from here on. NULL: the table has no form of its own, the next one's is
      * taken. */
     void (*gemm_tile[SL_DTYPES][SL_AMOUNTS])(const sl_gemm_tile *t);
@@ -275,7 +277,8 @@ static inline void sl_call_widen(const sl_kernels *k, const void *src, sl_dtype 
 
 extern const sl_kernels sl_kernels_ref;
 #if defined(__x86_64__)
-extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_avx512bf16, sl_kernels_amx;
+extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_avx512bf16, sl_kernels_amx,
+    sl_kernels_avx512far;
 #elif defined(__aarch64__)
 extern const sl_kernels sl_kernels_neon;
 #endif

@@ -61,7 +61,9 @@ _Static_assert(SL_TILE_ROWS *SL_TILE_COLS <= N, "results fit into a vector");
 
 /* Of one call; many rows compute for so long that where they begin does not count. */
 static size_t weights_of(const sl_slot *s) {
-    const bool run = s->kernel == SL_KERNEL_int8_tile || s->kernel == SL_KERNEL_strip_tile;
+    const bool run = s->kernel == SL_KERNEL_gemm_tile || s->kernel == SL_KERNEL_int8_tile ||
+                     s->kernel == SL_KERNEL_strip_tile || s->kernel == SL_KERNEL_bf16_tile ||
+                     s->kernel == SL_KERNEL_parts_tile;
     return run && s->amount != SL_MANY ? RUN : PIECE;
 }
 
@@ -90,21 +92,27 @@ static void forget_weights(const lab *l) {
 #endif
 }
 
+/* Tiles which go on where the last one ended: the first starts cold, and what a form asks for ahead
+ * helps only those behind it. */
 static void gemm_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, lab *l) {
     static const float scales[K / SL_F8_BLOCK] = {1, 1, 1, 1, 1, 1, 1, 1};
-    const sl_mat mat = {next_weights(l), COLS, K, s->dtype, 0, scales};
+    const size_t bytes = COLS * sl_dtype_row_bytes(s->dtype, K);
+    const uint8_t *w = next_weights(l);
     const float *x[ROWS];
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->x[r];
-    sl_call_gemm_tile(k, &(sl_gemm_tile){.w = mat.data,
-                                         .w_stride = sl_mat_stride(&mat),
-                                         .dtype = s->dtype,
-                                         .k = K,
-                                         .n_cols = COLS,
-                                         .n_rows = rows,
-                                         .y_stride = COLS,
-                                         .x = x,
-                                         .y = l->a,
-                                         .mat = &mat});
+    for (size_t at = 0; at + bytes <= l->bytes; at += bytes) {
+        const sl_mat mat = {w + at, COLS, K, s->dtype, 0, scales};
+        sl_call_gemm_tile(k, &(sl_gemm_tile){.w = mat.data,
+                                             .w_stride = sl_mat_stride(&mat),
+                                             .dtype = s->dtype,
+                                             .k = K,
+                                             .n_cols = COLS,
+                                             .n_rows = rows,
+                                             .y_stride = COLS,
+                                             .x = x,
+                                             .y = l->a,
+                                             .mat = &mat});
+    }
 }
 
 /* Few rows are one and four: with one, all forms wait for memory, and noise would choose. */
@@ -113,9 +121,7 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
     gemm_of(k, s, s->amount == SL_FEW ? 4 : ROWS, l);
 }
 
-/* Tiles of integers with so many rows and columns, of rows or of strips (any bytes are either),
- * which go on where the last one ended: the first starts cold, and what a form asks for ahead helps
- * only those behind it. */
+/* The same of integers with so many columns, of rows or of strips: any bytes are either. */
 static void int8_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, uint32_t cols, lab *l) {
     const size_t stride = sl_dtype_row_bytes(s->dtype, K), bytes = cols * stride;
     const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
@@ -146,13 +152,13 @@ static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
     }
 }
 
-/* Two tiles that are a piece together, so that calls go on where the last one ended; with short
- * rows: what a form does between weight rows counts in models, too, and hardly with long ones. */
+/* The same of BF16, with short rows: what a form does between weight rows counts in models, too,
+ * and hardly with long ones. */
 static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
     const uint32_t length = K / 2, cols = PIECE / (length * 2 * sizeof(uint16_t));
     const uint8_t *x[ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
-    for (const uint8_t *end = w + PIECE; w < end; w += PIECE / 2) {
+    for (const uint8_t *end = w + l->bytes; w < end; w += PIECE / 2) {
         const sl_act_tile t = {.w = w,
                                .w_stride = length * sizeof(uint16_t),
                                .dtype = SL_BF16,

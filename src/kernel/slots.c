@@ -12,7 +12,8 @@
 
 static const sl_kernels *const tables[] = {
 #if defined(__x86_64__)
-    &sl_kernels_amx, &sl_kernels_avx512bf16, &sl_kernels_avx512, &sl_kernels_avx2,
+    &sl_kernels_amx,    &sl_kernels_avx512far, &sl_kernels_avx512bf16,
+    &sl_kernels_avx512, &sl_kernels_avx2,
 #elif defined(__aarch64__)
     &sl_kernels_neon,
 #endif
@@ -91,11 +92,13 @@ size_t sl_table_find(const char *name, size_t len) {
     return SIZE_MAX;
 }
 
-/* A slot that a table lacks is the next one's. */
+/* A slot that a table lacks is that of the next one that others are filled up with. */
 void sl_kernels_mix(const uint8_t from[SL_SLOTS], sl_kernels *out) {
     for (size_t s = 0; s < SL_SLOTS; s++) {
         size_t i = from[s];
-        while (i + 1 < SL_LEN(tables) && !sl_table_has(i, s)) i++;
+        while (i + 1 < SL_LEN(tables) &&
+               (!sl_table_has(i, s) || (tables[i]->variant && i != from[s])))
+            i++;
         set(out, s, get(tables[i], s));
     }
 }

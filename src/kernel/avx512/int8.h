@@ -57,7 +57,7 @@ SL_INLINE void sl_ask_far(const uint8_t *p, size_t bytes) {
 /* How many strips of `strips` x SL_STRIP columns ahead weights are asked for: one, or several short
  * ones, over which less time passes than memory takes. */
 SL_INLINE uint32_t sl_strips_ahead(const sl_act_tile *t, uint32_t strips) {
-    const size_t bytes = strips * SL_STRIP * t->w_stride;
+    const size_t bytes = SL_MAX((size_t)1, strips * SL_STRIP * t->w_stride);
     return (uint32_t)((SL_ASKED_AHEAD + bytes - 1) / bytes);
 }
 
