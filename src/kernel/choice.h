@@ -13,7 +13,7 @@ typedef struct sl_kernel_times {
 } sl_kernel_times;
 
 /* Measures every slot of every table that can run here beside the base, on this thread: shortest
- * of calls that take turns, some 100 ms in all. Slots that `limit_ns` leaves no time for stay 0,
+ * of calls that take turns, some 200 ms in all. Slots that `limit_ns` leaves no time for stay 0,
  * and so the result is false; it also is without memory. */
 bool sl_kernels_measure(uint64_t limit_ns, sl_kernel_times *out);
 
