@@ -13,8 +13,8 @@ typedef struct sl_kernel_times {
 } sl_kernel_times;
 
 /* Measures every slot of every table that can run here beside the base, on this thread: shortest
- * of calls that take turns, some 60 ms in all. Slots that `limit_ns` leaves no time for stay 0, and
- * so the result is false; it also is without memory. */
+ * of calls that take turns, some 200 ms in all. Slots that `limit_ns` leaves no time for stay 0,
+ * and so the result is false; it also is without memory. */
 bool sl_kernels_measure(uint64_t limit_ns, sl_kernel_times *out);
 
 /* The table of each slot. The base's form stays unless another takes less than 90 % of its time;

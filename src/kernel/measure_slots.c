@@ -30,6 +30,7 @@ typedef struct lab {
     uint8_t *ring;
     size_t at[SL_TABLES_MAX]; /* where the last call's weights lie in a table's ring */
     size_t table;             /* whose turn it is */
+    size_t bytes;             /* of a call's weights */
     _Alignas(64) float x[ROWS][K], y[N], z[N], a[N];
     _Alignas(64) uint8_t act[ROWS][2 * K], row[2 * N];
     double freq[N];
@@ -66,24 +67,28 @@ static size_t weights_of(const sl_slot *s) {
     return run && s->amount != SL_MANY ? RUN : PIECE;
 }
 
+/* Of the table's ring: where weights of the `turn`th call from now on lie. */
+static size_t place_of(const lab *l, size_t turn) {
+    return (l->at[l->table] / l->bytes + turn) * l->bytes % RING;
+}
+
 static const uint8_t *next_weights(lab *l) {
-    size_t *at = &l->at[l->table];
-    *at = (*at + RUN) % RING;
-    return l->ring + l->table * RING + *at;
+    const size_t at = l->at[l->table] = place_of(l, 1);
+    return l->ring + l->table * RING + at;
 }
 
 /* Sends weights of the next two tiles or runs of them, and what these may ask for behind them, back
  * to memory: a third cache may hold all rings, and no model. Other processors than x86 leave it to
  * the rings. */
-static void forget_weights(const lab *l, const sl_slot *s) {
+static void forget_weights(const lab *l) {
 #if defined(__x86_64__)
-    for (size_t run = 1; run <= 2; run++) {
-        const uint8_t *w = l->ring + l->table * RING + (l->at[l->table] + run * RUN) % RING;
-        for (size_t i = 0; i < weights_of(s) + PIECE / 2; i += 64) __builtin_ia32_clflush(w + i);
+    for (size_t turn = 1; turn <= 2; turn++) {
+        const uint8_t *w = l->ring + l->table * RING + place_of(l, turn);
+        for (size_t i = 0; i < l->bytes + PIECE / 2; i += 64) __builtin_ia32_clflush(w + i);
     }
     __builtin_ia32_mfence();
 #else
-    (void)l, (void)s;
+    (void)l;
 #endif
 }
 
@@ -95,7 +100,7 @@ static void gemm_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, lab *l
     const uint8_t *w = next_weights(l);
     const float *x[ROWS];
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->x[r];
-    for (size_t at = 0; at + bytes <= weights_of(s); at += bytes) {
+    for (size_t at = 0; at + bytes <= l->bytes; at += bytes) {
         const sl_mat mat = {w + at, COLS, K, s->dtype, 0, scales};
         sl_call_gemm_tile(k, &(sl_gemm_tile){.w = mat.data,
                                              .w_stride = sl_mat_stride(&mat),
@@ -121,7 +126,7 @@ static void int8_of(const sl_kernels *k, const sl_slot *s, uint32_t rows, uint32
     const size_t stride = sl_dtype_row_bytes(s->dtype, K), bytes = cols * stride;
     const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < rows; r++) x[r] = l->act[r % ROWS];
-    for (size_t at = 0; at + bytes <= weights_of(s); at += bytes) {
+    for (size_t at = 0; at + bytes <= l->bytes; at += bytes) {
         const sl_act_tile t = {.w = w + at,
                                .w_stride = stride,
                                .dtype = s->dtype,
@@ -153,7 +158,7 @@ static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
     const uint32_t length = K / 2, cols = PIECE / (length * 2 * sizeof(uint16_t));
     const uint8_t *x[ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
-    for (const uint8_t *end = w + weights_of(s); w < end; w += PIECE / 2) {
+    for (const uint8_t *end = w + l->bytes; w < end; w += PIECE / 2) {
         const sl_act_tile t = {.w = w,
                                .w_stride = length * sizeof(uint16_t),
                                .dtype = SL_BF16,
@@ -280,12 +285,13 @@ static bool run(const race *r, const sl_slot *s, size_t slot, uint32_t ns[SL_TAB
     uint64_t least[SL_TABLES_MAX], best = UINT64_MAX;
     bool out[SL_TABLES_MAX] = {false};
     memset(least, 0xff, sizeof least);
+    r->lab->bytes = weights_of(s);
     for (uint32_t turn = 0; turn <= (best < SHORT_NS ? TURNS_MORE : TURNS); turn++) {
         for (size_t i = 0; i < SL_TABLES_MAX; i++) {
             if (!r->k[i] || out[i] || !sl_table_has(i, slot)) continue;
             fill_vectors(r->lab);
             r->lab->table = i;
-            forget_weights(r->lab, s);
+            forget_weights(r->lab);
             uint64_t from = sl_now_ns();
             if (from > r->until_ns) return false;
             call(r->k[i], s, r->lab);

@@ -26,6 +26,8 @@ const char *sl_layout_not_run(const sl_search_problem *p, const sl_layout *l) {
     if (l->kind == SL_LAYOUT_PIPELINE && !is_cpu(p, l->attn_group)) return "pipelines over GPUs";
     const char *tp = l->tp_a > 1 || l->tp_e > 1 ? tp_not_run(p, l) : NULL;
     if (tp) return tp;
+    if (sl_speculates_by_mtp(p->speculate) && !is_cpu(p, l->attn_group))
+        return "the block that guesses on GPUs";
     const bool apart = sl_layout_is_apart(l->kind) || sl_layout_takes_turns(l);
     uint64_t workers = (uint64_t)l->n_a + (apart ? l->n_e : 0);
     return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;

@@ -103,6 +103,11 @@ uint32_t sl_life_most_guesses(const sl_life *l) {
     return (uint32_t)SL_MIN(lead, left);
 }
 
+uint32_t sl_life_most_made(const sl_life *l) {
+    const uint64_t room = (uint64_t)l->pages * SL_KV_PAGE_TOKENS + 1 - l->done;
+    return (uint32_t)SL_MIN(room, sl_life_most_guesses(l));
+}
+
 uint32_t sl_life_room(const sl_life *l) {
     uint64_t paged = (uint64_t)l->pages * SL_KV_PAGE_TOKENS;
     if (!l->used || l->ends || l->waits || l->done >= paged || !is_heard(l, sl_life_generated(l)) ||
@@ -151,6 +156,14 @@ bool sl_slots_will_stay(const sl_slots *t, uint32_t lane) {
             return true;
     }
     return false;
+}
+
+uint32_t sl_slots_decoding(const sl_slots *t, uint32_t lane) {
+    const sl_life *of = sl_slots_of(t, lane);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->per_lane; i++)
+        n += of[i].used && !of[i].ends && !sl_life_prefills(&of[i]);
+    return n;
 }
 
 void sl_slots_prompts(const sl_slots *t, uint64_t *rows, uint64_t *done) {

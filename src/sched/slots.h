@@ -110,6 +110,8 @@ bool sl_slots_have_work(const sl_slots *t, uint32_t lane);
  * are drawn: they may end their requests. */
 bool sl_slots_will_stay(const sl_slots *t, uint32_t lane);
 
+/* Requests of a lane whose prompts are done, and that go on. */
+uint32_t sl_slots_decoding(const sl_slots *t, uint32_t lane);
 /* Rows of all prompts that are under way, and how many of them are done. */
 void sl_slots_prompts(const sl_slots *t, uint64_t *rows, uint64_t *done);
 
@@ -155,6 +157,9 @@ uint32_t sl_life_truncate(sl_life *l, uint32_t to, bool has_state);
 void sl_life_fork(sl_life *l, const sl_life *from);
 /* Guesses that it may have now: each may be followed by a token that is drawn. */
 uint32_t sl_life_most_guesses(const sl_life *l);
+/* Of these what a checkpoint's block may make (model/mtp.c): each has a place, and so has the
+ * block's row behind it. */
+uint32_t sl_life_most_made(const sl_life *l);
 /* The token behind those that are known is drawn now, and is, or is not, the first guess. */
 static inline void sl_life_judge(sl_life *l, bool right) {
     l->astray = !right;

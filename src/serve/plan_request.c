@@ -30,6 +30,7 @@ static const struct field {
     {"reserve", "--reserve", NUMBER},         {"top", "--top", NUMBER},
     {"decode_only", "--decode-only", FLAG},   {"runnable", "--runnable", FLAG},
     {"as_published", "--as-published", FLAG}, {"only", "--only", LIST},
+    {"speculate", "--speculate", WORD},
 };
 
 /* Fields that are more than an option. */

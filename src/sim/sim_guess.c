@@ -35,10 +35,10 @@ bool sim_guess_looks_up(sim *s, sim_lane *l, const sl_step_part *part) {
 }
 
 void sim_guess(sim *s, sim_lane *l, const sl_step_part *part) {
+    if (!l->draft || !part->sample || !sl_speculates_by_lookup(s->p->speculate)) return;
     sl_life *life = &l->life[part->slot];
     sl_draft *d = &l->draft[part->slot];
     const bool block = sl_speculates_by_mtp(s->p->speculate);
-    if (!l->draft || !part->sample || !sl_speculates_by_lookup(s->p->speculate)) return;
     const bool found = block ? l->found[part->slot] : happens(s, s->s->load->guess_found);
     if (block && life->guessed) { /* the block has made them */
         if (found) d->aside_kind = LOOKED_UP;

@@ -29,19 +29,6 @@ static void add_rows(struct sim_mtp *t, uint32_t pos, uint32_t n) {
     t->keys += (double)n * pos + n * (n + 1.0) / 2;
 }
 
-static uint32_t count_decoding(const sim *s, const sim_lane *l) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->max_slots; i++)
-        n += l->life[i].used && !l->life[i].ends && !sl_life_prefills(&l->life[i]);
-    return n;
-}
-
-/* Each has a place, and so has the block's row behind it. */
-static uint32_t most_guesses(const sl_life *l) {
-    const uint64_t room = (uint64_t)l->pages * SL_KV_PAGE_TOKENS + 1 - l->done;
-    return (uint32_t)SL_MIN(room, sl_life_most_guesses(l));
-}
-
 /* Rows of part i that are sure and whose next token is known. */
 static void collect(sim *s, sim_worker *w, sim_lane *l, uint32_t i, uint32_t decoding) {
     struct sim_mtp *t = w->attn->mtp;
@@ -55,7 +42,7 @@ static void collect(sim *s, sim_worker *w, sim_lane *l, uint32_t i, uint32_t dec
     if (ahead == 0) return;
     const uint32_t rows = SL_MIN(part->rows, known - SL_MIN(first, known));
     add_rows(t, first, rows);
-    const uint32_t want = SL_MIN(ahead, most_guesses(life)), next = first + rows;
+    const uint32_t want = SL_MIN(ahead, sl_life_most_made(life)), next = first + rows;
     if (!part->sample || want == 0 || next != life->done || life->tokens != life->done + 1 ||
         t->n_guessers == SL_HEAD_ROWS || looks_up)
         return;
@@ -65,7 +52,7 @@ static void collect(sim *s, sim_worker *w, sim_lane *l, uint32_t i, uint32_t dec
 bool sim_mtp_open(sim *s, sim_worker *w, sim_lane *l) {
     struct sim_mtp *t = w->attn->mtp;
     if (!t) return false;
-    const uint32_t decoding = count_decoding(s, l);
+    const uint32_t decoding = sl_slots_decoding(&w->attn->slots, (uint32_t)(l - w->attn->lane));
     t->rows = t->n_guessers = t->made = 0;
     t->keys = 0;
     for (uint32_t i = 0; i < l->step.n_parts; i++)

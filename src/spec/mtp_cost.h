@@ -7,6 +7,8 @@
 #ifndef SL_SPEC_MTP_COST_H
 #define SL_SPEC_MTP_COST_H
 
+#include <math.h>
+
 #include "spec/costs.h"
 #include "spec/model.h"
 
@@ -14,7 +16,7 @@
  * stays small. */
 #define SL_MTP_SLICE_ROWS 64u
 
-/* Experts that `pairs` pairs of a row and an expert meet, top_k of each row at different ones. */
+/* Experts that so many rows meet, each at top_k different ones, on average. */
 static inline uint32_t sl_mtp_experts_met(const sl_model_spec *m, uint32_t rows) {
     const double missed = pow(1 - (double)m->top_k / m->n_experts, rows);
     const uint32_t met = (uint32_t)(m->n_experts * (1 - missed) + 0.5);

@@ -110,6 +110,15 @@ def test_what_is_planned_only_has_no_plan(planning):
     assert kinds[True] is None and kinds[False]["version"] == 1
 
 
+def test_plans_guess(planning):
+    """By the block on CPUs alone."""
+    asked = {"model": "glm-4.5-air", "speculate": "both", "only": ["ep"]}
+    cpus = HERE | {"devices": {"core": HERE["devices"]["core"] | {"memory": "400GB", "cpu": True}}}
+    for cluster, why, said in ((cpus, False, "both"), ("h200-8", "the block that guesses on GPUs", None)):
+        found = plan(planning, asked | {"cluster": cluster}).json()["result"]["deployments"][0]
+        assert found["planned_only"] == why and (found["plan"] or {}).get("speculate") == said
+
+
 def test_names_are_whatever_they_are(planning):
     body = {"cluster": HERE | {"name": 'a "rack" \\ é', "devices": {'c"o\\re é': HERE["devices"]["core"]}, "nodes": [HERE["nodes"][0] | {"device": 'c"o\\re é'}]},
             "workload": {"input": 100, "output": 50}}
@@ -134,6 +143,7 @@ def test_names_are_whatever_they_are(planning):
     ({"cluster": "h100-8", "reserve": 0.95}, "reserve", "from 0 to 0.9"),
     ({"cluster": "h100-8", "only": ["ep", "quick"]}, "only", "'quick' is none of"),
     ({"cluster": "h100-8", "only": "ep"}, "only", "must be an array"),
+    ({"cluster": "h100-8", "speculate": "often"}, "speculate", "'often' is unknown: off, lookup, always, mtp"),
     ({"cluster": "h100-8", "context": "x" * 65}, "context", "1 to 64 characters"),
     ({"cluster": "h100-8", "runnable": 1}, "runnable", "true or false"),
     ({"cluster": "h100-8", "measured": True}, "measured", "--profile"),

@@ -130,14 +130,18 @@ def test_a_load_that_can_be_guessed_is_planned_with_guesses(tmp_path):
 def test_the_block_that_guesses_takes_memory(tmp_path):
     """11.6 GB of each attention worker, of DeepSeek-V3."""
     out = tmp_path / "plan.json"
-    args = ["deepseek-v3", "--cluster", "h200-8", "--only", "dep", "--runnable", "-o", out]
+    args = ["deepseek-v3", "--cluster", "h200-8", "--only", "dep", "-o", out]
     least = []
     for how in ([], ["--speculate", "mtp"]):
         found = plan(*args, *how)["deployments"][0]
+        assert (found["planned_only"] == "the block that guesses on GPUs") == bool(how)
         assert json.loads(out.read_text()).get("speculate") == (how[1] if how else None)
         least.append(found["memory_bytes"]["attention"] / 1e9 * found["attention"]["tensor_parallel"])
     assert abs(least[1] - least[0] - 11.6) < 0.1
     assert "mixtral-8x7b has no block" in refused(1, "mixtral-8x7b", "--cluster", "h100-8", "--speculate", "mtp")
+    assert "--speculate: speculate 'often' is unknown: off, lookup" in refused(2, "mixtral-8x7b", "--cluster", "h100-8", "--speculate", "often")
+    assert "--strategies counts no memory of the block" in refused(2, "deepseek-v3", "--cluster", "h200-8", "--strategies", "--speculate", "both")
+    assert "the cluster has too few devices" in refused(3, *args, "--speculate", "mtp", "--runnable")
 
 
 def test_as_many_as_fit_is_no_load_to_simulate(tmp_path):

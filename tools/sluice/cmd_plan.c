@@ -247,7 +247,13 @@ static sl_status read_speculate(const sl_options *o, const sl_shape *shape, cons
     if (w->guess_right > 0) *out = SL_SPECULATE_LOOKUP;
     if (!o->speculate[0]) return SL_OK;
     sl_status st = sl_speculate_parse(o->speculate, out, err);
-    if (st != SL_OK || !sl_speculates_by_mtp(*out) || shape->n_mtp) return st;
+    if (st != SL_OK) sl_err_prefix(err, "--speculate");
+    if (st != SL_OK || !sl_speculates_by_mtp(*out)) return st;
+    if (o->strategies)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--speculate %s: --strategies counts no memory of the block that guesses",
+                       o->speculate);
+    if (shape->n_mtp) return SL_OK;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "--speculate %s: %s has no block that predicts a further token", o->speculate,
                    shape->name);

@@ -97,7 +97,8 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
         fprintf(
             out,
             "* planned only: tensor parallelism and pipelines over GPUs, experts in groups with "
-            "tensor parallelism of one role of two, and over %u workers are not run yet.\n",
+            "tensor parallelism of one role of two, %sand over %u workers are not run yet.\n",
+            sl_speculates_by_mtp(p->speculate) ? "the block that guesses on GPUs, " : "",
             SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)

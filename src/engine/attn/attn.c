@@ -261,10 +261,10 @@ static sl_status create_slots(sl_attn *a, sl_err *err) {
 
 static sl_status create_buffers(sl_attn *a, sl_err *err) {
     const uint32_t slots = a->max_slots * a->n_lanes + 1;
-    a->out_cap = slots + (a->guesses ? a->max_slots * SL_BATCH_MORE : 0); /* all of a step */
+    a->out_cap = slots + (a->guesses ? a->max_slots * SL_BATCH_MORE : 0); /* drawn in a step */
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
     /* room for likeliest tokens of all; where ids are scored, too, or guesses are right, they go
-     * sooner */
+     * sooner, as do tokens that shapes decide */
     a->pairs_cap = slots * (1 + SL_MAX_LOGPROBS) + SL_MAX_REPORTED;
     a->pairs = sl_alloc(a->pairs_cap, sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);

@@ -44,20 +44,6 @@ static void add_row(struct sl_mtp *t, uint32_t id, uint32_t pos, const uint32_t 
     t->row[t->n++] = row;
 }
 
-static uint32_t count_decoding(const sl_attn *a, uint32_t lane) {
-    const sl_life *of = sl_slots_of(&a->slots, lane);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < a->max_slots; i++)
-        n += of[i].used && !of[i].ends && !sl_life_prefills(&of[i]);
-    return n;
-}
-
-/* Guesses that may be made now: each has a place, and so has the block's row behind it. */
-static uint32_t most_guesses(const sl_life *l) {
-    const uint64_t room = (uint64_t)l->pages * SL_KV_PAGE_TOKENS + 1 - l->done;
-    return (uint32_t)SL_MIN(room, sl_life_most_guesses(l));
-}
-
 /* Rows of part i, which begin at row `first` of the pass, as far as they are sure and what follows
  * them is known. */
 static void collect(sl_pass *p, size_t i, uint32_t first, uint32_t decoding) {
@@ -72,7 +58,7 @@ static void collect(sl_pass *p, size_t i, uint32_t first, uint32_t decoding) {
     uint32_t next = p->pos[first]; /* position of the row behind the last that is taken */
     for (uint32_t r = first; r < first + part->rows && next < l->done && next + 1 < l->tokens; r++)
         add_row(t, s->tokens[++next], p->pos[r], s->pages, r);
-    const uint32_t want = SL_MIN(ahead, most_guesses(l));
+    const uint32_t want = SL_MIN(ahead, sl_life_most_made(l));
     if (!part->sample || want == 0 || next != l->done || l->tokens != l->done + 1 ||
         t->n_guessers == SL_HEAD_ROWS || sl_slot_looks_up(p->attn, s))
         return;
@@ -82,7 +68,7 @@ static void collect(sl_pass *p, size_t i, uint32_t first, uint32_t decoding) {
 
 bool sl_mtp_open(sl_pass *p) {
     struct sl_mtp *t = p->attn->mtp;
-    const uint32_t decoding = count_decoding(p->attn, p->lane);
+    const uint32_t decoding = sl_slots_decoding(&p->attn->slots, p->lane);
     uint32_t first = 0;
     t->n = t->n_guessers = t->made = t->round = 0;
     for (size_t i = 0; i < p->step.n_parts; i++) {
