@@ -36,7 +36,7 @@ limit_of() {
     draws) echo 150 ;;
     graphs) echo 170 ;;
     rows) echo 280 ;;
-    blocks) echo 280 ;;
+    blocks) echo 560 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
     ceilings) echo 60 ;;
@@ -271,22 +271,45 @@ step_rows() {
     return $rc
 }
 
-# Some blocks of that shape as a GGUF file of Q8_0, with experts whose lists the GPU makes and without: tokens a second.
-step_blocks() {
-    local rc=0 forms of=$work/blocks weights=
-    mkdir -p "$of/shape"
+# Some blocks with experts of a kind: Qwen3-30B-A3B's as a GGUF file of Q8_0, gpt-oss-20b's as one of MXFP4, DeepSeek-V3's with a
+# quarter of its experts as a folder of F8_E4M3; weights: where.
+blocks_of() { # q8_0|mxfp4|f8
+    local config like of=$work/blocks/$1
+    case $1 in
+    q8_0) config=${LEASE_MODEL:-$golden/configs/qwen3-30b-a3b.json} like=qwen3moe-tiny ;;
+    mxfp4) config=${LEASE_GPT_OSS:-$golden/configs/gpt-oss-20b.json} like=gptoss-tiny ;;
+    f8) config=${LEASE_DEEPSEEK:-$golden/configs/deepseek-v3.json} like=deepseekv3-tiny ;;
+    esac
+    mkdir -p "$of/shape" "$of/folder"
     python3 -c '
 import json, sys
-config = json.load(open(sys.argv[1])) | {"num_hidden_layers": int(sys.argv[2])}
-json.dump(config, open(sys.argv[3], "w"))' "${LEASE_MODEL:-$golden/configs/qwen3-30b-a3b.json}" "${LEASE_BLOCKS:-4}" "$of/shape/config.json" || return 1
-    mkdir -p "$of/bf16" && cp "$golden"/qwen3moe-tiny/{tokenizer,tokenizer_config,special_tokens_map}.json "$of/bf16/"
-    python3 bench/lab/random_model.py "$of/shape" "$of/bf16" && sluice convert "$of/bf16" "$of/q8_0.gguf" --type q8_0 --force || return 1
-    weights=$of/q8_0.gguf
-    for forms in "" try; do
-        export SLUICE_CUDA_FORMS=$forms
-        bench "q8_0 one${forms:+ try}" --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 --log info || rc=1
-        bench "q8_0 batch16${forms:+ try}" --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
-        bench "q8_0 batch64${forms:+ try}" --device "$device" --reps 1 --n-prompt 0 --n-gen 48 --n-depth 128 --batch 64 --ctx 1024 --max-num-seqs 64 || rc=1
+config, n = json.load(open(sys.argv[1])), int(sys.argv[2])
+config["num_hidden_layers"] = n
+if sys.argv[3] == "mxfp4":
+    config["layer_types"] = config["layer_types"][:n]
+    del config["quantization_config"]
+if sys.argv[3] == "f8":
+    config |= {"first_k_dense_replace": 1, "n_routed_experts": min(64, config["n_routed_experts"]), "num_nextn_predict_layers": 0}
+json.dump(config, open(sys.argv[4], "w"))' "$config" "${LEASE_BLOCKS:-4}" "$1" "$of/shape/config.json" || return 1
+    cp "$golden/$like"/{tokenizer,tokenizer_config,special_tokens_map}.json "$of/folder/"
+    python3 bench/lab/random_model.py "$of/shape" "$of/folder" || return 1
+    weights=$of/folder
+    [ "$1" = f8 ] && return
+    sluice convert "$of/folder" "$of/$1.gguf" --type "$1" --force && rm "$of/folder/model.safetensors" "$of/folder/config.json" && weights=$of/$1.gguf
+}
+
+# Those with experts whose lists the GPU makes and without: tokens a second.
+step_blocks() {
+    local kind forms rc=0 weights=
+    for kind in ${LEASE_KINDS:-q8_0 mxfp4 f8}; do
+        blocks_of "$kind" || { figure "$kind FAILED"; rc=1; continue; }
+        for forms in "" try; do
+            export SLUICE_CUDA_FORMS=$forms
+            bench "$kind one${forms:+ try}" --device "$device" --reps 3 --n-prompt 2048 --n-gen 64 --ctx 4096 --max-num-batched-tokens 2048 --log info || rc=1
+            bench "$kind batch16${forms:+ try}" --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
+            bench "$kind batch64${forms:+ try}" --device "$device" --reps 1 --n-prompt 0 --n-gen 48 --n-depth 128 --batch 64 --ctx 1024 --max-num-seqs 64 || rc=1
+        done
+        rm -rf "$work/blocks/$kind"
     done
     return $rc
 }

@@ -127,12 +127,16 @@ static const sl_expert_weights *expert_of(const sl_model *m, uint32_t layer, uin
     return e;
 }
 
+static const sl_mat *there(const sl_mat *w) {
+    return w->data ? w : NULL;
+}
+
 bool sl_model_expert(const sl_model *m, uint32_t layer, uint32_t expert, sl_expert_mats *out) {
     const sl_model_spec *s = &m->spec;
     if (s->ffn[layer] != SL_FFN_MOE || expert >= s->n_experts) return false;
     const sl_expert_weights *e = &m->expert[(size_t)s->moe_index[layer] * s->n_experts + expert];
-    *out = (sl_expert_mats){&e->gate, &e->up, &e->down,
-                            e->gate_bias.data || e->up_bias.data || e->down_bias.data};
+    *out = (sl_expert_mats){
+        &e->gate, &e->up, &e->down, there(&e->gate_bias), there(&e->up_bias), there(&e->down_bias)};
     return e->gate.data && e->up.data && e->down.data;
 }
 

@@ -263,11 +263,11 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
 void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
                      const float *x, float *h, sl_arena *scratch);
 
-/* An expert's matrices where they are used; false: this model does not have it now. Borrowed until
- * it goes. */
+/* An expert's matrices where they are used, and its biases, NULL where it has none; false: this
+ * model does not have it now. Borrowed until it goes. */
 typedef struct sl_expert_mats {
     const sl_mat *gate, *up, *down;
-    bool biased;
+    const sl_mat *gate_bias, *up_bias, *down_bias;
 } sl_expert_mats;
 bool sl_model_expert(const sl_model *m, uint32_t layer, uint32_t expert, sl_expert_mats *out);
 

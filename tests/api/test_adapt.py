@@ -65,13 +65,17 @@ ALONE = ["--exact", "--route-skew", "exp:0.5", "--kv-type", "f32"]
 SLOW = {"streams": 4, "n": 12}  # as the emulator is
 
 
-@pytest.fixture
-def on_cpu(make_server):
+def by_cpu(make_server, model):
     """What one worker on the CPU answers."""
-    alone = make_server("qwen3moe-tiny", *ALONE)
+    alone = make_server(model, *ALONE)
     want = answers(alone, **SLOW)
     alone.stop()
     return want
+
+
+@pytest.fixture
+def on_cpu(make_server):
+    return by_cpu(make_server, "qwen3moe-tiny")
 
 
 def ask_until(server, outcome, want, seconds=240):
@@ -87,10 +91,13 @@ def rows_of(server):
 
 
 @needs_fake
-def test_experts_leave_a_gpu_that_is_slow(make_server, monkeypatch, on_cpu):
+@pytest.mark.parametrize("model, forms", [("qwen3moe-tiny", ""), ("deepseekv3-tiny", "try"), ("gptoss-tiny", "try")])  # matrices alone, with scales, with biases
+def test_experts_leave_a_gpu_that_is_slow(make_server, monkeypatch, model, forms):
     """What experts cost on either is measured: the emulated GPU has the hot ones at first, and soon next to nothing."""
+    on_cpu = by_cpu(make_server, model)
     monkeypatch.setenv("SLUICE_CUDA_DRIVER", str(FAKE))
-    server = make_server("qwen3moe-tiny", *ALONE, *ON_GPUS, "--expert-device", "cuda:0,cpu")
+    monkeypatch.setenv("SLUICE_CUDA_FORMS", forms)
+    server = make_server(model, *ALONE, *ON_GPUS, "--expert-device", "cuda:0,cpu")
     before = rows_of(server)
     assert answers(server, **SLOW) == on_cpu
     ask_until(server, "taken", on_cpu)

@@ -249,12 +249,36 @@ def test_experts_in_blocks_stay_on_the_gpu(wide, tmp_path, type_, extra):
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["ids"], done.stderr
     (plain, quiet), (tried, told) = said("--device", "cuda:0", *extra), said("--device", "cuda:0", *extra, SLUICE_CUDA_FORMS="try", SLUICE_CUDA_GRAPHS="try")
-    assert tried == plain and "experts in blocks" not in quiet and "experts in blocks: their lists are made on the GPU" in told
+    assert tried == plain and "experts by groups" not in quiet and "experts by groups: their lists are made on the GPU" in told
     assert (steps_as_graphs(told) > 5) == (not extra) and ("rows stay there" in told) == (APART[0] not in extra), told
     if extra:
         assert tried == said(*extra)[0]
     else:
-        assert "experts in blocks" not in said("--device", "cuda:0", "--activations", "f32", SLUICE_CUDA_FORMS="try")[1]
+        assert "experts by groups" not in said("--device", "cuda:0", "--activations", "f32", SLUICE_CUDA_FORMS="try")[1]
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
+@pytest.mark.parametrize("model, extra", [
+    ("gptoss-tiny", []),  # MXFP4, biases, a clamped SwiGLU
+    ("gptoss-tiny", ["--exact"]),
+    ("gptoss-tiny", ["--exact", *APART, "--schedule", "dep"]),
+    ("deepseekv3-tiny", []),  # F8_E4M3 with scales of blocks
+    ("deepseekv3-tiny", ["--exact", "--activations", "f32"]),
+    ("deepseekv3-tiny", ["--exact", *APART, "--schedule", "dep"]),
+    ("qwen3moe-tiny", ["--exact"]),  # BF16 with the CPU's bits
+    ("qwen3moe-tiny", ["--exact", *APART, "--schedule", "dep"]),
+])
+def test_experts_with_scales_or_biases_stay_on_the_gpu(model, extra):
+    def said(*how, **forms):
+        done = sluice("run", FIXTURE.parent / model, "--ids", "3,17,41,90,5,7,300", "-n", 12, "--ignore-eos", "--temp", 0, "--kv-type", "f32", "--json", "--log", "info", *extra, *how,
+                      driver=FAKE, **forms)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["ids"], done.stderr
+    (plain, quiet), (tried, told) = said("--device", "cuda:0"), said("--device", "cuda:0", SLUICE_CUDA_FORMS="try")
+    assert tried == plain and "experts by groups" not in quiet and "experts by groups: their lists are made on the GPU" in told
+    assert ("rows stay there" in told) == (APART[0] not in extra), told
+    if extra:
+        assert tried == said()[0]
 
 
 @pytest.fixture(scope="module")

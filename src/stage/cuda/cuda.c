@@ -674,12 +674,13 @@ static sl_status make_pages(cuda *d, uint32_t n, sl_err *err) {
     return SL_OK;
 }
 
-/* What experts' kernels may compute. Those of blocks no GPU has run yet. */
+/* What experts' kernels may compute. Those with numerics `cpu` no GPU has run yet. */
 static sl_cuda_kinds expert_kinds(const cuda *d, const sl_device_opts *o) {
     const sl_numerics n = o->device->numerics;
+    const bool groups = d->tries.forms && n != SL_NUMERICS_EXACT;
     return (sl_cuda_kinds){.bf16 = n != SL_NUMERICS_CPU,
-                           .ints = d->tries.forms && n != SL_NUMERICS_EXACT &&
-                                   o->activations == SL_ACTIVATIONS_INT8};
+                           .ints = groups && o->activations == SL_ACTIVATIONS_INT8,
+                           .floats = groups};
 }
 
 /* Routed experts by kernels of their own, where there are some for this model. */
@@ -687,16 +688,18 @@ static sl_status open_experts(cuda *d, const sl_device_opts *o, sl_err *err) {
     const sl_model_spec *m = d->base.spec;
     const sl_cuda_kinds kinds = expert_kinds(d, o);
     const bool can = sl_cuda_experts_can(d->model, kinds);
+    const bool tried = can && !sl_cuda_experts_can(d->model, (sl_cuda_kinds){.bf16 = kinds.bf16});
     const bool owes = o->device->numerics != SL_NUMERICS_FAST;
     /* Where bits are owed an expert's kernels are no matter of which others are here. */
-    if ((!kinds.bf16 && !kinds.ints) || (owes ? !sl_cuda_experts_shaped(m) : !can)) return SL_OK;
+    if (!(kinds.bf16 || kinds.ints || kinds.floats)) return SL_OK;
+    if (owes ? !sl_cuda_experts_shaped(m) : !can) return SL_OK;
     sl_status st = sl_cuda_experts_create(d->c, d->model, kinds, &d->memory, &d->fast, err);
     d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
                      !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
     d->stays_inside = d->base.copies_lists = d->base.inside;
     d->base.inside_exact = d->base.inside && owes;
-    if (kinds.ints && can)
-        sl_log(SL_LOG_INFO, "cuda", "experts in blocks: their lists are made on the GPU%s",
+    if (tried)
+        sl_log(SL_LOG_INFO, "cuda", "experts by groups: their lists are made on the GPU%s",
                d->base.inside ? ", rows stay there" : "");
     return d->base.inside ? sl_cuda_experts_table(&d->fast, o->max_rows, err) : st;
 }
@@ -753,7 +756,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
                                       .host = cuda_host,
                                       .room = cuda_room,
                                       .share = cuda_share,
-                                       .read_logits = cuda_read_logits,
+                                      .read_logits = cuda_read_logits,
                                       .offer = cuda_offer,
                                       .join = cuda_join,
                                       .part = cuda_part,

@@ -13,19 +13,41 @@ bool sl_cuda_experts_shaped(const sl_model_spec *s) {
            s->n_experts <= SL_FAST_EXPERTS;
 }
 
+/* From its first row and column on, one row behind the other. */
 static bool is_plain(const sl_mat *w) {
-    return !w->stride && !w->strips;
+    return !w->stride && !w->strips && !w->scale_row && !w->scale_col &&
+           (!w->scale_k || w->scale_k == w->k);
+}
+
+/* The limit of gpt-oss's SwiGLU, the only one that adds biases to gate and up. */
+static float limit_of(const sl_model *m) {
+    return sl_model_spec_of(m)->glu_limit;
+}
+
+/* As numerics `cpu` multiplies with a type; BF16 has tensor cores or that, not both. */
+static bool is_kind(sl_dtype t, sl_cuda_kinds kinds) {
+    if (t == SL_BF16 && kinds.bf16) return false;
+    return sl_fast_is_float(t) ? kinds.floats : kinds.ints;
+}
+
+static bool can_grouped(const sl_model *m, const sl_expert_mats *e, sl_cuda_kinds kinds) {
+    const sl_fast_types t = {e->gate->dtype, e->down->dtype};
+    if (!is_kind(t.up, kinds) || !is_kind(t.down, kinds)) return false;
+    if ((e->gate_bias || e->up_bias) && limit_of(m) <= 0) return false;
+    return sl_fast_groups_fit(e->gate->k, e->down->k, t) &&
+           ((uintptr_t)e->gate->data | (uintptr_t)e->up->data | (uintptr_t)e->down->data) % 2 == 0;
+}
+
+static bool on_tensor_cores(const sl_expert_mats *e, sl_cuda_kinds kinds) {
+    return kinds.bf16 && e->gate->dtype == SL_BF16 && e->down->dtype == SL_BF16;
 }
 
 /* One of a model of that shape. */
 static bool can_expert(const sl_model *m, const sl_expert_mats *e, sl_cuda_kinds kinds) {
-    const bool limited = sl_model_spec_of(m)->glu_limit > 0; /* gpt-oss's SwiGLU: of BF16 alone */
-    const sl_fast_types t = {e->gate->dtype, e->down->dtype};
-    if (e->biased || !is_plain(e->gate) || !is_plain(e->up) || !is_plain(e->down)) return false;
-    if (e->up->dtype != t.up) return false;
-    if (t.up == SL_BF16 && t.down == SL_BF16) return kinds.bf16;
-    return kinds.ints && !limited && sl_fast_ints_fit(e->gate->k, e->down->k, t) &&
-           ((uintptr_t)e->gate->data | (uintptr_t)e->up->data | (uintptr_t)e->down->data) % 2 == 0;
+    if (!is_plain(e->gate) || !is_plain(e->up) || !is_plain(e->down)) return false;
+    if (e->up->dtype != e->gate->dtype) return false;
+    if (on_tensor_cores(e, kinds)) return !e->gate_bias && !e->up_bias && !e->down_bias;
+    return can_grouped(m, e, kinds);
 }
 
 static bool same_types(const sl_expert_mats *a, const sl_expert_mats *b) {
@@ -65,13 +87,16 @@ sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_kinds ki
     if (!out->arrays) return sl_fail(err, SL_ERR_NOMEM, "tables of %zu experts", n);
     sl_status st = sl_cuda_slabs_grow(memory, n * sizeof(sl_fast_expert), "table of experts",
                                       &out->table, err);
+    if (st == SL_OK && (kinds.ints || kinds.floats))
+        st = sl_cuda_slabs_grow(memory, n * sizeof(sl_group_beside), "scales and biases",
+                                &out->beside, err);
     if (st != SL_OK || sl_cuda_info_of(c)->major != 9) return st;
     return sl_cuda_slabs_grow(memory, n * SL_FAST_MAPS_BYTES, "tensor maps", &out->maps, err);
 }
 
 void sl_cuda_experts_free(sl_cuda_experts *x) {
-    const sl_cuda_piece all[] = {x->table,  x->maps, x->scratch, x->rows,
-                                 x->expert, x->gate, x->shared};
+    const sl_cuda_piece all[] = {x->table, x->beside, x->maps, x->scratch,
+                                 x->rows,  x->expert, x->gate, x->shared};
     if (!x->c) return;
     for (size_t i = 0; i < SL_LEN(all); i++)
         sl_cuda_slabs_return(x->memory, all[i].at, all[i].bytes);
@@ -85,12 +110,12 @@ static sl_status take(sl_cuda_experts *x, size_t bytes, sl_cuda_piece *p, sl_err
 
 /* Of those ways that a worker may take. */
 static size_t scratch_for(const sl_model_spec *s, uint32_t pairs, bool fast, bool exact,
-                          bool ints) {
+                          bool groups) {
     const uint32_t d = s->d_model, f = s->d_ff_expert, n = s->n_experts;
     const size_t by_fast = fast ? sl_fast_scratch_bytes(d, f, n, pairs, pairs) : 0;
     const size_t by_exact = exact ? sl_fast_exact_bytes(d, f, n, pairs, pairs) : 0;
-    const size_t by_ints = ints ? sl_fast_ints_bytes(d, f, n, pairs, pairs) : 0;
-    return SL_MAX(SL_MAX(by_fast, by_exact), by_ints);
+    const size_t by_groups = groups ? sl_fast_groups_bytes(d, f, n, pairs, pairs) : 0;
+    return SL_MAX(SL_MAX(by_fast, by_exact), by_groups);
 }
 
 static size_t rows_for(const sl_model_spec *s, uint32_t pairs) {
@@ -100,7 +125,7 @@ static size_t rows_for(const sl_model_spec *s, uint32_t pairs) {
 static size_t scratch_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
     const bool bf16 = x->kinds.bf16, owes = owes_bits(x);
     return scratch_for(sl_model_spec_of(x->model), max_pairs, bf16 && !owes, bf16 && owes,
-                       x->kinds.ints);
+                       x->kinds.ints || x->kinds.floats);
 }
 
 static size_t rows_bytes(const sl_cuda_experts *x, uint32_t max_pairs) {
@@ -126,31 +151,50 @@ sl_status sl_cuda_experts_reserve(sl_cuda_experts *x, uint32_t max_pairs, sl_err
     return st == SL_OK ? take(x, rows_bytes(x, max_pairs), &x->rows, err) : st;
 }
 
+static sl_cuda_places places_of(const sl_expert_mats *e) {
+    const sl_mat *const mat[] = {e->gate, e->up, e->down};
+    const sl_mat *const bias[] = {e->gate_bias, e->up_bias, e->down_bias};
+    sl_cuda_places at = {e->gate->data, e->up->data, e->down->data, {{NULL}, {NULL}, {0}, 0}};
+    for (uint32_t i = 0; i < 3; i++) {
+        at.beside.scale[i] = mat[i]->scale;
+        if (!bias[i]) continue;
+        SL_ASSERT(sl_dtype_is_plain(bias[i]->dtype));
+        at.beside.bias[i] = bias[i]->data;
+        at.beside.bias_type[i] = (uint32_t)bias[i]->dtype;
+    }
+    return at;
+}
+
 /* The table's word on an expert, written anew when its matrices have come to another place. */
 static sl_status put_expert(sl_cuda_experts *x, uint32_t block, uint32_t expert,
                             const sl_expert_mats *e, sl_err *err) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
     const size_t i = (size_t)block * s->n_experts + expert;
-    const bool bf16 = e->gate->dtype == SL_BF16;
-    const uint64_t maps = x->maps.at && bf16 ? x->maps.at + i * SL_FAST_MAPS_BYTES : 0;
-    const sl_cuda_places at = {e->gate->data, e->up->data, e->down->data};
+    const bool cores = on_tensor_cores(e, x->kinds);
+    const uint64_t maps = x->maps.at && cores ? x->maps.at + i * SL_FAST_MAPS_BYTES : 0;
+    const sl_cuda_places at = places_of(e);
     sl_fast_expert row;
-    x->types[block] = bf16 ? (sl_fast_types){0} : (sl_fast_types){e->gate->dtype, e->down->dtype};
+    x->types[block] = cores ? (sl_fast_types){0} : (sl_fast_types){e->gate->dtype, e->down->dtype};
     if (x->known[i] && memcmp(&x->at[i], &at, sizeof at) == 0) return SL_OK;
     sl_status st = sl_cuda_fast_expert(x->c, e->gate->data, e->up->data, e->down->data, s->d_model,
                                        s->d_ff_expert, maps, &row, err);
     if (st == SL_OK)
         st = sl_cuda_copy_in(x->c, x->table.at + i * sizeof row, &row, sizeof row, err);
+    if (st == SL_OK && x->beside.at)
+        st = sl_cuda_copy_in(x->c, x->beside.at + i * sizeof at.beside, &at.beside,
+                             sizeof at.beside, err);
     if (st != SL_OK) return st;
     x->known[i] = 1;
     x->at[i] = at;
     return SL_OK;
 }
 
-static const sl_fast_expert *table_of(const sl_cuda_experts *x, uint32_t layer) {
+/* A block's part of a table with `bytes` of each expert; NULL: there is no such table. */
+static const void *table_of(const sl_cuda_experts *x, const sl_cuda_piece *p, size_t bytes,
+                            uint32_t layer) {
     const sl_model_spec *s = sl_model_spec_of(x->model);
-    const sl_fast_expert *table = (const sl_fast_expert *)(uintptr_t)x->table.at;
-    return table + (size_t)s->moe_index[layer] * s->n_experts;
+    const size_t before = (size_t)s->moe_index[layer] * s->n_experts * bytes;
+    return p->at ? (const void *)(uintptr_t)(p->at + before) : NULL;
 }
 
 /* What all batches of a block's experts have in common; pairs are the caller's to say. */
@@ -160,7 +204,8 @@ static sl_fast_moe batch_of(const sl_cuda_experts *x, uint32_t layer, const floa
                          .d_ff = s->d_ff_expert,
                          .n_experts = s->n_experts,
                          .types = x->types[s->moe_index[layer]],
-                         .expert = table_of(x, layer),
+                         .expert = table_of(x, &x->table, sizeof(sl_fast_expert), layer),
+                         .beside = table_of(x, &x->beside, sizeof(sl_group_beside), layer),
                          .limit = s->glu_limit,
                          .x = rows,
                          .y = y,

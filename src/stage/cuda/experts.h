@@ -9,14 +9,17 @@
 #include "stage/cuda/slabs.h"
 #include "stage/stage_int.h"
 
-/* An expert's matrices. One that left and came back may have some of them where they were. */
+/* An expert's matrices and what it has beside. One that left and came back may have some of that
+ * where it was. */
 typedef struct sl_cuda_places {
     const void *gate, *up, *down;
+    sl_group_beside beside;
 } sl_cuda_places;
 
-/* What kernels may compute: matrices of BF16, of blocks of whole numbers. */
+/* What kernels may compute: matrices of BF16 on tensor cores; as numerics `cpu` does, blocks of
+ * whole numbers and types whose products are of f32. */
 typedef struct sl_cuda_kinds {
-    bool bf16, ints;
+    bool bf16, ints, floats;
 } sl_cuda_kinds;
 
 typedef struct sl_cuda_experts {
@@ -29,6 +32,7 @@ typedef struct sl_cuda_experts {
     sl_fast_types *types; /* [n_moe]: of the experts of a block that the table has */
     void *arrays;
     sl_cuda_piece table;                /* [n_moe][n_experts] of sl_fast_expert */
+    sl_cuda_piece beside;               /* the same of sl_group_beside, of those kinds */
     sl_cuda_piece maps;                 /* [n_moe][n_experts][3] tensor maps; the GPU has none: 0 */
     sl_cuda_piece scratch, rows;        /* of the kernels; results that go elsewhere */
     sl_cuda_piece expert, gate, shared; /* [rows][top_k] twice, [rows][d_model] */
@@ -36,8 +40,7 @@ typedef struct sl_cuda_experts {
 
 /* Whether there are kernels for experts of such sizes, with gates after the product. */
 bool sl_cuda_experts_shaped(const sl_model_spec *s);
-/* Whether they compute all experts that are here: of these kinds, those of a block of one type, no
- * biases. */
+/* Whether they compute all experts that are here: of these kinds, those of a block of one type. */
 bool sl_cuda_experts_can(const sl_model *m, sl_cuda_kinds kinds);
 sl_status sl_cuda_experts_create(sl_cuda *c, const sl_model *m, sl_cuda_kinds kinds,
                                  sl_cuda_slabs *memory, sl_cuda_experts *out,

@@ -15,9 +15,10 @@
 
 #define SL_FAST_LAUNCHES 7
 
-/* What matrices of experts are: blocks of whole numbers that are multiplied with rows in 8 bits
- * (quant/act.h), gate and up of one type; left out: BF16. Blocks have way SL_FAST_INTS alone, whose
- * results of pairs have the bits of numerics `cpu`. */
+/* What matrices of experts are, gate and up of one type, where groups of pairs are multiplied with
+ * them as numerics `cpu` does, to its bits: blocks of whole numbers with rows in 8 bits
+ * (quant/act.h), F16, BF16 and F8_E4M3 with rows of f32. Way SL_FAST_GROUPS alone does that. Left
+ * out: BF16 on tensor cores. */
 typedef struct sl_fast_types {
     sl_dtype up, down;
 } sl_fast_types;
@@ -32,9 +33,10 @@ typedef struct sl_fast_moe {
     uint32_t top_k; /* n_pairs / n_rows, where every row has as many; else row_first says */
     uint32_t n_out; /* rows of y, of which row_first then speaks; 0: those of x */
     sl_fast_types types;
-    const sl_fast_expert *expert;         /* [n_experts], of sl_cuda_fast_expert */
-    const uint32_t *id;                   /* [n_pairs], 16-byte aligned; n_experts or more: none */
-    const float *gate;                    /* [n_pairs], 16-byte aligned */
+    const sl_fast_expert *expert;  /* [n_experts], of sl_cuda_fast_expert */
+    const sl_group_beside *beside; /* [n_experts], with types; NULL: scales and biases none */
+    const uint32_t *id;            /* [n_pairs], 16-byte aligned; n_experts or more: none */
+    const float *gate;             /* [n_pairs], 16-byte aligned */
     const uint32_t *row_first, *pair_row; /* [n_rows + 1], [n_pairs]; NULL with top_k */
     uint32_t *heard; /* a copy of the ids goes there, 16-byte aligned; NULL: nowhere */
     float limit;     /* of gpt-oss's SwiGLU; 0: the plain one */
@@ -71,7 +73,7 @@ typedef enum sl_fast_way {
     SL_FAST_RING,   /* the same, weights by the copy engine */
     SL_FAST_LINES,  /* as BIG, with another end (fast_lines.cu); no GPU has run it yet */
     SL_FAST_EXACT,  /* numerics exact: tiles, sums in f32; a row's bits are its own matter */
-    SL_FAST_INTS,   /* of blocks of whole numbers, and nothing else is; no GPU has run it yet */
+    SL_FAST_GROUPS, /* where types are said, and nothing else is; no GPU has run it yet */
     SL_FAST_WAYS
 } sl_fast_way;
 
@@ -106,13 +108,15 @@ bool sl_fast_vec_plan(const sl_fast_moe *m, bool ring, void *mid, sl_fast_plan *
 /* For batches of at most n_rows rows and n_pairs pairs, by any way but SL_FAST_EXACT. */
 size_t sl_fast_scratch_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
                              uint32_t n_pairs);
-/* The same for SL_FAST_EXACT, and for SL_FAST_INTS of any types. */
+/* The same for SL_FAST_EXACT, and for SL_FAST_GROUPS of any types. */
 size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
                            uint32_t n_pairs);
-size_t sl_fast_ints_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
-                          uint32_t n_pairs);
-/* Whether matrices of these sizes and types can be computed as SL_FAST_INTS. */
-bool sl_fast_ints_fit(uint32_t d_model, uint32_t d_ff, sl_fast_types types);
+size_t sl_fast_groups_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                            uint32_t n_pairs);
+/* Whether matrices of type t are multiplied with rows of f32; and those of these sizes and types
+ * can be computed as SL_FAST_GROUPS. */
+bool sl_fast_is_float(sl_dtype t);
+bool sl_fast_groups_fit(uint32_t d_model, uint32_t d_ff, sl_fast_types types);
 /* A way that cannot be taken is chosen anew. */
 void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out);
 

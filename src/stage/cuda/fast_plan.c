@@ -67,16 +67,16 @@ size_t sl_fast_exact_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, 
     return r.part + aligned((size_t)n_pairs * d_model * sizeof(float));
 }
 
-/* Behind the lists with blocks of whole numbers: codes of rows of x; of each pair a row of d_ff in
+/* Behind the lists where types are said: codes of rows of x; of each pair a row of d_ff in
  * f32, its codes, and a row of d_model in f32. */
-typedef struct ints_room {
+typedef struct groups_room {
     size_t codes, mid, mid_codes, part, end;
-} ints_room;
+} groups_room;
 
 /* Codes of 32 values with a scale are the longer ones. */
-static ints_room ints_room_of(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
-                              size_t pairs) {
-    ints_room r = {.codes = room_of(d_model, d_ff, n_experts, 0, pairs).x16};
+static groups_room groups_room_of(uint32_t d_model, uint32_t d_ff, uint32_t n_experts,
+                                  uint32_t n_rows, size_t pairs) {
+    groups_room r = {.codes = room_of(d_model, d_ff, n_experts, 0, pairs).x16};
     r.mid = r.codes + aligned(n_rows * sl_act_row_bytes(SL_ACT_32, d_model));
     r.mid_codes = r.mid + aligned(pairs * d_ff * sizeof(float));
     r.part = r.mid_codes + aligned(pairs * sl_act_row_bytes(SL_ACT_32, d_ff));
@@ -84,18 +84,25 @@ static ints_room ints_room_of(uint32_t d_model, uint32_t d_ff, uint32_t n_expert
     return r;
 }
 
-size_t sl_fast_ints_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
-                          uint32_t n_pairs) {
-    return ints_room_of(d_model, d_ff, n_experts, n_rows, n_pairs).end;
+size_t sl_fast_groups_bytes(uint32_t d_model, uint32_t d_ff, uint32_t n_experts, uint32_t n_rows,
+                            uint32_t n_pairs) {
+    return groups_room_of(d_model, d_ff, n_experts, n_rows, n_pairs).end;
 }
 
-static bool whole_blocks(sl_dtype t, uint32_t k) {
-    const sl_act_kind kind = sl_act_kind_of(t);
-    return sl_act_is_int8(kind) && k % sl_act_block(kind) == 0;
+static bool is_ints(sl_dtype t) {
+    return sl_act_is_int8(sl_act_kind_of(t));
 }
 
-bool sl_fast_ints_fit(uint32_t d_model, uint32_t d_ff, sl_fast_types types) {
-    return whole_blocks(types.up, d_model) && whole_blocks(types.down, d_ff);
+bool sl_fast_is_float(sl_dtype t) {
+    return t == SL_F16 || t == SL_BF16 || t == SL_F8_E4M3;
+}
+
+static bool has_groups(sl_dtype t, uint32_t k) {
+    return sl_fast_is_float(t) || (is_ints(t) && k % sl_act_block(sl_act_kind_of(t)) == 0);
+}
+
+bool sl_fast_groups_fit(uint32_t d_model, uint32_t d_ff, sl_fast_types types) {
+    return has_groups(types.up, d_model) && has_groups(types.down, d_ff);
 }
 
 /* Rows that an expert has on average. */
@@ -434,14 +441,16 @@ static void plan_big(const planner *f, bool lines) {
     plan_sum(f, at(f, f->room.part), false);
 }
 
-/* ---- blocks of whole numbers ---- */
+/* ---- groups of pairs, of types that are said ---- */
 
-#define INTS_CHUNK 256 /* values of a row in a stage */
+#define GROUP_CHUNK    256 /* values of a row in a stage */
+#define MOST_FEW_FLOAT 32  /* rows of an expert that are few for products of f32 */
 
-/* Rows of x to codes of the type that they meet. */
-static void plan_quantise(const planner *f, const float *x, sl_dtype t, uint32_t n, uint32_t k,
-                          uint8_t *codes) {
+/* Rows of x as matrices of type t take them: codes, made at `codes`, or as they are. */
+static const uint8_t *plan_rows(const planner *f, const float *x, sl_dtype t, uint32_t n,
+                                uint32_t k, uint8_t *codes) {
     const sl_act_kind kind = sl_act_kind_of(t);
+    if (!is_ints(t)) return (const uint8_t *)x;
     next(f, SL_CUDA_sl_k_quantise, sl_quantise_blocks(n, k), 1, SL_QUANTISE_THREADS, 0)
         ->args.quantise = (sl_quantise_args){.x = x,
                                              .dst = codes,
@@ -451,20 +460,24 @@ static void plan_quantise(const planner *f, const float *x, sl_dtype t, uint32_t
                                              .k = k,
                                              .block = sl_act_block(kind),
                                              .aligned = true};
+    return codes;
 }
 
 /* Kernels of few pairs and of more, by type. */
 static sl_cuda_kernel_id group_kernel(sl_dtype t, bool few) {
-#define OF(type, name)                                                                             \
+#define OF(type, of_few, of_more, name)                                                            \
     case type:                                                                                     \
-        return few ? SL_CUDA_sl_k_group_few_int8_##name : SL_CUDA_sl_k_group_int8_##name
+        return few ? SL_CUDA_sl_k_##of_few##_##name : SL_CUDA_sl_k_##of_more##_##name
     switch (t) {
-        OF(SL_Q8_0, q8_0);
-        OF(SL_Q4_0, q4_0);
-        OF(SL_MXFP4, mxfp4);
-        OF(SL_Q4_K, q4_k);
-        OF(SL_Q5_K, q5_k);
-        OF(SL_Q6_K, q6_k);
+        OF(SL_F16, group_few, group_many, f16);
+        OF(SL_BF16, group_few, group_many, bf16);
+        OF(SL_F8_E4M3, group_few, group_many, f8);
+        OF(SL_Q8_0, group_few_int8, group_int8, q8_0);
+        OF(SL_Q4_0, group_few_int8, group_int8, q4_0);
+        OF(SL_MXFP4, group_few_int8, group_int8, mxfp4);
+        OF(SL_Q4_K, group_few_int8, group_int8, q4_k);
+        OF(SL_Q5_K, group_few_int8, group_int8, q5_k);
+        OF(SL_Q6_K, group_few_int8, group_int8, q6_k);
     default:
         SL_ASSERT(false);
         return SL_CUDA_KERNEL_COUNT;
@@ -472,52 +485,90 @@ static sl_cuda_kernel_id group_kernel(sl_dtype t, bool few) {
 #undef OF
 }
 
-/* The product of codes with gate and up, or with down: n columns. */
+/* A group's tile in a kernel. */
+typedef struct group_tile {
+    sl_product_shape shape;
+    uint32_t threads, shared;
+} group_tile;
+
+/* few_tile.h and ints_tile.h: narrower where a block may not have as much memory as it would like.
+ */
+static group_tile few_group(const sl_fast_moe *m, sl_dtype t, uint32_t cap, uint32_t k) {
+    const uint32_t chunks = (k + GROUP_CHUNK - 1) / GROUP_CHUNK;
+    const uint32_t stages = SL_MIN(SL_FEW_STAGES, chunks);
+    group_tile g = {.shape.cols = 2 * SL_FEW_COLS};
+    do {
+        g.shape.cols /= 2;
+        g.shape.room = sl_product_room_of(t, is_ints(t) ? sl_act_kind_of(t) : SL_ACT_NONE, cap,
+                                          g.shape.cols, GROUP_CHUNK);
+        g.shared = stages * g.shape.room.stage;
+    } while (m->most_shared && g.shared > m->most_shared && g.shape.cols > 16);
+    g.threads = is_ints(t) ? 2 * g.shape.cols : SL_FEW_THREADS;
+    return g;
+}
+
+/* int8_tile.h and many_tile.h. */
+static group_tile more_group(sl_dtype t, uint32_t cap) {
+    group_tile g = {.shape.cols = SL_MANY_COLS, .threads = SL_MANY_THREADS};
+    g.shared = 2 * (SL_MANY_X_WORDS + SL_MANY_W_WORDS) * (uint32_t)sizeof(float);
+    if (!is_ints(t)) return g;
+    g.shape.cols = SL_INT8_COLS;
+    g.shape.room = sl_product_room_of(t, sl_act_kind_of(t), cap, SL_INT8_COLS, GROUP_CHUNK);
+    g.threads = 4 * SL_INT8_COLS;
+    g.shared = SL_INT8_STAGES * g.shape.room.stage;
+    return g;
+}
+
+/* The product with gate and up, or with down: n columns. */
 static void plan_group(const planner *f, sl_dtype t, uint32_t cap, const sl_group_args *has) {
     const sl_fast_moe *m = f->m;
     const bool few = cap <= SL_FEW_ROWS;
-    const uint32_t cols = few ? SL_FEW_COLS : SL_INT8_COLS, across = has->up ? cols / 2 : cols;
-    const uint32_t chunks = (has->k + INTS_CHUNK - 1) / INTS_CHUNK;
-    const uint32_t stages = few ? SL_MIN(SL_FEW_STAGES, chunks) : SL_INT8_STAGES;
-    const sl_act_kind kind = sl_act_kind_of(t);
+    const group_tile g = few ? few_group(m, t, cap, has->k) : more_group(t, cap);
+    const uint32_t across = has->up ? g.shape.cols / 2 : g.shape.cols;
     sl_group_args a = *has;
     a.group = at(f, f->room.group);
     a.counts = at(f, f->room.counts);
+    a.beside = m->beside;
     a.x_row = at(f, f->room.x_row);
     a.weight = at(f, f->room.weight);
-    a.x_stride = sl_act_row_bytes(kind, a.k);
-    a.shape.cols = cols;
-    a.shape.room = sl_product_room_of(t, kind, cap, cols, INTS_CHUNK);
+    a.x_stride = is_ints(t) ? sl_act_row_bytes(sl_act_kind_of(t), a.k) : a.k * sizeof(float);
+    a.limit = m->limit;
+    a.shape = g.shape;
     next(f, group_kernel(t, few), (a.n + across - 1) / across,
-         (uint32_t)most_groups(m->n_pairs, m->n_experts, cap), few ? 2 * cols : 4 * cols,
-         stages * a.shape.room.stage)
+         (uint32_t)most_groups(m->n_pairs, m->n_experts, cap), g.threads, g.shared)
         ->args.group = a;
 }
 
-static void plan_ints(const planner *f) {
+/* Pairs of a group: as many as kernels of both products take. */
+static uint32_t group_cap(const sl_fast_moe *m) {
+    const bool up = sl_fast_is_float(m->types.up), down = sl_fast_is_float(m->types.down);
+    const uint32_t few = up && down ? MOST_FEW_FLOAT : SL_FEW_ROWS;
+    if (mean_of(m) <= few) return SL_FEW_ROWS;
+    return up || down ? SL_MANY_ROWS : SL_INT8_ROWS;
+}
+
+static void plan_groups(const planner *f) {
     const sl_fast_moe *m = f->m;
-    const ints_room r = ints_room_of(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs);
-    const uint32_t cap = mean_of(m) <= SL_FEW_ROWS ? SL_FEW_ROWS : SL_INT8_ROWS;
+    const groups_room r = groups_room_of(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs);
+    const uint32_t cap = group_cap(m);
     float *mid = at(f, r.mid), *part = at(f, r.part);
+    sl_group_args up = {.y = mid, .n = m->d_ff, .k = m->d_model, .up = true};
+    sl_group_args down = {.y = part, .n = m->d_model, .k = m->d_ff};
     plan_sort(f, &(sorting){.cap = cap});
-    plan_quantise(f, m->x, m->types.up, m->n_rows, m->d_model, at(f, r.codes));
-    plan_group(
-        f, m->types.up, cap,
-        &(sl_group_args){.x = at(f, r.codes), .y = mid, .n = m->d_ff, .k = m->d_model, .up = true});
-    plan_quantise(f, mid, m->types.down, m->n_pairs, m->d_ff, at(f, r.mid_codes));
-    plan_group(f, m->types.down, cap,
-               &(sl_group_args){.x = at(f, r.mid_codes), .y = part, .n = m->d_model, .k = m->d_ff});
+    up.x = plan_rows(f, m->x, m->types.up, m->n_rows, m->d_model, at(f, r.codes));
+    plan_group(f, m->types.up, cap, &up);
+    down.x = plan_rows(f, mid, m->types.down, m->n_pairs, m->d_ff, at(f, r.mid_codes));
+    plan_group(f, m->types.down, cap, &down);
     plan_sum(f, part, true);
 }
 
-static bool is_ints(const sl_fast_moe *m) {
-    return sl_act_is_int8(sl_act_kind_of(m->types.up));
+static bool is_groups(const sl_fast_moe *m) {
+    return m->types.up != (sl_dtype)0;
 }
 
 bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
     sl_fast_small_args a;
-    if (way == SL_FAST_INTS || is_ints(m))
-        return way == SL_FAST_INTS && is_ints(m) && m->limit <= 0; /* the plain SwiGLU */
+    if (way == SL_FAST_GROUPS || is_groups(m)) return way == SL_FAST_GROUPS && is_groups(m);
     if (way == SL_FAST_STREAM) return can_stream(m);
     if (way == SL_FAST_SMALL) return small_args(m, &a);
     if (way == SL_FAST_VEC || way == SL_FAST_RING)
@@ -526,7 +577,7 @@ bool sl_fast_can(const sl_fast_moe *m, sl_fast_way way) {
 }
 
 static sl_fast_way choose(const sl_fast_moe *m) {
-    if (is_ints(m)) return SL_FAST_INTS;
+    if (is_groups(m)) return SL_FAST_GROUPS;
     if (mean_of(m) > 64 && can_big(m)) return m->many ? SL_FAST_LINES : SL_FAST_BIG;
     const sl_fast_way few = m->few.ring ? SL_FAST_RING : SL_FAST_VEC;
     if (sl_fast_can(m, few)) return few;
@@ -541,8 +592,8 @@ void sl_fast_plan_make(const sl_fast_moe *m, sl_fast_way way, sl_fast_plan *out)
         (void)sl_fast_vec_plan(m, way == SL_FAST_RING, at(&f, f.room.mid), out);
     else if (way == SL_FAST_SMALL)
         plan_small(&f);
-    else if (way == SL_FAST_INTS)
-        plan_ints(&f);
+    else if (way == SL_FAST_GROUPS)
+        plan_groups(&f);
     else if (way == SL_FAST_STREAM)
         plan_stream(&f);
     else if (way == SL_FAST_BIG || way == SL_FAST_LINES)

@@ -22,7 +22,7 @@ typedef struct sl_fast_expert {
  * once. */
 typedef struct sl_fast_group {
     const uint8_t *gate, *up, *down;
-    uint32_t first, n;
+    uint32_t first, n, expert, unused;
 } sl_fast_group;
 
 /* The same for fast_big.cu: as many as fit a warp group's registers. For launches of clusters of

@@ -3,16 +3,15 @@
 #include "stage/cuda/kernels/int8_tile.h"
 
 SL_DEV void group(const sl_group_args *a, sl_dtype t) {
-    sl_product_job j;
-    sl_product_tile at;
+    sl_group_work work;
     sl_fast_wait();
     sl_fast_let_next();
-    if (!sl_group_job(a, t, true, &j, &at)) return;
-    sl_int8_tile(&a->shape, &j, &at, sl_group_weight(a), t);
+    if (!sl_group_begin(a, t, true, &work)) return;
+    sl_int8_tile(&a->shape, &work.job, &work.at, &work.last, t);
 }
 
 #define GROUP(name, t)                                                                             \
-    SL_KERNEL_BOUNDS(name, sl_group_args, SL_INT8_COLS * 4, 2) {                                  \
+    SL_KERNEL_BOUNDS(name, sl_group_args, SL_INT8_COLS * 4, 2) {                                   \
         group(&a, t);                                                                              \
     }
 GROUP(sl_k_group_int8_q8_0, SL_Q8_0)

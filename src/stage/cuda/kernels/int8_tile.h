@@ -149,8 +149,8 @@ SL_DEV void int8_chunk(const sl_product_shape *a, const sl_product_job *j,
 }
 
 /* With two sides a thread's two columns of a tile are of one each. */
-SL_DEV void int8_end(const sl_product_job *j, const sl_product_tile *at, const float *weight,
-                     const float acc[SL_INT8_TILES][SL_INT8_HAS]) {
+SL_DEV void int8_end(const sl_product_job *j, const sl_product_tile *at,
+                     const sl_product_last *last, const float acc[SL_INT8_TILES][SL_INT8_HAS]) {
     const uint32_t t = sl_lane() % 4;
     SL_UNROLL
     for (uint32_t m = 0; m < SL_INT8_TILES; m++) SL_UNROLL
@@ -158,14 +158,13 @@ SL_DEV void int8_end(const sl_product_job *j, const sl_product_tile *at, const f
         const uint32_t r = 16 * m + i / 2 * 8 + sl_lane() / 4;
         const uint32_t c = at->pairs ? 4 * sl_warp() + t : 8 * sl_warp() + 2 * t + i % 2;
         if (r >= at->rows || at->col0 + c >= j->n || (at->pairs && i % 2)) continue;
-        const float p = weight ? weight[r] * acc[m][i] : acc[m][i];
-        sl_product_store(j, at->r0 + r, at->col0 + c, p, acc[m][i | 1]);
+        sl_product_finish(j, at, last, r, at->col0 + c, acc[m][i], acc[m][i | 1]);
     }
 }
 
-/* A tile of a job, by all of a block; weight: of its rows, or NULL. */
+/* A tile of a job, by all of a block. */
 SL_DEV void sl_int8_tile(const sl_product_shape *a, const sl_product_job *j,
-                         const sl_product_tile *at, const float *weight, sl_dtype t) {
+                         const sl_product_tile *at, const sl_product_last *last, sl_dtype t) {
     SL_DYNAMIC(uint8_t, room);
     SL_SHARED(const uint8_t *, from, SL_INT8_ROWS);
     const uint32_t chunks = (j->k + a->room.chunk - 1) / a->room.chunk;
@@ -188,7 +187,7 @@ SL_DEV void sl_int8_tile(const sl_product_shape *a, const sl_product_job *j,
         int8_chunk(a, j, at, t, now, room + now % SL_INT8_STAGES * a->room.stage, acc);
         __syncthreads();
     }
-    int8_end(j, at, weight, acc);
+    int8_end(j, at, last, acc);
 }
 
 #endif

@@ -141,20 +141,19 @@ SL_DEV void ints_chunk(const sl_product_shape *a, const sl_product_job *j,
 }
 
 SL_DEV void ints_end(const sl_product_shape *a, const sl_product_job *j, const sl_product_tile *at,
-                     const float *weight, const float acc[SL_INTS_HAS]) {
+                     const sl_product_last *last, const float acc[SL_INTS_HAS]) {
     SL_UNROLL
     for (uint32_t i = 0; i < SL_INTS_HAS; i++) {
         const uint32_t r = sl_lane() % 4 * 2 + i % 2, col = at->col0 + ints_row(a, at, i / 2);
         if (r >= at->rows || col >= j->n || (at->pairs && i >= 2)) continue;
-        const float p = weight ? weight[r] * acc[i] : acc[i];
-        sl_product_store(j, at->r0 + r, col, p, acc[i % 2 + 2]);
+        sl_product_finish(j, at, last, r, col, acc[i], acc[i % 2 + 2]);
     }
 }
 
-/* A tile of a job, by all of a block; weight: of its rows, or NULL. Copies run SL_FEW_STAGES - 1
+/* A tile of a job, by all of a block. Copies run SL_FEW_STAGES - 1
  * chunks ahead. Weights do not wait for the list of rows. */
 SL_DEV void sl_ints_tile(const sl_product_shape *a, const sl_product_job *j,
-                         const sl_product_tile *at, const float *weight, sl_dtype t) {
+                         const sl_product_tile *at, const sl_product_last *last, sl_dtype t) {
     SL_DYNAMIC(uint8_t, room);
     SL_SHARED(const uint8_t *, from, SL_FEW_ROWS);
     const uint32_t chunks = (j->k + a->room.chunk - 1) / a->room.chunk;
@@ -180,7 +179,7 @@ SL_DEV void sl_ints_tile(const sl_product_shape *a, const sl_product_job *j,
         sl_cp_async_commit();
         ints_chunk(a, j, at, t, i, room + i % SL_FEW_STAGES * a->room.stage, acc);
     }
-    ints_end(a, j, at, weight, acc);
+    ints_end(a, j, at, last, acc);
 }
 
 #endif

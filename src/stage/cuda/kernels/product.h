@@ -158,4 +158,40 @@ SL_DEV void sl_product_store(const sl_product_job *j, uint32_t r, uint32_t col, 
         *y = p;
 }
 
+/* What products of routed experts go through before they are stored: biases of both sides, the
+ * limit of a clamped SwiGLU (0: the plain one), a weight of each row of the tile. NULL: none. */
+typedef struct sl_product_last {
+    const void *bias[2];
+    uint32_t bias_type[2];
+    float limit;
+    const float *weight;
+} sl_product_last;
+
+SL_DEV sl_product_last sl_product_nothing(void) {
+    const sl_product_last none = {{NULL, NULL}, {0, 0}, 0, NULL};
+    return none;
+}
+
+SL_DEV float sl_product_biased(const sl_product_last *last, uint32_t side, uint32_t col, float p) {
+    const void *b = last->bias[side];
+    if (!b) return p;
+    if (last->bias_type[side] == SL_F32) return p + ((const float *)b)[col];
+    const uint32_t h = ((const uint16_t *)b)[col];
+    return p + (last->bias_type[side] == SL_F16 ? sl_half_value(h) : sl_f32_of_bits(h << 16));
+}
+
+/* The same as sl_product_store of row r of a tile, when all that is through. */
+SL_DEV void sl_product_finish(const sl_product_job *j, const sl_product_tile *at,
+                              const sl_product_last *last, uint32_t r, uint32_t col, float p,
+                              float up) {
+    p = sl_product_biased(last, 0, col, p);
+    if (at->pairs) up = sl_product_biased(last, 1, col, up);
+    if (last->weight) p = last->weight[r] * p;
+    if (last->limit > 0)
+        j->y[(uint64_t)(at->r0 + r) * j->y_stride + col] =
+            sl_swiglu_clamped_scalar(p, up, last->limit);
+    else
+        sl_product_store(j, at->r0 + r, col, p, up);
+}
+
 #endif

@@ -4,7 +4,8 @@
 SL_DEV void ints(const sl_product_args *a, sl_dtype t) {
     const sl_product_job *j = &a->job[sl_product_find(a, blockIdx.x)];
     const sl_product_tile at = sl_product_tile_of(&a->shape, j, blockIdx.x, SL_FEW_ROWS);
-    sl_ints_tile(&a->shape, j, &at, NULL, t);
+    const sl_product_last last = sl_product_nothing();
+    sl_ints_tile(&a->shape, j, &at, &last, t);
 }
 
 #define INTS(name, t)                                                                              \

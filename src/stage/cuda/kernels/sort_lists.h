@@ -31,6 +31,8 @@ SL_DEV void sl_sort_lists(const sl_fast_sort_args *a, uint32_t e, uint32_t from,
         g->down = x.down;
         g->first = from + first;
         g->n = end - first;
+        g->expert = e;
+        g->unused = 0;
     }
     for (uint32_t i = 0; i < pieces; i++) {
         const uint32_t first = n * i / pieces, end = n * (i + 1) / pieces;

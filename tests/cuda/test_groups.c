@@ -1,5 +1,6 @@
-/* Routed experts in blocks of whole numbers (way SL_FAST_INTS of fast_experts.h) against products
- * of processors, bit for bit, on drawn batches. */
+/* Routed experts as groups of pairs (way SL_FAST_GROUPS of fast_experts.h) against products of
+ * processors, bit for bit, on drawn batches: every type, with biases and gpt-oss's SwiGLU and
+ * without. */
 #include "kernel/formula.h"
 #include "products_test.h"
 #include "stage/cuda/fast_experts.h"
@@ -11,36 +12,60 @@
 /* A drawn batch: what m points to is the GPU's, the rest the host's. */
 typedef struct batch {
     sl_fast_moe m;
-    sl_mat mat[MOST_EXPERTS][3]; /* gate, up, down */
-    uint32_t *id, *heard;        /* heard: where the GPU copies ids to */
+    sl_mat mat[MOST_EXPERTS][3], bias[MOST_EXPERTS][3]; /* gate, up, down */
+    uint32_t *id, *heard;                               /* heard: where the GPU copies ids to */
     float *gate, *x, *y;
     size_t floats;
 } batch;
 
 /* n rows of k values, at places that are no multiples of 16 in some cases: even ones, or any. */
-static const uint8_t *draw_mat(sl_mat *w, sl_dtype t, uint32_t n, uint32_t k) {
+static const uint8_t *draw_mat(sl_mat *w, sl_dtype t, uint32_t n, uint32_t k, const float **scale) {
     const size_t bytes = sl_dtype_row_bytes(t, (size_t)n * k);
+    const size_t scales = t == F8 ? ((size_t)n + 127) / 128 * ((k + 127) / 128) : 0;
     uint8_t *p = host(bytes);
+    float *s = host(scales * sizeof *s);
     fill(t, (size_t)n * k, p);
-    *w = (sl_mat){.data = p, .n = n, .k = k, .dtype = t};
-    const uint32_t step = t == SL_MXFP4 ? 1 : 2;
+    for (size_t i = 0; i < scales; i++) s[i] = kt_value() + 1.5f;
+    *w = (sl_mat){.data = p, .n = n, .k = k, .dtype = t, .scale = scales ? s : NULL};
+    *scale = scales ? upload(s, scales * sizeof *s, 0) : NULL;
+    const uint32_t step = t == SL_MXFP4 || t == F8 ? 1 : 2;
     return upload(p, bytes, kt_below(3) ? 0 : step * kt_below(16 / step));
 }
 
-static void draw_experts(batch *b) {
+/* Some experts have none. */
+static void draw_bias(sl_mat *b, uint32_t n, sl_group_beside *beside, uint32_t at) {
+    static const sl_dtype plain[] = {SL_F32, SL_F16, SL_BF16};
+    if (kt_below(5) == 0) return;
+    const sl_dtype t = plain[kt_below(SL_LEN(plain))];
+    const size_t bytes = sl_dtype_row_bytes(t, n);
+    uint8_t *p = host(bytes);
+    fill(t, n, p);
+    *b = (sl_mat){.data = p, .n = 1, .k = n, .dtype = t};
+    beside->bias[at] = upload(p, bytes, 4 * kt_below(4));
+    beside->bias_type[at] = (uint32_t)t;
+}
+
+static void draw_experts(batch *b, bool biased) {
     const sl_fast_moe *m = &b->m;
     sl_fast_expert table[MOST_EXPERTS];
+    sl_group_beside beside[MOST_EXPERTS] = {{{NULL}, {NULL}, {0}, 0}};
+    const uint32_t n[3] = {m->d_ff, m->d_ff, m->d_model}, k[3] = {m->d_model, m->d_model, m->d_ff};
+    const bool any = biased || m->types.up == F8 || m->types.down == F8;
     sl_err err;
     for (uint32_t e = 0; e < m->n_experts; e++) {
-        const uint8_t *gate = draw_mat(&b->mat[e][0], m->types.up, m->d_ff, m->d_model);
-        const uint8_t *up = draw_mat(&b->mat[e][1], m->types.up, m->d_ff, m->d_model);
-        const uint8_t *down = draw_mat(&b->mat[e][2], m->types.down, m->d_model, m->d_ff);
+        const uint8_t *at[3];
+        for (uint32_t i = 0; i < 3; i++) {
+            at[i] = draw_mat(&b->mat[e][i], i < 2 ? m->types.up : m->types.down, n[i], k[i],
+                             &beside[e].scale[i]);
+            if (biased) draw_bias(&b->bias[e][i], n[i], &beside[e], i);
+        }
         assert_int_equal(
-            sl_cuda_fast_expert(gpu, gate, up, down, m->d_model, m->d_ff, 0, &table[e], &err),
+            sl_cuda_fast_expert(gpu, at[0], at[1], at[2], m->d_model, m->d_ff, 0, &table[e], &err),
             SL_OK);
         assert_null(table[e].maps);
     }
     b->m.expert = upload(table, m->n_experts * sizeof *table, 0);
+    if (any || kt_below(2)) b->m.beside = upload(beside, m->n_experts * sizeof *beside, 0);
 }
 
 /* Experts of a row differ; some pairs are nobody's here. */
@@ -63,16 +88,16 @@ static void draw_pairs(batch *b) {
     b->m.heard = device(b->m.n_pairs * sizeof *b->id);
 }
 
-static void draw(batch *b) {
+static void draw(batch *b, bool biased) {
     sl_fast_moe *m = &b->m;
     const size_t scratch =
-        sl_fast_ints_bytes(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs);
+        sl_fast_groups_bytes(m->d_model, m->d_ff, m->n_experts, m->n_rows, m->n_pairs);
     b->floats = (size_t)m->n_rows * m->d_model;
     b->x = host(b->floats * sizeof(float));
     b->y = host(b->floats * sizeof(float));
     k8_values(b->x, (uint32_t)b->floats);
     k8_values(b->y, (uint32_t)b->floats);
-    draw_experts(b);
+    draw_experts(b, biased);
     draw_pairs(b);
     m->x = upload(b->x, b->floats * sizeof(float), 0);
     m->y = upload(b->y, b->floats * sizeof(float), 0);
@@ -81,16 +106,18 @@ static void draw(batch *b) {
     sl_cuda_fill(gpu, (uintptr_t)m->scratch, 0, SL_FAST_ZEROED);
 }
 
-/* w times one row of codes. */
-static void product(const sl_mat *w, const float *x, float *y) {
+/* w times one row, of codes where the type takes them, and biased. */
+static void product(const sl_mat *w, const sl_mat *bias, const float *x, float *y) {
     const sl_act_kind kind = sl_act_kind_of(w->dtype);
-    uint8_t *codes = sl_alloc(sl_act_row_bytes(kind, w->k), 1);
-    assert_non_null(codes);
-    sl_quantise(processors(), x, NULL, 1, w->k, w->k, kind, codes);
+    uint8_t *codes = sl_act_is_int8(kind) ? sl_alloc(sl_act_row_bytes(kind, w->k), 1) : NULL;
     sl_gemm_job j = {.w = w, .x = x, .n_rows = 1, .x_stride = w->k, .y_stride = w->n, .y = y};
-    j.act.row[kind] = codes;
+    if (codes) {
+        sl_quantise(processors(), x, NULL, 1, w->k, w->k, kind, codes);
+        j.act.row[kind] = codes;
+    }
     sl_gemm(processors(), &j, 1);
     sl_free(codes);
+    if (bias->data) sl_bias_add(processors(), y, bias, 1);
 }
 
 static float *wanted(const batch *b) {
@@ -101,17 +128,20 @@ static float *wanted(const batch *b) {
     for (uint32_t p = 0; p < m->n_pairs; p++) {
         const size_t row = (size_t)(p / m->top_k) * m->d_model;
         if (b->id[p] >= m->n_experts) continue;
-        const sl_mat *mat = b->mat[b->id[p]];
-        product(&mat[0], b->x + row, gate);
-        product(&mat[1], b->x + row, up);
-        for (uint32_t i = 0; i < m->d_ff; i++) gate[i] = sl_swiglu_scalar(gate[i], up[i]);
-        product(&mat[2], gate, down);
+        const sl_mat *mat = b->mat[b->id[p]], *bias = b->bias[b->id[p]];
+        product(&mat[0], &bias[0], b->x + row, gate);
+        product(&mat[1], &bias[1], b->x + row, up);
+        for (uint32_t i = 0; i < m->d_ff; i++)
+            gate[i] = m->limit > 0 ? sl_swiglu_clamped_scalar(gate[i], up[i], m->limit)
+                                   : sl_swiglu_scalar(gate[i], up[i]);
+        product(&mat[2], &bias[2], gate, down);
         for (uint32_t i = 0; i < m->d_model; i++) want[row + i] += b->gate[p] * down[i];
     }
     return want;
 }
 
-static void check(uint32_t d_model, uint32_t d_ff, sl_fast_types types, uint32_t rows,
+/* limit: of SwiGLU, with biases where it is not 0. */
+static void check(uint32_t d_model, uint32_t d_ff, sl_fast_types types, float limit, uint32_t rows,
                   uint32_t experts, uint32_t top_k) {
     batch b = {.m = {.d_model = d_model,
                      .d_ff = d_ff,
@@ -120,12 +150,13 @@ static void check(uint32_t d_model, uint32_t d_ff, sl_fast_types types, uint32_t
                      .n_rows = rows,
                      .top_k = top_k,
                      .n_pairs = rows * top_k,
+                     .limit = limit,
                      .add = kt_below(2)}};
-    assert_true(sl_fast_ints_fit(d_model, d_ff, types));
-    draw(&b);
+    assert_true(sl_fast_groups_fit(d_model, d_ff, types));
+    draw(&b, limit > 0);
     const float *want = wanted(&b);
     sl_cuda_set_many(gpu, kt_below(2));
-    sl_cuda_fast_moe_by(gpu, &b.m, kt_below(2) ? SL_FAST_AUTO : SL_FAST_INTS);
+    sl_cuda_fast_moe_by(gpu, &b.m, kt_below(2) ? SL_FAST_AUTO : SL_FAST_GROUPS);
     float *got = host(b.floats * sizeof *got);
     uint32_t *heard = host(b.m.n_pairs * sizeof *heard);
     download(got, b.m.y, b.floats * sizeof *got);
@@ -135,11 +166,17 @@ static void check(uint32_t d_model, uint32_t d_ff, sl_fast_types types, uint32_t
     forget();
 }
 
-static const sl_dtype type[] = {SL_Q8_0, SL_Q4_0, SL_MXFP4, SL_Q4_K, SL_Q5_K, SL_Q6_K};
+static const sl_dtype type[] = {SL_Q8_0, SL_Q4_0, SL_MXFP4, SL_Q4_K, SL_Q5_K,
+                                SL_Q6_K, SL_F16,  SL_BF16,  F8};
 
 static uint32_t width(sl_dtype t, uint32_t most) {
-    const uint32_t block = sl_act_block(sl_act_kind_of(t));
+    const sl_act_kind kind = sl_act_kind_of(t);
+    const uint32_t block = sl_act_is_int8(kind) ? sl_act_block(kind) : 8;
     return block * (1 + kt_below(most / block));
+}
+
+static float limit(void) {
+    return kt_below(2) ? 0.5f + (float)kt_below(4) : 0;
 }
 
 /* Every type as gate and up with another one as down: few rows an expert, and more than a group
@@ -153,10 +190,25 @@ static void test_types(void **state) {
         const sl_fast_types t = {type[i % SL_LEN(type)], type[kt_below(SL_LEN(type))]};
         const uint32_t at = i / SL_LEN(type);
         if ((i + kt_below(2)) % take_one_in(SL_SLOW_BUILD ? 4 : 2)) continue;
-        check(width(t.up, 600), width(t.down, 300), t, few[at].rows, few[at].experts,
+        check(width(t.up, 600), width(t.down, 300), t, limit(), few[at].rows, few[at].experts,
               few[at].top_k);
-        check(width(t.up, 300), width(t.down, 256), t, many[at].rows, many[at].experts,
+        check(width(t.up, 300), width(t.down, 256), t, limit(), many[at].rows, many[at].experts,
               many[at].top_k);
+    }
+}
+
+/* What families have: DeepSeek-V3, gpt-oss in both of its formats, others in BF16 and F16. */
+static void test_families(void **state) {
+    static const struct {
+        sl_fast_types t;
+        float limit;
+    } of[] = {{{F8, F8}, 0},           {{SL_MXFP4, SL_MXFP4}, 7}, {{SL_BF16, SL_BF16}, 7},
+              {{SL_BF16, SL_BF16}, 0}, {{SL_F16, SL_F16}, 0},     {{SL_Q8_0, SL_Q8_0}, 7}};
+    (void)state;
+    for (uint32_t i = 0; i < SL_LEN(of); i++) {
+        const sl_fast_types t = of[i].t;
+        check(width(t.up, 600), width(t.down, 600), t, of[i].limit, 5, 8, 3);
+        check(width(t.up, 300), width(t.down, 300), t, of[i].limit, 100, 4, 2);
     }
 }
 
@@ -170,25 +222,27 @@ static void test_nothing(void **state) {
                      .n_rows = 3,
                      .top_k = 1,
                      .n_pairs = 3}};
-    draw(&b);
+    draw(&b, false);
     static const uint32_t none[] = {7, 8, 9};
     b.m.id = upload(none, sizeof none, 0);
-    sl_cuda_fast_moe_by(gpu, &b.m, SL_FAST_INTS);
+    sl_cuda_fast_moe_by(gpu, &b.m, SL_FAST_GROUPS);
     float *got = host(b.floats * sizeof *got);
     download(got, b.m.y, b.floats * sizeof *got);
     for (size_t i = 0; i < b.floats; i++) assert_true(got[i] == 0);
     forget();
 }
 
-/* No other way has kernels for blocks, this one none for BF16; no block asks for more memory than
- * it may have. */
+/* No other way takes types that are said, this one none that are not; no block of threads asks for
+ * more memory than it may have. */
 static void test_ways(void **state) {
     static uint8_t scratch[SL_FAST_ZEROED] __attribute__((aligned(256)));
     (void)state;
-    assert_false(sl_fast_ints_fit(256, 256, (sl_fast_types){SL_BF16, SL_Q8_0}));
-    assert_false(sl_fast_ints_fit(256, 256, (sl_fast_types){SL_Q8_0, SL_F16}));
-    assert_false(sl_fast_ints_fit(32, 96, (sl_fast_types){SL_Q8_0, SL_Q6_K}));
-    assert_true(sl_fast_ints_fit(32, 96, (sl_fast_types){SL_MXFP4, SL_Q4_0}));
+    assert_false(sl_fast_groups_fit(256, 256, (sl_fast_types){SL_F32, SL_Q8_0}));
+    assert_false(sl_fast_groups_fit(256, 256, (sl_fast_types){SL_Q8_0, SL_F32}));
+    assert_false(sl_fast_groups_fit(32, 96, (sl_fast_types){SL_Q8_0, SL_Q6_K}));
+    assert_true(sl_fast_groups_fit(32, 96, (sl_fast_types){SL_MXFP4, SL_Q4_0}));
+    assert_true(sl_fast_groups_fit(64, 24, (sl_fast_types){F8, F8}));
+    assert_true(sl_fast_groups_fit(64, 24, (sl_fast_types){SL_Q8_0, SL_BF16}));
     for (uint32_t i = 0; i < SL_LEN(type); i++)
         for (uint32_t rows = 1; rows < 3000; rows *= 3)
             for (int way = 0; way < SL_FAST_WAYS; way++) {
@@ -202,17 +256,18 @@ static void test_ways(void **state) {
                                  .types = {type[i], type[i]},
                                  .scratch = scratch,
                                  .most_shared = 101376};
-                assert_int_equal(sl_fast_can(&m, (sl_fast_way)way), way == SL_FAST_INTS);
+                assert_int_equal(sl_fast_can(&m, (sl_fast_way)way), way == SL_FAST_GROUPS);
+                const uint32_t n = sl_fast_is_float(type[i]) ? 4 : 6; /* rows are not rounded */
                 sl_fast_plan_make(&m, (sl_fast_way)way, &p);
-                assert_int_equal(p.n, 6);
+                assert_int_equal(p.n, n);
                 m.many = true; /* pairs that more than one block sorts are counted first */
                 sl_fast_plan_make(&m, (sl_fast_way)way, &p);
-                assert_int_equal(p.n, 2 * rows > SL_FAST_SORT_PAIRS ? 7 : 6);
+                assert_int_equal(p.n, 2 * rows > SL_FAST_SORT_PAIRS ? n + 1 : n);
                 m.many = false;
                 for (uint32_t k = 0; k < p.n; k++)
                     assert_in_range(p.launch[k].shared, 0, m.most_shared);
                 m.types = (sl_fast_types){0};
-                assert_false(sl_fast_can(&m, SL_FAST_INTS));
+                assert_false(sl_fast_can(&m, SL_FAST_GROUPS));
             }
 }
 
@@ -224,6 +279,7 @@ static int open_gpu(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types),
+        cmocka_unit_test(test_families),
         cmocka_unit_test(test_nothing),
         cmocka_unit_test(test_ways),
     };
