@@ -174,8 +174,7 @@ typedef struct weights {
 /* Drops those that min_p does. The likeliest token's is the largest. */
 static void drop_unlikely(const sl_sampling *s, const sl_peaks *p, float *weight) {
     const float floor = sl_draw_least(s->min_p, weight[p->best]);
-    for (uint32_t i = 0; floor > 0 && i < p->vocab; i++)
-        weight[i] = weight[i] < floor ? 0 : weight[i];
+    for (uint32_t i = 0; floor > 0 && i < p->vocab; i++) weight[i] = sl_draw_kept(weight[i], floor);
 }
 
 static weights weigh(const sl_sampling *s, const sl_peaks *p, sl_arena *scratch) {
@@ -223,7 +222,7 @@ static void weigh_listed(const sl_sampling *s, const sl_peaks *p, const uint32_t
     for (uint32_t i = 0; i < n; i++) {
         const float e =
             sl_expf(sl_draw_power(p->logits[list[i]], p->logits[p->best], s->temperature));
-        weight[list[i]] = e < s->min_p ? 0 : e;
+        weight[list[i]] = sl_draw_kept(e, s->min_p);
     }
 }
 

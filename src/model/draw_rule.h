@@ -33,6 +33,11 @@ SL_FN float sl_draw_least(float share, float best) {
     return share > 0 ? share * best : 0;
 }
 
+/* The same of a weight: 0 when it is dropped. */
+SL_FN float sl_draw_kept(float weight, float least) {
+    return weight < least ? 0 : weight;
+}
+
 /* Tokens that top_p may keep are at least as likely as this: were one less so, it and all behind
  * it, at most the vocabulary, could not hold the share 1 - top_p that is left before it. */
 SL_FN double sl_draw_likely(float top_p, double all, uint32_t vocab) {

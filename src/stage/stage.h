@@ -256,7 +256,7 @@ typedef struct sl_device_ops {
     sl_status (*join)(sl_device *d, sl_span key, sl_mem *out, sl_err *err);
     /* Memory that it has offered or joined: waits for the calls that it has. What was joined is
      * not touched any more; what was offered is there until all in this process who joined it have
-     * parted from it. */
+     * parted from it, and as long as this process lives where another one may have joined it. */
     void (*part)(sl_device *d, sl_mem m);
 } sl_device_ops;
 

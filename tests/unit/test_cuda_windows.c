@@ -29,6 +29,8 @@ static sluice_fake_cuda_fail_fn *fail_at;
 static sluice_fake_cuda_used_fn *used;
 static char *self; /* this program */
 
+static size_t left; /* windows that another process may have joined stay */
+
 typedef struct gpu {
     sl_cuda *c;
     sl_cuda_windows w;
@@ -208,6 +210,7 @@ static void rows_are_split_by_place(void **state) {
     to = sl_cuda_windows_places(&a.w, &q, &a.lists);
     assert_true(to.row[0] == 3 && to.row[1] == 2 && to.row[2] == 0);
     close_gpu(&a);
+    assert_true(used() == (left += STEP));
 }
 
 static void what_cannot_be_reached_is_said(void **state) {
@@ -236,7 +239,7 @@ static void what_cannot_be_reached_is_said(void **state) {
     says(sl_cuda_windows_offer(&b.w, 1000, &seen, &bad, &err), SL_ERR_NOMEM, &err,
          "a window of 1000 bytes");
     close_gpu(&a), close_gpu(&b);
-    assert_true(used() == 0);
+    assert_true(used() == left);
 }
 
 /* ---- another process ---- */
@@ -340,26 +343,30 @@ static void rows_come_from_another_process(void **state) {
         whole(c.from, &late, sizeof late);
         assert_int_equal(late, closes ? SL_OK : SL_ERR_INTERNAL); /* its mapping is its own */
         end(&c);
-        if (closes) continue;
         /* Nobody here knows whether the other still packs rows into it. */
-        sl_cuda_windows_part(&g.w, own);
-        assert_true(sl_cuda_windows_have(&g.w, (void *)(uintptr_t)own.at));
-        close_gpu(&g);
-        assert_true(used() == 0);
+        if (!closes) {
+            sl_cuda_windows_part(&g.w, own);
+            assert_false(sl_cuda_windows_have(&g.w, (void *)(uintptr_t)own.at));
+            close_gpu(&g);
+        }
+        assert_true(used() == (left += STEP));
     }
 }
 
 static void handles_of_freed_memory_are_refused(void **state) {
-    gpu g;
-    sl_mem own;
+    gpu g, b;
+    sl_mem own, seen;
     sl_device_key key;
     sl_status st;
     sl_err err = {0};
     (void)state;
     child c = start();
-    open_gpu(&g, 0);
+    open_gpu(&g, 0), open_gpu(&b, 1);
     offered(&g, 1000, &own, &key);
-    close_gpu(&g);
+    assert_int_equal(joins(&b, &key, &seen, &err),
+                     SL_OK); /* of this process: it was for that one */
+    close_gpu(&g), close_gpu(&b);
+    assert_true(used() == left);
     ask(&c, &key, &st, &err);
     says(st, SL_ERR_UNSUPPORTED, &err, "cuIpcOpenMemHandle_v2: CUDA_ERROR_INVALID_VALUE");
     end(&c);
@@ -372,6 +379,25 @@ static void handles_of_freed_memory_are_refused(void **state) {
     says(st, SL_ERR_UNSUPPORTED, &err, "shares no memory between processes");
     close_gpu(&g);
     end(&c);
+}
+
+/* Connections that break one after the other take so much and no more. */
+static void windows_that_stay_are_bounded(void **state) {
+    gpu g;
+    sl_mem own;
+    sl_device_key key;
+    sl_err err = {0};
+    (void)state;
+    open_gpu(&g, 0);
+    while (left < SL_CUDA_WINDOWS_LEFT * STEP) {
+        offered(&g, 1000, &own, &key);
+        sl_cuda_windows_part(&g.w, own);
+        left += STEP;
+    }
+    says(sl_cuda_windows_offer(&g.w, 1000, &own, &key, &err), SL_ERR_LIMIT, &err,
+         "16 windows of lost connections");
+    close_gpu(&g);
+    assert_true(used() == left);
 }
 
 static void look_up(void *library, const char *name, void *out) {
@@ -389,6 +415,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_cannot_be_reached_is_said),
         cmocka_unit_test(rows_come_from_another_process),
         cmocka_unit_test(handles_of_freed_memory_are_refused),
+        cmocka_unit_test(windows_that_stay_are_bounded),
     };
     setenv("SLUICE_CUDA_DRIVER", SL_FAKE_CUDA, 1);
     void *library = dlopen(SL_FAKE_CUDA, RTLD_NOW);

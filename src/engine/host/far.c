@@ -18,10 +18,15 @@ static void part(sl_worker *w, sl_mem *m) {
 void sl_far_look(sl_worker *w) {
     if (!w->far_due || !w->device || w->inbox.len) return; /* which may name some */
     w->far_due = false;
-    for (sl_far_window *f = w->far; f; f = f->next) {
-        if (!f->gone) continue;
-        if (f->leaving == 0) part(w, &f->other);
-        if (f->here == 0) part(w, &f->own);
+    for (sl_far_window **at = &w->far, *f; (f = *at) != NULL;) {
+        if (f->gone && f->leaving == 0) part(w, &f->other);
+        if (f->gone && f->here == 0) part(w, &f->own);
+        if (f->gone && f->leaving == 0 && f->here == 0) {
+            *at = f->next;
+            sl_free(f);
+        } else {
+            at = &f->next;
+        }
     }
 }
 
@@ -123,6 +128,11 @@ static bool grow(sl_worker *w, sl_buf **payload) {
     return true;
 }
 
+/* Notes go with these alone. */
+static bool has_note(const sl_wire_header *h) {
+    return h->kind == SL_MSG_DISPATCH || h->kind == SL_MSG_RETURN;
+}
+
 sl_status sl_far_seal(sl_worker *w, uint32_t id, sl_wire_header *h, sl_buf **payload) {
     sl_buf *b = *payload;
     sl_far_window *f = w->peer[id].far;
@@ -131,7 +141,7 @@ sl_status sl_far_seal(sl_worker *w, uint32_t id, sl_wire_header *h, sl_buf **pay
         sl_net_buf_give(w->net, b);
         return SL_ERR_PEER_DOWN;
     }
-    if (!f || id == w->id || (h->kind != SL_MSG_DISPATCH && h->kind != SL_MSG_RETURN)) return SL_OK;
+    if (!f || id == w->id || !has_note(h)) return SL_OK;
     if ((!far && !f->in.freed) || !grow(w, payload)) return SL_OK;
     sl_row_note note = {.slot = SL_ROW_SLOT_NONE, .freed = sl_row_slots_freed(&f->in)};
     b = *payload;
@@ -151,7 +161,7 @@ sl_status sl_far_arrive(sl_worker *w, sl_inbox_item *it, sl_err *err) {
     sl_far_window *f = it->far;
     sl_buf *b = it->payload;
     if (!(it->h.flags & SL_WIRE_FAR)) return SL_OK;
-    if (!f || it->own || !b || b->len < SL_ROW_NOTE_BYTES)
+    if (!f || it->own || !has_note(&it->h) || !b || b->len < SL_ROW_NOTE_BYTES)
         return sl_fail(err, SL_ERR_PROTOCOL, "a note of a window in a message of %zu bytes",
                        b ? b->len : 0);
     b->len -= SL_ROW_NOTE_BYTES;

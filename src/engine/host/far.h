@@ -29,7 +29,7 @@ struct sl_far_window {
 
 /* The connection is gone. From any callback. */
 void sl_far_lose(sl_worker *w, sl_worker_peer *p);
-/* Parts from windows that are gone and that nobody names any more. */
+/* Parts from windows that are gone and that nobody names any more, and frees them. */
 void sl_far_look(sl_worker *w);
 /* No buffer has rows that the device will be asked for; before it is closed. */
 void sl_far_close(sl_worker *w);

@@ -88,7 +88,7 @@ typedef struct sl_worker {
     uint32_t n_again;   /* to be called again... */
     uint64_t again_us;  /* ...not before */
     bool windows_due;   /* peers may have come that have no window yet */
-    sl_far_window *far; /* all that there were (engine/host/far.h) */
+    sl_far_window *far; /* all that somebody names (engine/host/far.h) */
     bool far_due;       /* some of them may be parted from */
     bool far_said;      /* why there are none has been */
 

@@ -6,12 +6,12 @@
 
 #include <string.h>
 
-static sl_far_window *create(sl_worker *w, uint32_t slots, size_t slot_bytes) {
+_Static_assert(SL_WINDOW_MAX_SLOTS <= SL_ROW_SLOTS_MAX, "slots that an offer may have");
+
+static sl_far_window *create(sl_worker *w) {
     sl_far_window *f = sl_alloc(1, sizeof *f);
     if (!f) return NULL;
     f->w = w;
-    f->in.slots = slots;
-    f->in.slot_bytes = slot_bytes;
     f->next = w->far;
     w->far = f;
     return f;
@@ -22,11 +22,12 @@ static sl_status join(sl_far_window *f, sl_span key, uint32_t slots, size_t slot
     sl_device *d = f->w->device;
     sl_status st = d->ops->join(d, key, &f->other, err);
     if (st != SL_OK) return st;
-    if (f->other.bytes < slots * slot_bytes) {
+    const size_t there = f->other.bytes;
+    if (there < slots * slot_bytes) {
         d->ops->part(d, f->other);
         f->other = (sl_mem){0};
         return sl_fail(err, SL_ERR_PROTOCOL, "a window of %u slots of %zu bytes in %zu", slots,
-                       slot_bytes, f->other.bytes);
+                       slot_bytes, there);
     }
     f->out.slots = slots;
     f->out.slot_bytes = slot_bytes;
@@ -46,14 +47,17 @@ static sl_status tell(sl_worker *w, uint32_t id, const sl_far_window *f, const s
     return sl_worker_send(w, id, (sl_wire_header){.kind = SL_MSG_DEVICE_WINDOW}, b);
 }
 
-/* Memory that this worker's device offers; itself joins it at once. */
-static sl_status offer(sl_worker *w, uint32_t id, sl_far_window *f, sl_err *err) {
+/* Memory that this worker's device offers; itself joins it at once. Without it there are no slots
+ * that rows could come in. */
+static sl_status offer(sl_worker *w, uint32_t id, sl_far_window *f, uint32_t slots,
+                       size_t slot_bytes, sl_err *err) {
     sl_device *d = w->device;
     sl_device_key key;
-    sl_status st = d->ops->offer(d, f->in.slots * f->in.slot_bytes, &f->own, &key, err);
+    sl_status st = d->ops->offer(d, slots * slot_bytes, &f->own, &key, err);
     if (st != SL_OK) return st;
-    if (id == w->id)
-        return join(f, (sl_span){key.bytes, key.len}, f->in.slots, f->in.slot_bytes, err);
+    f->in.slots = slots;
+    f->in.slot_bytes = slot_bytes;
+    if (id == w->id) return join(f, (sl_span){key.bytes, key.len}, slots, slot_bytes, err);
     st = tell(w, id, f, &key);
     return st == SL_OK || st == SL_ERR_PEER_DOWN ? SL_OK : sl_fail(err, st, "an offer");
 }
@@ -76,8 +80,9 @@ void sl_far_windows_open(sl_worker *w, uint32_t id, uint32_t slots, size_t slot_
     sl_worker_peer *p = &w->peer[id];
     sl_err err;
     if (!p->far) {
-        sl_far_window *f = create(w, slots, slot_bytes);
-        sl_status st = f ? offer(w, id, f, &err) : sl_fail(&err, SL_ERR_NOMEM, "a window");
+        sl_far_window *f = create(w);
+        sl_status st =
+            f ? offer(w, id, f, slots, slot_bytes, &err) : sl_fail(&err, SL_ERR_NOMEM, "a window");
         if (st != SL_OK)
             sl_log(SL_LOG_WARN, "worker", "rows of worker %u come by the host: %s", id, err.msg);
         if (!f) return;
@@ -86,15 +91,15 @@ void sl_far_windows_open(sl_worker *w, uint32_t id, uint32_t slots, size_t slot_
     if (p->offered) use(id, p);
 }
 
-sl_status sl_far_windows_on_offer(sl_worker *w, const sl_wire_header *h, sl_span bytes,
-                                  sl_err *err) {
+sl_status sl_far_windows_on_offer(sl_worker *w, const sl_wire_header *h, const sl_conn *from,
+                                  sl_span bytes, sl_err *err) {
     sl_window_offer o;
     sl_status st = sl_window_offer_decode(bytes, &o, err);
     if (st != SL_OK) return st;
     if (h->src >= w->n_peers || h->src == w->id)
         return sl_fail(err, SL_ERR_PROTOCOL, "a window of worker %u", h->src);
     sl_worker_peer *p = &w->peer[h->src];
-    if (!p->open) return SL_OK; /* gone meanwhile */
+    if (!p->open || p->conn != from) return SL_OK; /* gone meanwhile, perhaps with another here */
     if (p->has_offered || bytes.len > sizeof p->offer)
         return sl_fail(err, SL_ERR_PROTOCOL, "%s of worker %u, %zu bytes",
                        p->has_offered ? "a second window" : "a window", h->src, bytes.len);

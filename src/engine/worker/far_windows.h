@@ -9,8 +9,8 @@
  * to whoever is connected as worker `id` (its own id: to itself), once; joins what that one has
  * offered. */
 void sl_far_windows_open(sl_worker *w, uint32_t id, uint32_t slots, size_t slot_bytes);
-/* The peer offers one, perhaps before this worker has a plan. */
-sl_status sl_far_windows_on_offer(sl_worker *w, const sl_wire_header *h, sl_span offer,
-                                  sl_err *err) SL_MUST_CHECK;
+/* The peer offers one over this connection, perhaps before this worker has a plan. */
+sl_status sl_far_windows_on_offer(sl_worker *w, const sl_wire_header *h, const sl_conn *from,
+                                  sl_span offer, sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -564,7 +564,7 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
             sl_worker_stop(w, st);
         }
     } else if (!it->own && it->h.kind == SL_MSG_DEVICE_WINDOW) {
-        st = sl_far_windows_on_offer(w, &it->h, span, &err);
+        st = sl_far_windows_on_offer(w, &it->h, it->conn, span, &err);
     } else if (!w->planned) { /* peers wait for READY, which waits for the plan */
         st = sl_fail(&err, SL_ERR_PROTOCOL, "%s before the plan", sl_msg_kind_name(it->h.kind));
     } else if (!it->own && (it->h.src == w->id || it->h.src >= w->plan.n_workers)) {

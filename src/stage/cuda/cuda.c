@@ -454,8 +454,8 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     l->end = d->results_used;
     d->n_launched++;
     const bool tells = c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer);
-    if (!says.run && ((l->result && tells) || c->op == SL_OP_PACK))
-        mark(d, l); /* somebody waits for it */
+    const bool far = c->op == SL_OP_PACK && d->windows.n > 0;   /* perhaps with no result */
+    if (!says.run && ((l->result && tells) || far)) mark(d, l); /* somebody waits for it */
 }
 
 /* ---- memory ---- */

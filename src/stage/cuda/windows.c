@@ -22,11 +22,15 @@ typedef struct sl_cuda_lent {
     size_t bytes;
     uint32_t users; /* who offered it, and those who joined it */
     bool lends;     /* other processes can join it, */
-    bool near;      /* somebody of this one has */
+    bool near;      /* somebody of this one has tried */
 } sl_cuda_lent;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static sl_cuda_lent *lents;
+/* What another process may still have joined, and nobody of this one has any more: freeing it under
+ * a mapping is undefined, so it goes with this process. */
+static sl_cuda_lent *left;
+static uint32_t n_left;
 static uint64_t numbers, process;
 static pid_t process_is;
 
@@ -35,7 +39,8 @@ static uint64_t this_process(void) {
     if (process_is != getpid()) {
         randombytes_buf(&process, sizeof process);
         process_is = getpid();
-        lents = NULL; /* of the parent: nothing that a child could reach */
+        lents = left = NULL; /* of the parent: nothing that a child could reach */
+        n_left = 0;
     }
     return process;
 }
@@ -125,17 +130,23 @@ static void give_up(sl_cuda_lent *l) {
 
 static void leave(sl_cuda_lent *l) {
     pthread_mutex_lock(&lock);
-    const bool last = --l->users == 0;
+    const bool last = --l->users == 0, stays = l->lends && !l->near;
     for (sl_cuda_lent **at = &lents; last && *at; at = &(*at)->next) {
         if (*at != l) continue;
         *at = l->next;
         break;
     }
+    if (last && stays) {
+        l->next = left;
+        left = l;
+        n_left++;
+    }
     pthread_mutex_unlock(&lock);
-    if (last) give_up(l);
+    if (last && !stays) give_up(l);
 }
 
-/* Where a driver lends nothing to other processes those of this one can still join. */
+/* Nobody has it yet. Where a driver lends nothing to other processes those of this one can still
+ * join. */
 static void make_key(const sl_cuda *c, sl_cuda_lent *l, uint64_t of, sl_device_key *out) {
     joint k = {.process = of, .number = l->number, .bytes = l->bytes};
     k.has_handle = c->d->cuIpcGetMemHandle && c->d->cuIpcGetMemHandle(&k.handle, l->at) == SL_CU_OK;
@@ -143,9 +154,21 @@ static void make_key(const sl_cuda *c, sl_cuda_lent *l, uint64_t of, sl_device_k
     encode(&k, out);
 }
 
+/* What lies about unused does not grow with each connection that breaks. */
+static sl_status may_offer(sl_err *err) {
+    pthread_mutex_lock(&lock);
+    (void)this_process();
+    const uint32_t n = n_left;
+    pthread_mutex_unlock(&lock);
+    if (n < SL_CUDA_WINDOWS_LEFT) return SL_OK;
+    return sl_fail(err, SL_ERR_LIMIT,
+                   "%u windows of lost connections keep memory of GPUs until this process ends", n);
+}
+
 sl_status sl_cuda_windows_offer(sl_cuda_windows *w, size_t bytes, sl_mem *out, sl_device_key *key,
                                 sl_err *err) {
-    sl_status st = reserve(w, err);
+    sl_status st = may_offer(err);
+    if (st == SL_OK) st = reserve(w, err);
     if (st != SL_OK) return st;
     sl_cuda_lent *l = sl_alloc(1, sizeof *l);
     if (!l) return sl_fail(err, SL_ERR_NOMEM, "a window");
@@ -161,10 +184,12 @@ sl_status sl_cuda_windows_offer(sl_cuda_windows *w, size_t bytes, sl_mem *out, s
     pthread_mutex_lock(&lock);
     const uint64_t of = this_process();
     l->number = ++numbers;
+    pthread_mutex_unlock(&lock);
+    make_key(w->c, l, of, key);
+    pthread_mutex_lock(&lock);
     l->next = lents;
     lents = l;
     pthread_mutex_unlock(&lock);
-    make_key(w->c, l, of, key);
     keep(w, l->at, l->bytes, l, out);
     return SL_OK;
 }
@@ -206,7 +231,6 @@ static sl_status join_own(sl_cuda_windows *w, const joint *k, sl_mem *out, sl_er
 static sl_status check_range(const sl_cuda *c, uint64_t at, uint64_t bytes, sl_err *err) {
     sl_cu_address base = at;
     size_t there = bytes;
-    if (!c->d->cuMemGetAddressRange_v2) return SL_OK;
     sl_status st = SL_CU_DO(c->d, err, cuMemGetAddressRange_v2, &base, &there, at);
     if (st == SL_OK && (base != at || there < bytes))
         st = sl_fail(err, SL_ERR_PROTOCOL, "memory of a GPU of %llu bytes, %zu are there",
@@ -217,7 +241,8 @@ static sl_status check_range(const sl_cuda *c, uint64_t at, uint64_t bytes, sl_e
 static sl_status join_other(sl_cuda_windows *w, const joint *k, sl_mem *out, sl_err *err) {
     const sl_cu_driver *d = w->c->d;
     sl_cu_address at = 0;
-    if (!k->has_handle || !d->cuIpcOpenMemHandle_v2 || !d->cuIpcCloseMemHandle)
+    if (!k->has_handle || !d->cuIpcOpenMemHandle_v2 || !d->cuIpcCloseMemHandle ||
+        !d->cuMemGetAddressRange_v2)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "the CUDA driver shares no memory between processes");
     sl_status st = sl_cuda_enter(w->c, err);
@@ -249,15 +274,11 @@ sl_status sl_cuda_windows_join(sl_cuda_windows *w, sl_span bytes, sl_mem *out, s
 
 /* ---- its end ---- */
 
-/* What another process may have joined stays: whether it still packs rows into it nobody here
- * knows.
- */
 void sl_cuda_windows_part(sl_cuda_windows *w, sl_mem m) {
     sl_err err;
     for (size_t i = 0; i < w->n; i++) {
         const sl_cuda_window is = w->window[i];
         if (is.at != m.at) continue;
-        if (is.of && is.of->lends && !is.of->near && !w->ends) return;
         if (--w->window[i].times == 0) w->window[i] = w->window[--w->n];
         if (is.of)
             leave(is.of);
@@ -269,7 +290,6 @@ void sl_cuda_windows_part(sl_cuda_windows *w, sl_mem m) {
 }
 
 void sl_cuda_windows_free(sl_cuda_windows *w) {
-    w->ends = true;
     while (w->n) sl_cuda_windows_part(w, (sl_mem){.at = w->window[0].at});
     sl_free(w->window);
     *w = (sl_cuda_windows){0};

@@ -3,14 +3,18 @@
  *
  * Within a process what is offered is one address for all GPUs that reach each other; it stays
  * until the last who joined it has parted from it, whoever offered it. Between processes of a
- * machine it is joined by CUDA's handle (IPC), and stays until the device that offered it is
- * closed. Rows are there when the call that packed them is through: who was
+ * machine it is joined by CUDA's handle (IPC), and stays until the process that offered it ends:
+ * who offered it does not learn whether the other has closed it, and CUDA does not say what becomes
+ * of memory that is freed before. Rows are there when the call that packed them is through: who was
  * told of them by then may read them by launches of any GPU. Thread: the context's owner. */
 #ifndef SL_STAGE_CUDA_WINDOWS_H
 #define SL_STAGE_CUDA_WINDOWS_H
 
 #include "stage/cuda/cuda_int.h"
 #include "stage/stage.h"
+
+/* Windows of a process that are kept so and of no use any more: with so many none is offered. */
+#define SL_CUDA_WINDOWS_LEFT 16u
 
 typedef struct sl_cuda_window {
     uint64_t at;
@@ -24,10 +28,9 @@ typedef struct sl_cuda_windows {
     sl_cuda_window *window;
     size_t n, cap;
     size_t last; /* where an address was found */
-    bool ends;   /* the device is being closed */
 } sl_cuda_windows;
 
-/* As sl_device_ops say; part does not wait. */
+/* As sl_device_ops say; part does not wait. SL_ERR_LIMIT of offer: too many are left over. */
 sl_status sl_cuda_windows_offer(sl_cuda_windows *w, size_t bytes, sl_mem *out, sl_device_key *key,
                                 sl_err *err) SL_MUST_CHECK;
 sl_status sl_cuda_windows_join(sl_cuda_windows *w, sl_span key, sl_mem *out,

@@ -188,8 +188,7 @@ SL_DEV float draw_e(const draw_row *r, uint32_t id) {
 }
 
 SL_DEV float draw_weight(const draw_row *r, uint32_t id) {
-    const float w = draw_e(r, id) / r->sum;
-    return w < r->floor ? 0 : w;
+    return sl_draw_kept(draw_e(r, id) / r->sum, r->floor);
 }
 
 SL_DEV uint32_t draw_blocks(uint32_t vocab) {
