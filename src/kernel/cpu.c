@@ -4,11 +4,14 @@
 #include <stdatomic.h>
 
 /* Bits of what there is. */
-enum { HAS_ASKED = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_BF16 = 8, HAS_AMX = 16 };
+enum { HAS_ASKED = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_BF16 = 8, HAS_AMX = 16, HAS_DOTPROD = 32 };
 
 #include <stdio.h>
 #include <string.h>
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -70,7 +73,11 @@ static void describe(char *out, size_t cap) {
 }
 #else
 static int detect(void) {
+#if defined(__aarch64__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? HAS_DOTPROD : 0;
+#else
     return 0;
+#endif
 }
 
 static void describe(char *out, size_t cap) {
@@ -115,4 +122,8 @@ bool sl_cpu_has_avx512(void) {
 
 bool sl_cpu_has_avx512_bf16(void) {
     return cpu() & HAS_BF16;
+}
+
+bool sl_cpu_has_dotprod(void) {
+    return cpu() & HAS_DOTPROD;
 }

@@ -15,6 +15,7 @@ static const sl_kernels *const tables[] = {
     &sl_kernels_amx,    &sl_kernels_avx512far, &sl_kernels_avx512bf16,
     &sl_kernels_avx512, &sl_kernels_avx2,
 #elif defined(__aarch64__)
+    &sl_kernels_neondot,
     &sl_kernels_neon,
 #endif
     &sl_kernels_ref,
