@@ -30,7 +30,7 @@ typedef struct lab {
     uint8_t *ring;
     size_t at[SL_TABLES_MAX]; /* where the last call's weights lie in a table's ring */
     size_t table;             /* whose turn it is */
-    size_t bytes;             /* of a call's weights */
+    size_t bytes;             /* of a call's weights, 0: it has none */
     _Alignas(64) float x[ROWS][K], y[N], z[N], a[N];
     _Alignas(64) uint8_t act[ROWS][2 * K], row[2 * N];
     double freq[N];
@@ -59,12 +59,23 @@ static void fill_ring(lab *l) {
 _Static_assert(SL_TILE_COLS *K / 32 * 34 <= PIECE, "a piece holds the most weights of 8 bits");
 _Static_assert(SL_TILE_ROWS *SL_TILE_COLS <= N, "results fit into a vector");
 
-/* Of one call; many rows compute for so long that where they begin does not count. */
+/* Of one call, 0: it reads none. Many rows compute for so long that where they begin does not
+ * count. */
 static size_t weights_of(const sl_slot *s) {
-    const bool run = s->kernel == SL_KERNEL_gemm_tile || s->kernel == SL_KERNEL_int8_tile ||
-                     s->kernel == SL_KERNEL_strip_tile || s->kernel == SL_KERNEL_bf16_tile ||
-                     s->kernel == SL_KERNEL_parts_tile;
-    return run && s->amount != SL_MANY ? RUN : PIECE;
+    switch (s->kernel) {
+    case SL_KERNEL_gemm_tile:
+    case SL_KERNEL_int8_tile:
+    case SL_KERNEL_strip_tile:
+    case SL_KERNEL_bf16_tile:
+    case SL_KERNEL_parts_tile:
+        return s->amount == SL_MANY ? PIECE : RUN;
+    case SL_KERNEL_attn_page:
+    case SL_KERNEL_widen:
+    case SL_KERNEL_widen_e4m3:
+        return PIECE;
+    default:
+        return 0;
+    }
 }
 
 /* Of the table's ring: where weights of the `turn`th call from now on lie. */
@@ -82,7 +93,7 @@ static const uint8_t *next_weights(lab *l) {
  * the rings. */
 static void forget_weights(const lab *l) {
 #if defined(__x86_64__)
-    for (size_t turn = 1; turn <= 2; turn++) {
+    for (size_t turn = 1; l->bytes && turn <= 2; turn++) {
         const uint8_t *w = l->ring + l->table * RING + place_of(l, turn);
         for (size_t i = 0; i < l->bytes + PIECE / 2; i += 64) __builtin_ia32_clflush(w + i);
     }

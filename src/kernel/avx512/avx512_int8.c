@@ -78,9 +78,5 @@ void sl_avx512_rms_quantise(const float *x, const float *w, float inv, const sl_
 }
 
 void sl_avx512_int8_tile(const sl_act_tile *t) {
-    if (t->n_rows == 0 || t->n_cols == 0) return;
-    if (sl_act_kind_of(t->dtype) == SL_ACT_32)
-        sl_avx512_int8_tile_32(t);
-    else
-        sl_avx512_int8_tile_256(t);
+    sl_int8_tile_by(t, sl_avx512_int8_tile_32, sl_avx512_int8_tile_256);
 }

@@ -14,6 +14,7 @@
 #ifndef SL_KERNEL_AVX512_INT8_H
 #define SL_KERNEL_AVX512_INT8_H
 
+#include "kernel/avx512/ask.h"
 #include "kernel/avx512/avx512.h"
 #include "kernel/scalar.h"
 #include "quant/act.h"
@@ -28,9 +29,6 @@
 
 #define SL_STRIP  SL_STRIP_ROWS /* columns */
 #define SL_STRIPS 2u            /* side by side in a register tile */
-
-/* Bytes of weights, at least, between what is multiplied and what is asked for. */
-#define SL_ASKED_AHEAD 20480u
 
 /* The weight rows of a strip. */
 typedef struct sl_rows16 {
@@ -54,11 +52,10 @@ SL_INLINE void sl_ask_far(const uint8_t *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
 
-/* How many strips of `strips` x SL_STRIP columns ahead weights are asked for: one, or several short
- * ones, over which less time passes than memory takes. */
+/* How many strips of `strips` x SL_STRIP columns ahead weights are asked for. */
 SL_INLINE uint32_t sl_strips_ahead(const sl_act_tile *t, uint32_t strips) {
     const size_t bytes = SL_MAX((size_t)1, strips * SL_STRIP * t->w_stride);
-    return (uint32_t)((SL_ASKED_AHEAD + bytes - 1) / bytes);
+    return SL_MAX(1u, (uint32_t)((SL_ASK_STRIPS + bytes - 1) / bytes));
 }
 
 SL_INLINE __m512i sl_quad(const void *p) {
@@ -178,6 +175,12 @@ SL_INLINE __m512 sl_add_block(__m512 d, __m512 dx, __m512i sum, __m512 acc) {
 /* The first n floats of v. */
 SL_INLINE void sl_store_some(float *y, __m512 v, uint32_t n) {
     _mm512_mask_storeu_ps(y, (__mmask16)((1u << n) - 1), v);
+}
+
+/* By the blocks of its weights. */
+SL_INLINE void sl_int8_tile_by(const sl_act_tile *t, void (*of_32)(const sl_act_tile *t),
+                               void (*of_256)(const sl_act_tile *t)) {
+    if (t->n_rows && t->n_cols) (sl_act_kind_of(t->dtype) == SL_ACT_32 ? of_32 : of_256)(t);
 }
 
 void sl_avx512_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0, MXFP4 */
