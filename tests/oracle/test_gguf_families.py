@@ -112,7 +112,7 @@ def test_the_block_behind_the_last_guesses_the_same(name, tmp_path):
     cases = check.golden_of(GOLDEN / name)["cases"]
     ids, guesses, right = guesses_of(GOLDEN / name, cases)
     assert ids == [c["greedy_ids"][:SHORT] for c in cases]
-    assert guesses > right > 0.02 * guesses
+    assert guesses > right > 0.05 * guesses
     assert guesses_of(tmp_path / "m.gguf", cases) == (ids, guesses, right)
 
 
