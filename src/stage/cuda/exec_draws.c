@@ -1,7 +1,6 @@
 /* What draws seek of logits: lists and launches. */
 #include "stage/cuda/exec_draws.h"
 
-#include "base/mem.h"
 #include "model/draw_rule.h"
 #include "stage/cuda/kernels/args_draws.h"
 
