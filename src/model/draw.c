@@ -16,19 +16,15 @@
 #define LANES   16u
 #define BUCKETS 256u
 
-static uint32_t blocks_of(uint32_t vocab) {
-    return (vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
-}
-
 size_t sl_draw_scratch_bytes(uint32_t vocab) {
     /* weights, candidates twice; of blocks: the largest, which of them, sums; buckets */
     return (size_t)vocab * (sizeof(float) + 2 * sizeof(uint32_t)) +
-           blocks_of(vocab) * (sizeof(float) + sizeof(uint32_t) + sizeof(double)) +
+           sl_draw_blocks(vocab) * (sizeof(float) + sizeof(uint32_t) + sizeof(double)) +
            (BUCKETS + 1) * (sizeof(uint32_t) + sizeof(double)) + 12 * 64;
 }
 
 static uint32_t in_block(const sl_peaks *p, uint32_t b) {
-    return SL_MIN(SL_PEAK_BLOCK, p->vocab - b * SL_PEAK_BLOCK);
+    return sl_draw_in_block(p->vocab, b);
 }
 
 /* ---- the largest ---- */
@@ -56,7 +52,7 @@ static uint32_t first_best(const sl_peaks *p, float top) {
 }
 
 sl_peaks sl_peaks_of(const float *logits, uint32_t vocab, sl_arena *scratch) {
-    sl_peaks p = {.logits = logits, .vocab = vocab, .n = blocks_of(vocab)};
+    sl_peaks p = {.logits = logits, .vocab = vocab, .n = sl_draw_blocks(vocab)};
     float top = -INFINITY;
     p.most = sl_arena_take(scratch, p.n, sizeof *p.most);
     SL_ASSERT(p.most);

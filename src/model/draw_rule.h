@@ -13,6 +13,16 @@
 #define SL_PEAK_BLOCK 256u /* tokens whose weights are summed up by themselves, */
 #define SL_PEAK_LANES 8u   /* in so many lanes */
 
+SL_FN uint32_t sl_draw_blocks(uint32_t vocab) {
+    return (vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
+}
+
+/* Tokens of block b; 0: there is no such block. */
+SL_FN uint32_t sl_draw_in_block(uint32_t vocab, uint32_t b) {
+    const uint32_t at = b * SL_PEAK_BLOCK, left = at < vocab ? vocab - at : 0;
+    return left < SL_PEAK_BLOCK ? left : SL_PEAK_BLOCK;
+}
+
 /* e^x is 0 in f32 at and below this. */
 #define SL_DRAW_FLOOR (-200.0f)
 

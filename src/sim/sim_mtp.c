@@ -1,25 +1,17 @@
-/* Guesses of the block that predicts a further token (src/engine/attn/mtp.c), followed rule by rule
- * with counts where the engine has rows: which of a step's rows go through it, whose guesses it
- * makes, how many, in how many calls, and what that took. Whether a guess is right is the load's
- * word (sim_guess.c); what a call costs is spec/mtp_cost.h's. */
+/* Guesses of the block that predicts a further token, with counts where the engine
+ * (src/engine/attn/mtp.c) has rows. Whose guesses it makes, how many, and in how many calls is
+ * sched/guessers.h's; whether a guess is right is the load's word (sim_guess.c); what a call costs
+ * is spec/mtp_cost.h's. */
+#include "sched/guessers.h"
 #include "sim/deployment_int.h"
-
 #include "spec/mtp_cost.h"
-
-typedef struct guesser {
-    uint32_t part; /* of the step */
-    uint32_t pos;  /* of the block's last row of it */
-    uint32_t want; /* guesses, those that are made counted */
-} guesser;
 
 struct sim_mtp {
     bool runs;
-    uint32_t rows; /* of the call; the first n_guessers' last ones guess */
+    uint32_t rows; /* of the call */
     double keys;   /* that they attend to */
-    uint32_t made;
     uint64_t began_us;
-    uint32_t n_guessers;
-    guesser guesser[SL_HEAD_ROWS];
+    sl_guessers who;
 };
 
 /* ---- which rows, whose guesses ---- */
@@ -34,26 +26,23 @@ static void collect(sim *s, sim_worker *w, sim_lane *l, uint32_t i, uint32_t dec
     struct sim_mtp *t = w->attn->mtp;
     const sl_step_part *part = &l->step.part[i];
     sl_life *life = &l->life[part->slot];
-    const uint32_t first = l->first_pos[i], known = SL_MIN(life->done, life->tokens - 1);
+    const uint32_t first = l->first_pos[i];
     if (part->sample) life->guessed = 0;
     const bool looks_up = sim_guess_looks_up(s, l, part);
     const uint32_t ahead =
         sl_draft_ahead(&l->draft[part->slot], l->price, decoding, SL_DRAFT_AHEAD);
     if (ahead == 0) return;
-    const uint32_t rows = SL_MIN(part->rows, known - SL_MIN(first, known));
+    const uint32_t rows = sl_guessers_rows(life, first, part->rows), next = first + rows;
     add_rows(t, first, rows);
-    const uint32_t want = SL_MIN(ahead, sl_life_most_made(life)), next = first + rows;
-    if (!part->sample || want == 0 || next != life->done || life->tokens != life->done + 1 ||
-        t->n_guessers == SL_HEAD_ROWS || looks_up)
-        return;
-    t->guesser[t->n_guessers++] = (guesser){.part = i, .pos = next - 1, .want = want};
+    const uint32_t want = sl_guessers_want(&t->who, part, life, next, ahead);
+    if (want && !looks_up) sl_guessers_add(&t->who, i, next - 1, want);
 }
 
 bool sim_mtp_open(sim *s, sim_worker *w, sim_lane *l) {
     struct sim_mtp *t = w->attn->mtp;
     if (!t) return false;
     const uint32_t decoding = sl_slots_decoding(&w->attn->slots, (uint32_t)(l - w->attn->lane));
-    t->rows = t->n_guessers = t->made = 0;
+    t->rows = t->who.n = t->who.made = 0;
     t->keys = 0;
     for (uint32_t i = 0; i < l->step.n_parts; i++)
         if (sl_step_is_open(&l->step, i)) collect(s, w, l, i, decoding);
@@ -77,8 +66,8 @@ void sim_mtp_start(sim *s, sim_worker *w) {
     const sl_costs *c = s->s->attention;
     double us = sl_mtp_cost_us(c->stage, c->grouped, s->m, t->rows, t->keys);
     us += sim_carried_us(s, SL_ROLE_ATTENTION, t->rows, 0);
-    if (s->pipe > 1) us += sim_pipeline_last_us(s, w, us, t->n_guessers);
-    if (t->n_guessers) us += sl_stage_cost_us(&c->stage[SL_COST_HEAD], t->n_guessers, 0);
+    if (s->pipe > 1) us += sim_pipeline_last_us(s, w, us, t->who.n);
+    if (t->who.n) us += sl_stage_cost_us(&c->stage[SL_COST_HEAD], t->who.n, 0);
     sim_kernel_add(s, w, SL_TRACE_HEAD, &(sl_stage_cost){.fixed_us = us}, t->rows, 0);
     s->result.block_calls++;
     s->result.block_rows += t->rows;
@@ -87,36 +76,25 @@ void sim_mtp_start(sim *s, sim_worker *w) {
 /* Each guesser has its guess; who wants more has the rows of the next call. */
 static void take(sim *s, sim_worker *w, sim_lane *l) {
     struct sim_mtp *t = w->attn->mtp;
-    const uint32_t n = t->n_guessers;
-    t->rows = t->n_guessers = 0;
+    const uint32_t n = t->who.n;
+    t->rows = t->who.n = 0;
     t->keys = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const guesser g = t->guesser[i];
+        const sl_guesser g = t->who.of[i];
         const uint32_t slot = l->step.part[g.part].slot;
-        sl_life *life = &l->life[slot];
         if (!sl_step_is_open(&l->step, g.part)) continue;
-        life->guessed++;
-        life->made = true;
-        sl_draft_made(&l->draft[slot]);
-        life->chance = sl_draft_chance(&l->draft[slot]);
-        t->made++;
         s->result.block_guesses++;
-        if (life->guessed == g.want) continue;
-        t->guesser[t->n_guessers++] = (guesser){.part = g.part, .pos = g.pos + 1, .want = g.want};
-        add_rows(t, g.pos + 1, 1);
+        if (sl_guessers_go_on(&t->who, &g, &l->life[slot], &l->draft[slot]))
+            add_rows(t, g.pos + 1, 1);
     }
 }
 
 bool sim_mtp_end(sim *s, sim_worker *w, sim_lane *l) {
     struct sim_mtp *t = w->attn->mtp;
-    sl_step *step = &l->step;
     take(s, w, l);
     t->runs = t->rows > 0;
     if (t->runs) return false;
-    step->apart_us = (uint64_t)sim_now(s) - t->began_us;
-    sl_draft_price_asked(l->price);
-    if (step->rows == step->decode_rows + step->known + step->guesses)
-        sl_draft_price_made(l->price, t->made, step->apart_us);
+    sl_guessers_close(&t->who, &l->step, l->price, (uint64_t)sim_now(s) - t->began_us);
     return true;
 }
 

@@ -130,22 +130,26 @@ def plain_of(folder):
     return ids
 
 
-@pytest.mark.parametrize("folder, schedule, options, ranks", MTP + RANKS, ids=["-".join([m[1], *(o.strip("-") for o in m[3])]) for m in MTP + RANKS])
-def test_no_token_depends_on_the_block(folder, schedule, options, ranks):
-    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", *options, *ranks)
+def names_of(deployments):
+    return ["-".join([schedule, *(o.strip("-") for o in ranks)]) for _, schedule, _, ranks in deployments]
+
+
+def same_tokens(how, folder, schedule, options, ranks):
+    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", how, *options, *ranks)
     assert answers(server, tokens=MTP_TOKENS) == plain_of(folder)
     guesses, right = told(server)
     assert guesses > right > 0.05 * guesses
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("folder, schedule, options, ranks", BOTH, ids=["-".join([m[1], *(o.strip("-") for o in m[3])]) for m in BOTH])
-def test_no_token_depends_on_both(folder, schedule, options, ranks):
-    server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "both-always", *options, *ranks)
-    assert answers(server, tokens=MTP_TOKENS) == plain_of(folder)
-    guesses, right = told(server)
-    assert guesses > right > 0.05 * guesses
-    assert server.stop() == 0
+@pytest.mark.parametrize("deployment", MTP + RANKS, ids=names_of(MTP + RANKS))
+def test_no_token_depends_on_the_block(deployment):
+    same_tokens("mtp-always", *deployment)
+
+
+@pytest.mark.parametrize("deployment", BOTH, ids=names_of(BOTH))
+def test_no_token_depends_on_both(deployment):
+    same_tokens("both-always", *deployment)
 
 
 def test_both_take_the_likelier():

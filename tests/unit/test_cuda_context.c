@@ -4,11 +4,10 @@
 #include "stage/cuda/cuda_int.h"
 
 #include "base/rng.h"
-#include "cuda/fake_driver.h"
+#include "cuda/driver_test.h"
 #include "stage/cuda/graph.h"
 #include "stage/cuda/kernels/args_check.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,26 +17,12 @@
 #include <string.h>
 #include <cmocka.h>
 
-static sluice_fake_cuda_seed_fn *set_seed;
-static sluice_fake_cuda_fail_fn *fail_at;
-static sluice_fake_cuda_used_fn *used;
-
 static sl_cuda *opened(uint64_t seed) {
     sl_err err = {0};
     sl_cuda *c;
     set_seed(seed);
     if (sl_cuda_open(0, SL_NUMERICS_CPU, &c, &err) != SL_OK) fail_msg("%s", err.msg);
     return c;
-}
-
-static void is_well(const sl_cuda *c) {
-    sl_err err = {0};
-    if (sl_cuda_failed(c, &err) != SL_OK) fail_msg("%s", err.msg);
-}
-
-static void says(sl_status st, sl_status code, const sl_err *err, const char *why) {
-    assert_int_equal(st, code);
-    if (!strstr(err->msg, why)) fail_msg("'%s' in: %s", why, err->msg);
 }
 
 static void gpus_are_described(void **state) {
@@ -450,20 +435,11 @@ static void no_driver_is_said(void) {
     setenv("SLUICE_CUDA_DRIVER", SL_FAKE_CUDA, 1);
 }
 
-static void look_up(void *library, const char *name, void *out) {
-    void *p = dlsym(library, name);
-    assert_non_null(p);
-    memcpy(out, &p, sizeof p);
-}
-
 static int begin(void **state) {
     (void)state;
     no_driver_is_said();
-    void *library = dlopen(SL_FAKE_CUDA, RTLD_NOW);
-    if (!library) fail_msg("%s", dlerror());
-    look_up(library, "sluice_fake_cuda_seed", &set_seed);
-    look_up(library, "sluice_fake_cuda_fail", &fail_at);
-    look_up(library, "sluice_fake_cuda_used", &used);
+    const char *why = find_driver();
+    if (why) fail_msg("%s", why);
     return 0;
 }
 

@@ -4,11 +4,10 @@
 #include "stage/cuda/windows.h"
 
 #include "base/rng.h"
-#include "cuda/fake_driver.h"
+#include "cuda/driver_test.h"
 #include "quant/wire_rows.h"
 #include "stage/cuda/exec_rows.h"
 
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,9 +23,6 @@
 #define WIDTH 48u
 #define STEP  ((size_t)2 << 20)
 
-static sluice_fake_cuda_seed_fn *set_seed;
-static sluice_fake_cuda_fail_fn *fail_at;
-static sluice_fake_cuda_used_fn *used;
 static char *self; /* this program */
 
 static size_t left; /* windows that another process may have joined stay */
@@ -37,16 +33,6 @@ typedef struct gpu {
     sl_arena lists;
     uint64_t rows; /* [ROWS][WIDTH] */
 } gpu;
-
-static void is_well(const sl_cuda *c) {
-    sl_err err = {0};
-    if (sl_cuda_failed(c, &err) != SL_OK) fail_msg("%s", err.msg);
-}
-
-static void says(sl_status st, sl_status code, const sl_err *err, const char *why) {
-    assert_int_equal(st, code);
-    if (!strstr(err->msg, why)) fail_msg("'%s' in: %s", why, err->msg);
-}
 
 static void open_gpu(gpu *g, uint32_t device) {
     sl_err err = {0};
@@ -400,12 +386,6 @@ static void windows_that_stay_are_bounded(void **state) {
     assert_true(used() == left);
 }
 
-static void look_up(void *library, const char *name, void *out) {
-    void *p = dlsym(library, name);
-    assert_non_null(p);
-    memcpy(out, &p, sizeof p);
-}
-
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_go_from_gpu_to_gpu),
@@ -418,11 +398,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(windows_that_stay_are_bounded),
     };
     setenv("SLUICE_CUDA_DRIVER", SL_FAKE_CUDA, 1);
-    void *library = dlopen(SL_FAKE_CUDA, RTLD_NOW);
-    if (!library) return fprintf(stderr, "%s\n", dlerror()), 1;
-    look_up(library, "sluice_fake_cuda_seed", &set_seed);
-    look_up(library, "sluice_fake_cuda_fail", &fail_at);
-    look_up(library, "sluice_fake_cuda_used", &used);
+    const char *why = find_driver();
+    if (why) return fprintf(stderr, "%s\n", why), 1;
     self = argv[0];
     if (argc == 4) return other(atoi(argv[2]), atoi(argv[3]));
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -257,6 +257,14 @@ static void what_is_behind_stripes_waits(void **state) {
     }
 }
 
+/* Requests at once, each of a token and then so many; nothing takes time but stages. */
+static void generate(scene *x, uint32_t requests, uint32_t tokens) {
+    x->s.control_us = 0;
+    lengths(x, 1, 1, tokens, tokens);
+    closed(x, requests);
+    x->load.n_requests = requests;
+}
+
 /* Of a request's guesses those before the first wrong one count: right + right^2 + ... tokens more
  * a step, after the share of steps that have any. */
 static void guesses_take_their_law(void **state) {
@@ -280,10 +288,7 @@ static void guesses_take_their_law(void **state) {
         x.p.speculate = SL_SPECULATE_ALWAYS;
         x.load.guess_right = rows[i].right;
         x.load.guess_found = rows[i].found;
-        x.s.control_us = 0;
-        lengths(&x, 1, 1, 3000, 3000);
-        closed(&x, rows[i].requests);
-        x.load.n_requests = rows[i].requests;
+        generate(&x, rows[i].requests, 3000);
         sl_sim_result r = run(&x);
         double more = 0;
 
@@ -316,10 +321,7 @@ static void each_guess_of_the_block_takes_a_call(void **state) {
         scene_init(&x, 1, 1, schedules[i]);
         x.p.speculate = SL_SPECULATE_MTP_ALWAYS;
         x.load.guess_right = 0.7;
-        x.s.control_us = 0;
-        lengths(&x, 1, 1, 3000, 3000);
-        closed(&x, 1);
-        x.load.n_requests = 1;
+        generate(&x, 1, 3000);
         sl_sim_result r = run(&x);
         double more = 0;
         for (uint32_t k = 1; k <= SL_DRAFT_AHEAD; k++) more += pow(0.7, k);
@@ -353,10 +355,7 @@ static void only_guesses_that_pay_are_run(void **state) {
             x.p.speculate = guesses ? SL_SPECULATE_LOOKUP : SL_SPECULATE_OFF;
             x.load.guess_right = 0.7;
             x.load.guess_found = 1;
-            lengths(&x, 1, 1, 2000, 2000);
-            closed(&x, 1);
-            x.load.n_requests = 1;
-            x.s.control_us = 0;
+            generate(&x, 1, 2000);
             sl_sim_result r = run(&x);
             rate[dear][guesses] = r.tokens_per_s;
             sl_sim_result_free(&r);
@@ -388,10 +387,7 @@ static void many_requests_try_rows(void **state) {
             x.p.speculate = hows[k];
             x.load.guess_right = x.load.guess_block = 0.9;
             x.load.guess_found = 1;
-            lengths(&x, 1, 1, 2000, 2000);
-            closed(&x, 8);
-            x.load.n_requests = 8;
-            x.s.control_us = 0;
+            generate(&x, 8, 2000);
             sl_sim_result r = run(&x);
             rate[k] = r.tokens_per_s;
             printf("schedule %d, rows %s, %s: %.3f times the tokens, %llu rows of guesses\n",

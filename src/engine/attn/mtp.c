@@ -3,7 +3,7 @@
  * block, each with the token behind it, so that the block has keys and values of them; of requests
  * that decode now the last one's logits say a guess, and that guess and the block's result the next
  * one. What its cache lacks (rows of a step without guesses, pages that came from elsewhere) costs
- * a guess its aim, nothing else.
+ * a guess its aim, nothing else. Who guesses is sched/guessers.h's.
  *
  * Where both kinds of guesses are asked for, whoever has likelier ones from what was said before
  * (slot.c) only has its rows go through the block, which may be better the next time.
@@ -11,22 +11,15 @@
  * A guess is drawn as its token will be, by the same random number: where the block's logits are
  * like the model's they say the same. The shape of an answer is not asked. */
 #include "engine/attn/attn_int.h"
+#include "sched/guessers.h"
 
 #include <math.h>
-
-typedef struct guesser {
-    uint32_t part; /* of the step */
-    uint32_t pos;  /* of the block's last row of it */
-    uint32_t want; /* guesses, those that are made counted */
-} guesser;
 
 struct sl_mtp {
     bool runs;
     uint32_t n, round; /* rows of the running call; calls of this step before it */
-    uint32_t made;
     uint64_t began_us;
-    uint32_t n_guessers; /* others wait for another step */
-    guesser guesser[SL_HEAD_ROWS];
+    sl_guessers who;
     uint32_t last[SL_HEAD_ROWS]; /* the call's row that is theirs */
     uint32_t *id, *pos, *row;    /* [max_rows], as of SL_OP_MTP */
     const uint32_t **pages;
@@ -55,22 +48,22 @@ static void collect(sl_pass *p, size_t i, uint32_t first, uint32_t decoding) {
     if (part->sample) s->unfit = UINT32_MAX;
     const uint32_t ahead = sl_draft_ahead(&s->draft, p->price, decoding, SL_DRAFT_AHEAD);
     if (s->want_logits || ahead == 0) return;
-    uint32_t next = p->pos[first]; /* position of the row behind the last that is taken */
-    for (uint32_t r = first; r < first + part->rows && next < l->done && next + 1 < l->tokens; r++)
-        add_row(t, s->tokens[++next], p->pos[r], s->pages, r);
-    const uint32_t want = SL_MIN(ahead, sl_life_most_made(l));
-    if (!part->sample || want == 0 || next != l->done || l->tokens != l->done + 1 ||
-        t->n_guessers == SL_HEAD_ROWS || sl_slot_looks_up(p->attn, s))
-        return;
-    t->last[t->n_guessers] = t->n - 1;
-    t->guesser[t->n_guessers++] = (guesser){.part = (uint32_t)i, .pos = next - 1, .want = want};
+    const uint32_t rows = sl_guessers_rows(l, p->pos[first], part->rows);
+    const uint32_t next = p->pos[first] + rows;
+    for (uint32_t r = first; r < first + rows; r++)
+        add_row(t, s->tokens[p->pos[r] + 1], p->pos[r], s->pages, r);
+    const uint32_t want = sl_guessers_want(&t->who, part, l, next, ahead);
+    if (want == 0 || sl_slot_looks_up(p->attn, s)) return;
+    t->last[t->who.n] = t->n - 1;
+    sl_guessers_add(&t->who, (uint32_t)i, next - 1, want);
 }
 
 bool sl_mtp_open(sl_pass *p) {
     struct sl_mtp *t = p->attn->mtp;
     const uint32_t decoding = sl_slots_decoding(&p->attn->slots, p->lane);
     uint32_t first = 0;
-    t->n = t->n_guessers = t->made = t->round = 0;
+    t->n = t->round = 0;
+    t->who.n = t->who.made = 0;
     for (size_t i = 0; i < p->step.n_parts; i++) {
         if (sl_step_is_open(&p->step, i)) collect(p, i, first, decoding);
         first += p->step.part[i].rows;
@@ -102,24 +95,19 @@ void sl_mtp_begin(sl_pass *p) {
     block.mtp = (sl_stage_mtp){.row = t->row,
                                .out = out,
                                .again = t->round > 0,
-                               .n_last = t->n_guessers,
+                               .n_last = t->who.n,
                                .last = t->last,
                                .h = a->head_rows};
     sl_pass_submit(p, &block);
-    if (t->n_guessers == 0) return;
+    if (t->who.n == 0) return;
     head.rows.x = out;
-    head.head = (sl_stage_head){.n = t->n_guessers,
-                                .count = a->m->vocab,
-                                .h = a->head_rows,
-                                .logits = a->logits,
-                                .made = true};
+    head.head = (sl_stage_head){
+        .n = t->who.n, .count = a->m->vocab, .h = a->head_rows, .logits = a->logits, .made = true};
     sl_pass_submit(p, &head);
 }
 
-/* The next guess of a request; false: there is none. */
-static bool guess(sl_attn *a, sl_slot *s, const float *logits) {
-    sl_life *l = s->life;
-    const uint32_t at = l->tokens + l->guessed;
+/* A request's guess of the token at `at`; false: there is none. */
+static bool guess(sl_attn *a, sl_slot *s, uint32_t at, const float *logits) {
     const sl_history past = {s->tokens, at, s->n_prompt};
     sl_slot_spare_stops(s, at);
     sl_sampling how = s->sampling;
@@ -128,10 +116,6 @@ static bool guess(sl_attn *a, sl_slot *s, const float *logits) {
     const uint32_t id = sl_sample(&how, logits, a->m->vocab, at, &past, &a->scratch);
     if (!isfinite(logits[id])) return false;
     s->tokens[at] = id;
-    l->guessed++;
-    l->made = true;
-    sl_draft_made(&s->draft);
-    l->chance = sl_draft_chance(&s->draft);
     return true;
 }
 
@@ -139,34 +123,29 @@ static bool guess(sl_attn *a, sl_slot *s, const float *logits) {
 static void take(sl_pass *p) {
     sl_attn *a = p->attn;
     struct sl_mtp *t = a->mtp;
-    const uint32_t n = t->n_guessers;
-    t->n = t->n_guessers = 0;
+    const uint32_t n = t->who.n;
+    t->n = t->who.n = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const guesser g = t->guesser[i];
+        const sl_guesser g = t->who.of[i];
         sl_slot *s = &p->slot[p->step.part[g.part].slot];
-        const sl_life *l = s->life;
-        if (!sl_step_is_open(&p->step, g.part) || !guess(a, s, a->logits + (size_t)i * a->m->vocab))
+        if (!sl_step_is_open(&p->step, g.part)) continue;
+        const uint32_t from = t->last[i], at = s->life->tokens + s->life->guessed;
+        if (!guess(a, s, at, a->logits + (size_t)i * a->m->vocab) ||
+            !sl_guessers_go_on(&t->who, &g, s->life, &s->draft))
             continue;
-        t->made++;
-        if (l->guessed == g.want) continue;
-        const uint32_t from = t->last[i];
-        t->last[t->n_guessers] = t->n;
-        t->guesser[t->n_guessers++] = (guesser){.part = g.part, .pos = g.pos + 1, .want = g.want};
-        add_row(t, s->tokens[l->tokens + l->guessed - 1], g.pos + 1, s->pages, from);
+        t->last[t->who.n - 1] = t->n;
+        add_row(t, s->tokens[at], g.pos + 1, s->pages, from);
     }
     t->round++;
 }
 
 bool sl_mtp_end(sl_pass *p) {
     struct sl_mtp *t = p->attn->mtp;
-    const sl_step *s = &p->step;
     take(p);
     t->runs = t->n > 0;
     if (t->runs) return false;
-    p->step.apart_us = sl_clock_now_us(&p->attn->w->clock) - t->began_us;
-    sl_draft_price_asked(p->price);
-    if (s->rows == s->decode_rows + s->known + s->guesses)
-        sl_draft_price_made(p->price, t->made, s->apart_us);
+    sl_guessers_close(&t->who, &p->step, p->price,
+                      sl_clock_now_us(&p->attn->w->clock) - t->began_us);
     return true;
 }
 

@@ -1,7 +1,6 @@
 /* What draws seek of logits: lists and launches. */
 #include "stage/cuda/exec_draws.h"
 
-#include "base/mem.h"
 #include "model/draw_rule.h"
 #include "stage/cuda/kernels/args_draws.h"
 
@@ -14,17 +13,13 @@ static uint32_t parts_of(uint32_t vocab) {
     return (vocab - 1) / SL_CUDA_DRAW_PART + 1;
 }
 
-static uint32_t blocks_of(uint32_t vocab) {
-    return (vocab - 1) / SL_PEAK_BLOCK + 1;
-}
-
 /* Of a row: keys, masses of blocks, what kernels tell each other. */
 static size_t key_bytes(uint32_t vocab) {
     return (size_t)parts_of(vocab) * SL_SEEK_LIST * sizeof(uint64_t);
 }
 
 static size_t row_bytes(uint32_t vocab) {
-    return key_bytes(vocab) + blocks_of(vocab) * sizeof(double) + sizeof(sl_k_draw_row);
+    return key_bytes(vocab) + sl_draw_blocks(vocab) * sizeof(double) + sizeof(sl_k_draw_row);
 }
 
 size_t sl_cuda_seek_bytes(uint32_t rows, uint32_t vocab) {
@@ -48,7 +43,7 @@ static void read_sought(sl_k_seek_args *a, const sl_sought *sought, uint32_t row
 }
 
 static void launch_masses(sl_cuda *c, uint32_t rows, const sl_k_seek_args *a) {
-    const uint32_t some = (blocks_of(a->vocab) - 1) / SL_CUDA_MASS_BLOCKS + 1;
+    const uint32_t some = (sl_draw_blocks(a->vocab) - 1) / SL_CUDA_MASS_BLOCKS + 1;
     const uint32_t threads = SL_CUDA_DRAW_THREADS;
     if (a->mass) sl_cuda_launch(c, SL_CUDA_sl_k_seek_blocks, some, rows, 1, threads, 0, a);
     if (a->mass) sl_cuda_launch(c, SL_CUDA_sl_k_seek_mass, rows, 1, 1, threads, 0, a);
@@ -64,7 +59,7 @@ static void seek_some(sl_cuda *c, const float *logits, uint32_t rows, uint32_t v
     a.sought = sl_cuda_list(c, sought, rows * sizeof *sought);
     a.key = (uint64_t *)(uintptr_t)scratch;
     a.block = (double *)(uintptr_t)(scratch + rows * key_bytes(vocab));
-    a.row = (sl_k_draw_row *)(a.block + (size_t)rows * blocks_of(vocab));
+    a.row = (sl_k_draw_row *)(a.block + (size_t)rows * sl_draw_blocks(vocab));
     sl_cuda_launch(c, SL_CUDA_sl_k_seek_part, a.parts, rows, 1, threads, 0, &a);
     sl_cuda_launch(c, SL_CUDA_sl_k_seek, rows, 1, 1, threads, 0, &a);
     if (a.sums || a.mass)

@@ -31,7 +31,7 @@ void sl_cuda_logits_bring(sl_cuda_logits *h, const sl_stage_head *call, uint8_t 
 /* From there to where the call wants them. */
 void sl_cuda_logits_give(const sl_cuda_logits *h, const sl_stage_head *call, const uint8_t *result);
 
-/* sl_device_read_logits. */
+/* As sl_device_ops.read_logits says. */
 sl_status sl_cuda_logits_read(sl_cuda_logits *h, uint32_t row, float *to,
                               sl_err *err) SL_MUST_CHECK;
 

@@ -191,16 +191,6 @@ SL_DEV float draw_weight(const draw_row *r, uint32_t id) {
     return sl_draw_kept(draw_e(r, id) / r->sum, r->floor);
 }
 
-SL_DEV uint32_t draw_blocks(uint32_t vocab) {
-    return (vocab + SL_PEAK_BLOCK - 1) / SL_PEAK_BLOCK;
-}
-
-/* Tokens of block b. */
-SL_DEV uint32_t draw_in_block(uint32_t vocab, uint32_t b) {
-    const uint32_t at = b * SL_PEAK_BLOCK, left = at < vocab ? vocab - at : 0;
-    return left < SL_PEAK_BLOCK ? left : SL_PEAK_BLOCK;
-}
-
 /* By threads from `first` on. */
 SL_DEV void sum_load(const draw_row *r, uint32_t at, uint32_t first, float *to) {
     const uint32_t left = at < r->vocab ? r->vocab - at : 0;
@@ -274,14 +264,14 @@ SL_KERNEL_BOUNDS(sl_k_seek_blocks, sl_k_seek_args, SL_CUDA_DRAW_THREADS, 2) {
     if (!(a.mass >> row & 1)) return;
     const draw_row r = draw_row_of(&a, row);
     if (!(r.sum > 0)) return;
-    const uint32_t at = b * SL_PEAK_BLOCK, n = draw_in_block(a.vocab, b);
+    const uint32_t at = b * SL_PEAK_BLOCK, n = sl_draw_in_block(a.vocab, b);
     const uint32_t whole = n / SL_PEAK_LANES * SL_PEAK_LANES;
     double s = 0, sum = 0;
     for (uint32_t i = lane; i < whole; i += SL_PEAK_LANES) s += draw_weight(&r, at + i);
     for (uint32_t i = whole; i < n; i++) sum += draw_weight(&r, at + i);
     for (uint32_t j = 0; j < SL_PEAK_LANES; j++)
         sum += __shfl_sync(SL_ALL, s, (sl_lane() & ~(SL_PEAK_LANES - 1)) + j);
-    if (n && lane == 0) a.block[(size_t)row * draw_blocks(a.vocab) + b] = sum;
+    if (n && lane == 0) a.block[(size_t)row * sl_draw_blocks(a.vocab) + b] = sum;
 }
 
 /* Of all blocks, in order: they come to shared memory some at a time, and one thread adds. */
@@ -306,9 +296,9 @@ SL_DEV void mass_pick(const draw_row *r, const double *block, double goal, sl_fo
     SL_SHARED(float, weight, SL_PEAK_BLOCK);
     SL_SHARED(uint32_t, in, 1);
     SL_SHARED(double, before, 1);
-    if (threadIdx.x == 0) in[0] = sl_draw_block(block, draw_blocks(r->vocab), goal, before);
+    if (threadIdx.x == 0) in[0] = sl_draw_block(block, sl_draw_blocks(r->vocab), goal, before);
     __syncthreads();
-    const uint32_t at = in[0] * SL_PEAK_BLOCK, n = draw_in_block(r->vocab, in[0]);
+    const uint32_t at = in[0] * SL_PEAK_BLOCK, n = sl_draw_in_block(r->vocab, in[0]);
     for (uint32_t i = threadIdx.x; i < n; i += SL_CUDA_DRAW_THREADS)
         weight[i] = draw_weight(r, at + i);
     __syncthreads();
@@ -325,8 +315,8 @@ SL_KERNEL_BOUNDS(sl_k_seek_mass, sl_k_seek_args, SL_CUDA_DRAW_THREADS, 2) {
     sl_k_draw_row *k = a.row + row;
     sl_found *f = a.found + row;
     if (!(r.sum > 0)) return;
-    const double *block = a.block + (size_t)row * draw_blocks(a.vocab);
-    const double all = mass_all(block, draw_blocks(a.vocab));
+    const double *block = a.block + (size_t)row * sl_draw_blocks(a.vocab);
+    const double all = mass_all(block, sl_draw_blocks(a.vocab));
     if (k->mass.kind == SL_MASS_ANY) mass_pick(&r, block, k->mass.u * all, f);
     if (threadIdx.x) return;
     k->likely = sl_draw_likely(k->mass.top_p, all, a.vocab);

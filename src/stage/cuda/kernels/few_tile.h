@@ -187,8 +187,7 @@ SL_DEV void few_end(const sl_product_shape *a, const sl_product_job *j, const sl
     }
 }
 
-/* A tile of a job, by all of a block. Copies run SL_FEW_STAGES - 1 chunks ahead. Weights do not
- * wait for the list of rows. */
+/* A tile of a job, by all of a block. */
 SL_DEV void sl_few_tile(const sl_product_shape *s, const sl_product_job *j,
                         const sl_product_tile *at, const sl_product_last *last, sl_dtype t) {
     SL_DYNAMIC(uint8_t, room);
@@ -196,29 +195,10 @@ SL_DEV void sl_few_tile(const sl_product_shape *s, const sl_product_job *j,
     const few_part p = few_part_of(s->cols, at->rows);
     const uint32_t chunks = (j->k + s->room.chunk - 1) / s->room.chunk;
     float acc[FEW_MINE][2][4] = {{{0}}};
-    if (threadIdx.x < at->rows) from[threadIdx.x] = sl_product_x(j, at, threadIdx.x);
-    for (uint32_t i = 0; i < SL_FEW_STAGES - 1 && i < chunks; i++) {
-        sl_product_copy_weights(s, j, at, t, i, room + i * s->room.stage);
-        if (t == SL_F8_E4M3) sl_product_copy_scales(s, j, at, i, room + i * s->room.stage);
-    }
-    __syncthreads();
-    for (uint32_t i = 0; i < SL_FEW_STAGES - 1; i++) {
-        if (i < chunks) sl_product_copy_f32(s, j, at, from, i, room + i * s->room.stage);
-        sl_cp_async_commit();
-    }
-    for (uint32_t i = 0; i < chunks; i++) {
-        const uint32_t next = i + SL_FEW_STAGES - 1;
-        uint8_t *to = room + next % SL_FEW_STAGES * s->room.stage;
-        sl_cp_async_wait(SL_FEW_STAGES - 2);
-        __syncthreads();
-        if (next < chunks) {
-            sl_product_copy_weights(s, j, at, t, next, to);
-            if (t == SL_F8_E4M3) sl_product_copy_scales(s, j, at, next, to);
-            sl_product_copy_f32(s, j, at, from, next, to);
-        }
-        sl_cp_async_commit();
-        few_chunk(s, j, at, &p, t, i, room + i % SL_FEW_STAGES * s->room.stage, acc);
-    }
+    const sl_product_stream stream = {s, j, at, t, 0, chunks, from, room};
+    sl_product_stream_begin(&stream);
+    for (uint32_t i = 0; i < chunks; i++)
+        few_chunk(s, j, at, &p, t, i, sl_product_stream_next(&stream, i), acc);
     few_end(s, j, at, &p, last, acc);
 }
 

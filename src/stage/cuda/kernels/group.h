@@ -63,4 +63,18 @@ SL_DEV bool sl_group_begin(const sl_group_args *a, sl_dtype t, bool turns, sl_gr
     return true;
 }
 
+/* What all kernels of a file do: tile is sl_*_tile of its tiles' header. */
+#define SL_GROUP_WORK(tile, turns)                                                                 \
+    SL_DEV void group(const sl_group_args *a, sl_dtype t) {                                        \
+        sl_group_work work;                                                                        \
+        sl_fast_wait();                                                                            \
+        sl_fast_let_next();                                                                        \
+        if (!sl_group_begin(a, t, turns, &work)) return;                                           \
+        tile(&a->shape, &work.job, &work.at, &work.last, t);                                       \
+    }
+#define SL_GROUP_KERNEL(name, t, threads, blocks)                                                  \
+    SL_KERNEL_BOUNDS(name, sl_group_args, threads, blocks) {                                       \
+        group(&a, t);                                                                              \
+    }
+
 #endif

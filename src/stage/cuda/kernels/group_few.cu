@@ -2,18 +2,9 @@
 #include "stage/cuda/kernels/group.h"
 #include "stage/cuda/kernels/few_tile.h"
 
-SL_DEV void group(const sl_group_args *a, sl_dtype t) {
-    sl_group_work work;
-    sl_fast_wait();
-    sl_fast_let_next();
-    if (!sl_group_begin(a, t, false, &work)) return;
-    sl_few_tile(&a->shape, &work.job, &work.at, &work.last, t);
-}
+SL_GROUP_WORK(sl_few_tile, false)
 
-#define GROUP(name, t)                                                                             \
-    SL_KERNEL_BOUNDS(name, sl_group_args, SL_FEW_THREADS, 3) {                                     \
-        group(&a, t);                                                                              \
-    }
+#define GROUP(name, t) SL_GROUP_KERNEL(name, t, SL_FEW_THREADS, 3)
 GROUP(sl_k_group_few_f16, SL_F16)
 GROUP(sl_k_group_few_bf16, SL_BF16)
 GROUP(sl_k_group_few_f8, SL_F8_E4M3)

@@ -2,18 +2,9 @@
 #include "stage/cuda/kernels/group.h"
 #include "stage/cuda/kernels/ints_tile.h"
 
-SL_DEV void group(const sl_group_args *a, sl_dtype t) {
-    sl_group_work work;
-    sl_fast_wait();
-    sl_fast_let_next();
-    if (!sl_group_begin(a, t, false, &work)) return;
-    sl_ints_tile(&a->shape, &work.job, &work.at, &work.last, t);
-}
+SL_GROUP_WORK(sl_ints_tile, false)
 
-#define GROUP(name, t)                                                                             \
-    SL_KERNEL_BOUNDS(name, sl_group_args, 2 * SL_FEW_COLS, 4) {                                    \
-        group(&a, t);                                                                              \
-    }
+#define GROUP(name, t) SL_GROUP_KERNEL(name, t, 2 * SL_FEW_COLS, 4)
 GROUP(sl_k_group_few_int8_q8_0, SL_Q8_0)
 GROUP(sl_k_group_few_int8_q4_0, SL_Q4_0)
 GROUP(sl_k_group_few_int8_mxfp4, SL_MXFP4)

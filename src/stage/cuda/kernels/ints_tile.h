@@ -150,8 +150,7 @@ SL_DEV void ints_end(const sl_product_shape *a, const sl_product_job *j, const s
     }
 }
 
-/* A tile of a job, by all of a block. Copies run SL_FEW_STAGES - 1
- * chunks ahead. Weights do not wait for the list of rows. */
+/* A tile of a job, by all of a block. */
 SL_DEV void sl_ints_tile(const sl_product_shape *a, const sl_product_job *j,
                          const sl_product_tile *at, const sl_product_last *last, sl_dtype t) {
     SL_DYNAMIC(uint8_t, room);
@@ -159,26 +158,10 @@ SL_DEV void sl_ints_tile(const sl_product_shape *a, const sl_product_job *j,
     const uint32_t chunks = (j->k + a->room.chunk - 1) / a->room.chunk;
     const uint32_t block = sl_is_k(t) ? 256 : 32;
     float acc[SL_INTS_HAS] = {0, 0, 0, 0};
-    if (threadIdx.x < at->rows) from[threadIdx.x] = sl_product_x(j, at, threadIdx.x);
-    for (uint32_t i = 0; i < SL_FEW_STAGES - 1 && i < chunks; i++)
-        sl_product_copy_weights(a, j, at, t, i, room + i * a->room.stage);
-    __syncthreads();
-    for (uint32_t i = 0; i < SL_FEW_STAGES - 1; i++) {
-        if (i < chunks) sl_product_copy_int8(a, j, at, from, block, i, room + i * a->room.stage);
-        sl_cp_async_commit();
-    }
-    for (uint32_t i = 0; i < chunks; i++) {
-        const uint32_t next = i + SL_FEW_STAGES - 1;
-        uint8_t *to = room + next % SL_FEW_STAGES * a->room.stage;
-        sl_cp_async_wait(SL_FEW_STAGES - 2);
-        __syncthreads();
-        if (next < chunks) {
-            sl_product_copy_weights(a, j, at, t, next, to);
-            sl_product_copy_int8(a, j, at, from, block, next, to);
-        }
-        sl_cp_async_commit();
-        ints_chunk(a, j, at, t, i, room + i % SL_FEW_STAGES * a->room.stage, acc);
-    }
+    const sl_product_stream stream = {a, j, at, t, block, chunks, from, room};
+    sl_product_stream_begin(&stream);
+    for (uint32_t i = 0; i < chunks; i++)
+        ints_chunk(a, j, at, t, i, sl_product_stream_next(&stream, i), acc);
     ints_end(a, j, at, last, acc);
 }
 

@@ -147,6 +147,64 @@ SL_DEV void sl_product_copy_int8(const sl_product_shape *a, const sl_product_job
     }
 }
 
+/* ---- tiles of few rows: copies run SL_FEW_STAGES - 1 chunks ahead ---- */
+
+typedef struct sl_product_stream {
+    const sl_product_shape *a;
+    const sl_product_job *j;
+    const sl_product_tile *at;
+    sl_dtype t;
+    uint32_t block; /* values that share a scale of rounded rows; 0: they are f32 */
+    uint32_t chunks;
+    const uint8_t **from; /* [at->rows] */
+    uint8_t *room;        /* SL_FEW_STAGES stages */
+} sl_product_stream;
+
+SL_DEV uint8_t *sl_product_stage(const sl_product_stream *s, uint32_t chunk) {
+    return s->room + chunk % SL_FEW_STAGES * s->a->room.stage;
+}
+
+SL_DEV void sl_product_stream_weights(const sl_product_stream *s, uint32_t chunk, uint8_t *to) {
+    sl_product_copy_weights(s->a, s->j, s->at, s->t, chunk, to);
+    if (s->t == SL_F8_E4M3) sl_product_copy_scales(s->a, s->j, s->at, chunk, to);
+}
+
+SL_DEV void sl_product_stream_rows(const sl_product_stream *s, uint32_t chunk, uint8_t *to) {
+    if (s->block)
+        sl_product_copy_int8(s->a, s->j, s->at, s->from, s->block, chunk, to);
+    else
+        sl_product_copy_f32(s->a, s->j, s->at, s->from, chunk, to);
+}
+
+/* The first chunks; fills `from`, for which weights do not wait. */
+SL_DEV void sl_product_stream_begin(const sl_product_stream *s) {
+    if (threadIdx.x < s->at->rows) s->from[threadIdx.x] = sl_product_x(s->j, s->at, threadIdx.x);
+    for (uint32_t i = 0; i < SL_FEW_STAGES - 1 && i < s->chunks; i++)
+        sl_product_stream_weights(s, i, s->room + i * s->a->room.stage);
+    __syncthreads();
+    for (uint32_t i = 0; i < SL_FEW_STAGES - 1; i++) {
+        if (i < s->chunks) sl_product_stream_rows(s, i, s->room + i * s->a->room.stage);
+        sl_cp_async_commit();
+    }
+}
+
+/* Where chunk i lies, all of it. The block has done with the one before it: another one begins to
+ * come to its place. */
+SL_DEV const uint8_t *sl_product_stream_next(const sl_product_stream *s, uint32_t i) {
+    const uint32_t next = i + SL_FEW_STAGES - 1;
+    uint8_t *to = sl_product_stage(s, next);
+    sl_cp_async_wait(SL_FEW_STAGES - 2);
+    __syncthreads();
+    if (next < s->chunks) {
+        sl_product_stream_weights(s, next, to);
+        sl_product_stream_rows(s, next, to);
+    }
+    sl_cp_async_commit();
+    return sl_product_stage(s, i);
+}
+
+/* ---- what becomes of a product ---- */
+
 /* y of one output, from its product p, and where the job has two sides from that with the other. */
 SL_DEV void sl_product_store(const sl_product_job *j, uint32_t r, uint32_t col, float p, float up) {
     float *y = j->y + (uint64_t)r * j->y_stride + col;
