@@ -52,9 +52,10 @@ typedef struct sl_layout {
 } sl_layout;
 
 /* Experts by expert beside attention with tensor parallelism: workers of their own on the same
- * devices, which take turns there, as a step's attention and experts do. They run as `dep`. */
+ * devices, which take turns there, as a step's attention and experts do. They run as `dep`, groups
+ * of experts as `findep` with one micro-batch whose chunks are these groups. */
 static inline bool sl_layout_takes_turns(const sl_layout *l) {
-    return l->kind == SL_LAYOUT_EP && l->tp_a != l->tp_e;
+    return (l->kind == SL_LAYOUT_EP || l->kind == SL_LAYOUT_EPS) && l->tp_a != l->tp_e;
 }
 
 /* What keeps the batch from growing. */

@@ -15,8 +15,6 @@ uint32_t sl_search_senders(const sl_search_problem *p, uint32_t group, uint32_t 
 }
 
 static const char *tp_not_run(const sl_search_problem *p, const sl_layout *l) {
-    if (!sl_layout_is_apart(l->kind) && l->tp_a != l->tp_e && !sl_layout_takes_turns(l))
-        return "experts in groups with tensor parallelism of one role of two";
     bool cpus =
         (l->tp_a == 1 || is_cpu(p, l->attn_group)) && (l->tp_e == 1 || is_cpu(p, l->expert_group));
     return cpus ? NULL : "tensor parallelism over GPUs";

@@ -329,10 +329,12 @@ def test_tensor_parallelism_on_cpus_is_run(tmp_path):
     out, _ = sluice("run", TINY, "--plan", file, "--ids", "3,5,7", "-n", 8, "--exact", "--json")
     plain, _ = sluice("run", TINY, "--ids", "3,5,7", "-n", 8, "--exact", "--json")
     assert json.loads(out)["ids"] == json.loads(plain)["ids"]
-    turns = [r for r in plan(TINY, "--cluster", cluster("true"), "--only", "ep", *args[2:])["deployments"] if r["attention"]["tensor_parallel"] > 1]
-    assert turns and all(not r["planned_only"] and r["plan"]["schedule"] == "dep" for r in turns)  # one role of two: workers that take turns on their devices
-    file.write_text(json.dumps(turns[0]["plan"]))
-    assert json.loads(sluice("run", TINY, "--plan", file, "--ids", "3,5,7", "-n", 8, "--exact", "--json")[0])["ids"] == json.loads(plain)["ids"]
+    for kind, runs in (("ep", "dep"), ("eps", "findep")):  # one role of two: workers that take turns on their devices
+        turns = [r for r in plan(TINY, "--cluster", cluster("true"), "--only", kind, *args[2:])["deployments"] if r["attention"]["tensor_parallel"] > 1]
+        assert turns and all(not r["planned_only"] and r["plan"]["schedule"] == runs for r in turns)
+        assert kind == "ep" or all(r["plan"]["chunk_by"] == "experts" and r["plan"]["chunks"] == r["chunks"] > 1 and r["plan"]["lanes"] == 1 for r in turns)
+        file.write_text(json.dumps(turns[0]["plan"]))
+        assert json.loads(sluice("run", TINY, "--plan", file, "--ids", "3,5,7", "-n", 8, "--exact", "--json")[0])["ids"] == json.loads(plain)["ids"]
     gpus = [r for r in plan(TINY, "--cluster", cluster("false"), *args)["deployments"] if r["attention"]["tensor_parallel"] > 1]
     assert gpus and all(r["planned_only"] == "tensor parallelism over GPUs" and r["plan"] is None for r in gpus)
     lied = rows[0]["plan"] | {"tp": {"attention": 1, "expert": 1}}

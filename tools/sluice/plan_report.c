@@ -96,8 +96,8 @@ static void print_notes(const sl_search_problem *p, const sl_candidate *const *r
     if (planned)
         fprintf(
             out,
-            "* planned only: tensor parallelism and pipelines over GPUs, experts in groups with "
-            "tensor parallelism of one role of two, %sand over %u workers are not run yet.\n",
+            "* planned only: tensor parallelism and pipelines over GPUs, %sand over %u workers are "
+            "not run yet.\n",
             sl_speculates_by_mtp(p->speculate) ? "the block that guesses on GPUs, " : "",
             SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
@@ -205,9 +205,10 @@ static sl_plan_draft draft_of(const sl_candidate *c, const predicted *of) {
     const bool pipeline = l->kind == SL_LAYOUT_PIPELINE; /* with a micro-batch for each rank */
     const bool turns = sl_layout_takes_turns(l);
     const uint32_t lanes = pipeline ? l->stages : l->lanes;
-    return (sl_plan_draft){.schedule = pipeline ? "pingpong"
-                                       : turns  ? sl_layout_name(SL_LAYOUT_DEP)
-                                                : sl_layout_name(l->kind),
+    const sl_layout_kind kind = !turns                     ? l->kind
+                                : l->kind == SL_LAYOUT_EPS ? SL_LAYOUT_FINDEP
+                                                           : SL_LAYOUT_DEP;
+    return (sl_plan_draft){.schedule = pipeline ? "pingpong" : sl_layout_name(kind),
                            .lanes = l->kind == SL_LAYOUT_AEP ? 1 : lanes,
                            .chunks = l->chunks,
                            .by_experts = groups,
