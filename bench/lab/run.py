@@ -21,7 +21,7 @@ ROOT = HERE.parent.parent
 NET = HERE / "net.sh"
 KEYS = {"comment", "model", "attention", "experts", "plan", "device", "time_scale", "route_skew", "pin", "transport",
         "trace_events", "network", "load"}
-NETWORK_KEYS = {"rate", "burst", "delay_us", "jitter_us", "seed", "congestion", "cards"}
+NETWORK_KEYS = {"rate", "burst", "delay_us", "jitter_us", "seed", "congestion", "queue", "cards"}
 
 
 def fail(message):
