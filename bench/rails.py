@@ -122,7 +122,7 @@ def together(rows, n):
 
 def client(rows, batch, tokens, differ, at_once, times):
     """differ: requests say different things, and so have different experts; at_once: prompts come together, too."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180  # dozens of workers on few cores come slowly
     while True:
         try:
             ask(1, 2, [])
@@ -146,9 +146,10 @@ def client(rows, batch, tokens, differ, at_once, times):
     first, last = max(m[0] for m in marks), min(m[-1] for m in marks)
     steps = [y - x for m in marks for x, y in zip(m, m[1:], strict=False) if first <= x and y <= last]
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
-        schedule = re.search(r'schedule="(\w+)"', answer.read().decode())[1]
+        metrics = answer.read().decode()
+    schedule, lost = re.search(r'schedule="(\w+)"', metrics)[1], re.search(r"^sluice:workers_lost_total.* (\d+)$", metrics, re.M)[1]
     print(json.dumps({"prompt": 1e3 * statistics.median(prompts), "together": 1e3 * statistics.median(several), "decode": 1e3 * statistics.median(steps),
-                      "schedule": schedule}))
+                      "schedule": schedule, "lost": int(lost)}))
 
 
 def measure(schedule, nodes, ranks, a, folder):

@@ -9,7 +9,11 @@ experts by expert without tensor parallelism, attention of a gang a node with ex
 Everything is --scale times as slow: stages by the device's data sheet, links inside a node (--inside Gbit/s) as a device's rank_link or, where its GPUs are workers of
 their own, without a limit; attention and experts of one GPU in turn are two workers (schedule dep), a gang's messages go by one card then; a card carries --card Gbit/s over --scale in each direction, in namespaces of bench/lab/net.sh. Tensor parallelism over nodes is emulated: a
 ring inside and between nodes, where all cards of a node carry a part, 2 (N - 1) / N of the bytes. Prompts come one a GPU at once (milliseconds to the last first
-token), then --batch requests decode (milliseconds a step). Both are given in the GPUs' time, that is divided by --scale. Needs root."""
+token), then --batch requests decode (milliseconds a step). Both are given in the GPUs' time, that is divided by --scale. Needs root.
+
+With --paper these are the strategies of MixServe's Figures 10 and 11 on its clusters, for blocks of its models; `make papers` has them beside the published figures (docs/reproduction.md). A prompt comes
+alone, --times times; then --batch requests decode. A worker that is a gang has its GPUs' cards as one that is as fast as all of them. With --fused it is Figure 12 by build/bench_fused. --csv FILE gets a
+row a run; laboratories beside each other need tags of their own (RAILS_TAG)."""
 import argparse
 import collections
 import contextlib
@@ -107,7 +111,11 @@ def measure(nodes, gpus, strategy, o, folder, prompts):
         out, _ = rails.inside(0, *client, stdout=subprocess.PIPE).communicate(timeout=1200)
         if not out:
             sys.exit(f"strategies.py: {words}: no answer; RAILS_LOG=FILE has what the programs say")
-        return {k: v / o.scale for k, v in json.loads(out).items() if k in ("prompt", "together", "decode")}
+        got = json.loads(out)
+    if got["lost"]:  # the machine was so busy that a worker was silent for too long: that is no measurement
+        print(f"strategies.py: {got['lost']} workers were lost; once more", file=sys.stderr, flush=True)
+        return measure(nodes, gpus, strategy, o, folder, prompts)
+    return {k: v / o.scale for k, v in got.items() if k in ("prompt", "together", "decode")}
 
 
 # ---- the paper's clusters ----
@@ -155,10 +163,8 @@ def device_of(text, c, model, o, path):
     m, (tp_a, _, tp_e, ep, pp) = MODELS[model], degrees(text)
 
     def sheet(*ranks):
-        return json.loads(subprocess.check_output([pathlib.Path(rails.SLUICE).parent / "bench_papers", "costs", model, c.device, "1" if m.keys == 0 and c.device == "H20" else "2", *map(str, ranks)]))
-
-    def half(ranks):
-        return gathering_us(m, c, ranks)
+        byte = 1 if model == "deepseek-r1" and c.device == "H20" else 2  # a weight: 910B has no FP8
+        return json.loads(subprocess.check_output([pathlib.Path(rails.SLUICE).parent / "bench_papers", "costs", model, c.device, str(byte), *map(str, ranks)]))
 
     own = "hybrid" in named(text, c, "").words  # its gang is cut by the engine, all but keys of latents
     costs, cut = sheet(1, 1) if own else sheet(tp_a, tp_e), sheet(tp_a, tp_e)
@@ -166,12 +172,12 @@ def device_of(text, c, model, o, path):
         costs["attention"]["key"] = cut["attention"]["key"]
     rounds = 3 if pp == 1 else 2
     if tp_a > 1:
-        costs["attention"] |= {"sum": rounds * c.alpha, "sum_row": rounds * half(tp_a)}
+        costs["attention"] |= {"sum": rounds * c.alpha, "sum_row": rounds * gathering_us(m, c, tp_a)}
     if tp_e > 1:
-        costs["expert"] |= {"sum": 2 * c.alpha, "sum_row": (2 * ep - 1) / ep * half(tp_e) * row_reaches(m, ep) * ep / 8 if pp == 1 else 2 * half(tp_e) / 8}
+        costs["expert"] |= {"sum": 2 * c.alpha, "sum_row": (2 * ep - 1) / ep * gathering_us(m, c, tp_e) * row_reaches(m, ep) * ep / 8 if pp == 1 else 2 * gathering_us(m, c, tp_e) / 8}
     costs["head"] = {k: v * o.blocks / m.layers for k, v in costs["head"].items() if k != "step"}  # as much of the whole as in the whole model
     path.write_text(json.dumps(costs))
-    hop = 2 * m.width / tp_a / (c.card / 8) / 1e3 + half(tp_a)
+    hop = 2 * m.width / tp_a / (c.card / 8) / 1e3 + gathering_us(m, c, tp_a)
     return f"{c.alpha + c.away}:{4 * m.width * 8e-3 / hop:g}"  # of F32 rows, which the engine counts
 
 
