@@ -26,7 +26,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 SLUICE = os.environ.get("SLUICE_BIN", str(HERE.parent / "build" / "sluice"))
-NET, TAG, PORT = HERE / "lab" / "net.sh", "rails", 8000
+NET, TAG, PORT = HERE / "lab" / "net.sh", os.environ.get("RAILS_TAG", "rails"), 8000  # laboratories beside each other have tags of their own
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -47,12 +47,11 @@ def network(nodes, ranks, rate, burst="512kbit", queue="50ms"):
         subprocess.run([NET, "down", TAG], **QUIET)
 
 
-def make_model(folder, blocks=8):
-    """The sizes of Qwen3-30B-A3B's blocks, and a vocabulary of little. Weights are not read."""
+def make_model(folder, blocks=8, published="qwen3-30b-a3b", more=None):
+    """The sizes of a published model's blocks, all with experts, and a vocabulary of little. Weights are not read."""
     folder.mkdir()
-    sizes = json.loads((HERE / "lab" / "models" / "predict" / "config.json").read_text())
-    sizes |= {"hidden_size": 2048, "head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
-              "moe_intermediate_size": 768, "num_hidden_layers": blocks, "vocab_size": 1040}
+    sizes = json.loads((HERE.parent / "tests" / "golden" / "configs" / f"{published}.json").read_text())
+    sizes |= {"num_hidden_layers": blocks, "vocab_size": 1040, "bos_token_id": 1, "eos_token_id": 2} | (more or {})
     (folder / "config.json").write_text(json.dumps(sizes))
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
         (folder / name).write_bytes((HERE.parent / "tests" / "golden" / "qwen3moe-tiny" / name).read_bytes())
@@ -121,9 +120,9 @@ def together(rows, n):
     return max(m[0] for m in marks) - began
 
 
-def client(rows, batch, tokens, differ, at_once):
-    """differ: requests say different things, and so have different experts; at_once: prompts that come together, too."""
-    until = time.monotonic() + 60
+def client(rows, batch, tokens, differ, at_once, times):
+    """differ: requests say different things, and so have different experts; at_once: prompts come together, too."""
+    until = time.monotonic() + 180  # dozens of workers on few cores come slowly
     while True:
         try:
             ask(1, 2, [])
@@ -133,11 +132,11 @@ def client(rows, batch, tokens, differ, at_once):
                 raise
             time.sleep(0.2)
     prompts = []
-    for _ in range(3):
+    for _ in range(times):
         began, marks = time.monotonic(), []
         ask(rows, 1, marks)
         prompts.append(marks[0][0] - began)
-    several = [together(rows, at_once) for _ in range(3)] if at_once else [0]
+    several = [together(rows, at_once) for _ in range(times)] if at_once else [0]
     marks = []
     threads = [threading.Thread(target=ask, args=(1, tokens, marks, 3 + differ * 7 * i)) for i in range(batch)]
     for t in threads:
@@ -147,9 +146,10 @@ def client(rows, batch, tokens, differ, at_once):
     first, last = max(m[0] for m in marks), min(m[-1] for m in marks)
     steps = [y - x for m in marks for x, y in zip(m, m[1:], strict=False) if first <= x and y <= last]
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
-        schedule = re.search(r'schedule="(\w+)"', answer.read().decode())[1]
+        metrics = answer.read().decode()
+    schedule, lost = re.search(r'schedule="(\w+)"', metrics)[1], re.search(r"^sluice:workers_lost_total.* (\d+)$", metrics, re.M)[1]
     print(json.dumps({"prompt": 1e3 * statistics.median(prompts), "together": 1e3 * statistics.median(several), "decode": 1e3 * statistics.median(steps),
-                      "schedule": schedule}))
+                      "schedule": schedule, "lost": int(lost)}))
 
 
 def measure(schedule, nodes, ranks, a, folder):
@@ -218,6 +218,7 @@ def main():
     p.add_argument("--model", help="folder with a config.json; left out: eight blocks of Qwen3-30B-A3B's sizes")
     p.add_argument("--client", action="store_true")
     p.add_argument("--together", type=int, default=0)
+    p.add_argument("--times", type=int, default=3)
     p.add_argument("--differ", action="store_true")
     p.add_argument("--predict", action="store_true")
     p.add_argument("--auto", action="store_true")
@@ -228,7 +229,7 @@ def main():
     p.add_argument("--json")
     a = p.parse_args()
     if a.client:
-        client(a.rows, a.batch, a.tokens, a.differ, a.together)
+        client(a.rows, a.batch, a.tokens, a.differ, a.together, a.times)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

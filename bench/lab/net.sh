@@ -81,7 +81,7 @@ up() { # tag nodes options...
         esac
         shift 2
     done
-    [[ $nodes =~ ^[0-9]+$ ]] && [ "$nodes" -ge 2 ] && [ "$nodes" -le 32 ] || fail "$nodes nodes, 2 to 32 expected"
+    [[ $nodes =~ ^[0-9]+$ ]] && [ "$nodes" -ge 2 ] && [ "$nodes" -le 64 ] || fail "$nodes nodes, 2 to 64 expected"
     [[ $cards =~ ^[1-8]$ ]] || fail "$cards cards, 1 to 8 expected"
     [ "$cards" = 1 ] || [ "$gang" -lt 2 ] || fail "--cards and --gang: both have eth1"
     ip netns add "$tag-hub" || fail "is laboratory $tag up already?"

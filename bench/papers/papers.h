@@ -9,7 +9,8 @@ void papers_findep(FILE *out);
 void papers_megascale(FILE *out);
 void papers_mixserve(FILE *out);
 void papers_eps(FILE *out);
-void papers_amoe(FILE *out); /* simulates: minutes */
+void papers_amoe(FILE *out);              /* simulates: minutes */
+int papers_costs(FILE *out, char **argv); /* five words; an exit status */
 
 /* key is a format; metric and value follow its arguments. */
 #define PAPERS_ROW(out, table, metric, value, ...)                                                 \
