@@ -23,7 +23,7 @@ void sl_kernels_pick(const sl_kernel_times *t, uint8_t from[SL_SLOTS]);
 
 /* Times as text: `key` (a line that names CPU and program), then a line a slot. Reading takes any
  * bytes; false where they are not times for that key. */
-#define SL_KERNEL_TIMES_BYTES 16384u
+#define SL_KERNEL_TIMES_BYTES 32768u
 size_t sl_kernel_times_write(const sl_kernel_times *t, const char *key,
                              char out[SL_KERNEL_TIMES_BYTES]);
 bool sl_kernel_times_read(sl_span text, const char *key, sl_kernel_times *out);

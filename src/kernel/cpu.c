@@ -4,7 +4,15 @@
 #include <stdatomic.h>
 
 /* Bits of what there is. */
-enum { HAS_ASKED = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_BF16 = 8, HAS_AMX = 16, HAS_DOTPROD = 32 };
+enum {
+    HAS_ASKED = 1,
+    HAS_AVX2 = 2,
+    HAS_AVX512 = 4,
+    HAS_BF16 = 8,
+    HAS_AMX = 16,
+    HAS_DOTPROD = 32,
+    HAS_FLUSH = 64
+};
 
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +30,7 @@ enum { HAS_ASKED = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_BF16 = 8, HAS_AMX = 16, 
 #define ECX_AVX             (1u << 28)
 #define ECX_F16C            (1u << 29)
 #define EBX_AVX2            (1u << 5)
+#define EBX_CLFLUSHOPT      (1u << 23)
 #define EBX_AVX512          (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
 #define ECX_VNNI            (1u << 11)
 #define EDX_AMX             (1u << 22 | 1u << 24 | 1u << 25) /* BF16, tiles, int8 */
@@ -37,7 +46,7 @@ static bool tiles_granted(void) {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-static int detect(void) {
+static int detect_tables(void) {
     const unsigned need = ECX_FMA | ECX_OSXSAVE | ECX_AVX | ECX_F16C;
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return 0;
@@ -51,6 +60,12 @@ static int detect(void) {
     int has = HAS_AVX2 | HAS_AVX512 | (tiles ? HAS_AMX : 0);
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & EAX_BF16)) has |= HAS_BF16;
     return has;
+}
+
+static int detect(void) {
+    unsigned a, b, c, d;
+    bool flush = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & EBX_CLFLUSHOPT);
+    return detect_tables() | (flush ? HAS_FLUSH : 0);
 }
 
 /* "GenuineIntel 6/207/2 Intel(R) Xeon(R) Processor": maker, family/model/stepping, name. */
@@ -122,6 +137,10 @@ bool sl_cpu_has_avx512(void) {
 
 bool sl_cpu_has_avx512_bf16(void) {
     return cpu() & HAS_BF16;
+}
+
+bool sl_cpu_has_clflushopt(void) {
+    return cpu() & HAS_FLUSH;
 }
 
 bool sl_cpu_has_dotprod(void) {

@@ -14,6 +14,8 @@ bool sl_cpu_has_avx512(void);
 bool sl_cpu_has_avx512_bf16(void);
 /* sl_cpu_has_avx512 and tiles of integers (AMX), which this process has asked the OS for. */
 bool sl_cpu_has_amx(void);
+/* x86's CLFLUSHOPT: lines that leave the caches in any order. */
+bool sl_cpu_has_clflushopt(void);
 /* AArch64's products of bytes (FEAT_DotProd). */
 bool sl_cpu_has_dotprod(void);
 /* The kind of CPU in one line of printable ASCII, as "GenuineIntel 6/207/2 Intel(R) Xeon(R)". */
