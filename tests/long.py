@@ -48,8 +48,8 @@ CLIENTS = sorted(p.stem.removeprefix("test_") for p in (ROOT / "tests" / "client
 FABRIC = ["test_net_shm_procs", "test_net_tcp"]
 ENGINES = ["test_engine_ledger", "test_engine_replay", "test_pipeline"]
 WHOLE = ["test_kernel", "test_kernel_driver", "test_model_forward", "test_model_golden", "test_gang", "test_engine_memory", *ENGINES, *FABRIC]
-WHOLE_FILES = ["api", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py", "multi/test_stall.py",
-               "oracle/test_demo.py"]
+WHOLE_FILES = ["api", "cli/test_gpu.py", "cli/test_gpu_draws.py", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py",
+               "multi/test_speculate.py", "multi/test_stall.py", "oracle/test_demo.py", "oracle/test_oracle.py"]
 EMULATED = ["test_products", "test_fast", "test_fast_products", "test_graphs"]  # of tests/cuda
 NUMERICS = list(json.loads((ROOT / "tests" / "scores" / "golden.json").read_text())["numerics"])
 
@@ -152,9 +152,9 @@ PARTS = {
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
     "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 3,
                 [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
-    "races": ("CUDA's kernels of products and attention on an emulator that watches every load and store", 2,
+    "races": ("CUDA's kernels of products, attention, draws and whole steps on an emulator that watches every load and store", 4,
               [(name, ["ctest", "--test-dir", "build", "-C", "Long", "--output-on-failure", "-R", f"^cuda.races.{name}$", "--no-tests=error"])
-               for name in ("fast", "products", "fast_products", "attention")]),
+               for name in ("fast", "products", "fast_products", "attention", "exact", "graphs", "draws")]),
     "many": ("a thousand real workers in one deployment, tokens as of one worker alone; every schedule of the law on 72", 1,
              [("1,000 workers", ["build/tests/test_engine_many", "all"]), ("law, 72 workers", [*law("build", "loop", 1, 1), "many"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,

@@ -25,6 +25,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 JOBS = str(os.cpu_count())
 TESTS_AT_ONCE = str(os.cpu_count() + 2)  # many wait for timers and children
 SLOWEST = 12  # files that are named with what they took
+# Files of pytest that take longest, the longest first: the others fill what is left of the processes that run them.
+LONGEST = [f"tests/{name}.py" for name in (
+    "cli/test_gpu", "multi/test_relay", "api/test_tls", "cli/test_cli", "api/test_kept_kv", "multi/test_rank_machines", "multi/test_kill",
+    "multi/test_gang", "api/test_structured", "multi/test_elastic", "cli/test_fetch", "multi/test_speculate", "cli/test_gpu_draws", "cli/test_gpu_auto",
+    "oracle/test_oracle", "api/test_journal", "multi/test_sides", "multi/test_copies", "multi/test_stall", "multi/test_encrypt", "cli/test_auto",
+    "page/test_page_watch", "page/test_page_chat", "oracle/test_gguf_families", "oracle/test_gguf", "oracle/test_demo", "chaos/test_chaos")]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 # UCX's memory hooks and gcc's sanitizers do not go together.
 SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
@@ -224,15 +230,16 @@ class Run:
         names = {f: "python." + f for f in files}
         digests = {f: reach.of(names[f], []) for f in files}
         todo = [f for f in files if ledger.passed.get(names[f]) != digests[f]]
+        todo.sort(key=lambda f: LONGEST.index(f) if f in LONGEST else len(LONGEST))
         self.same += len(files) - len(todo)
         if not todo:
             return 0
         with tempfile.TemporaryDirectory() as work:
             report = pathlib.Path(work) / "report.xml"
-            # A file's tests share servers, so a file stays with one of the processes.
-            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", TESTS_AT_ONCE, "--dist", "loadfile",
+            # A file's tests share servers, so a file stays with one of the processes. The plugin would begin with those that have most tests.
+            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", TESTS_AT_ONCE, "--dist", "loadfile", "--no-loadscope-reorder",
                             "-o", "junit_family=xunit1", f"--junitxml={report}", *todo], cwd=ROOT, check=False,
-                           env={**os.environ, "SLUICE_BIN": "build/sluice"})
+                           env={**os.environ, "SLUICE_BIN": "build/sluice", "PYTHONDONTWRITEBYTECODE": ""})  # compiled once for all
             cases = list(xml.parse(report).getroot().iter("testcase")) if report.exists() else []
         outcomes = {f: [] for f in todo}
         seconds = {}

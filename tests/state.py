@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 NO_OPTIONS = [":!src/base/config.def", ":!src/base/*_options.def", ":!src/base/variables.def", ":!src/base/options.*"]
 SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
 LAW = ["tests/multi/*.c", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
-WHOLE = [*LAW, "tests/*.h", "tests/*.py", "tests/unit", "tests/cuda", "tests/multi", "tests/api", "tests/oracle/test_demo.py"]
+WHOLE = [*LAW, "tests/*.h", "tests/*.py", "tests/unit", "tests/cuda", "tests/multi", "tests/api", "tests/cli/test_gpu*.py", "tests/cli/test_cli.py", "tests/oracle/*.py"]
 CHAOS = ["tests/chaos/*.py", "tests/launched.py", "tests/ended.py", "tests/soak/crowd.py", "tests/relay.py", "tests/workers.py", "tests/golden"]
 ALL = [".", ":!docs/lab"]
 

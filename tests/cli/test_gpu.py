@@ -2,6 +2,7 @@
 
 Nothing here needs a GPU: SLUICE_CUDA_DRIVER names a library that is not there, or the tests' own."""
 
+import functools
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import pytest
 from test_cli import ROOT, SLUICE
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import sample  # noqa: E402
 import served  # noqa: E402
 
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
@@ -214,9 +216,8 @@ def test_a_shape_without_weights_can_be_measured(tmp_path, extra):
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-@pytest.mark.parametrize("extra", [["--device", "cuda:1"], [*APART, "--attention-device", "cuda:0", "--transport", "shm"],
-                                   [*APART, "--device", "cpu,cuda:0,cuda:1", "--schedule", "pingpong"]])
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("extra, kv_type", sample.pairs([["--device", "cuda:1"], [*APART, "--attention-device", "cuda:0", "--transport", "shm"],
+                                                         [*APART, "--device", "cpu,cuda:0,cuda:1", "--schedule", "pingpong"]], ["f32", "f16", "q8_0"]))
 def test_a_gpu_has_the_bits_of_the_cpu(extra, kv_type):
     """The kernels themselves, on the tests' driver; more of this: multi.law.cuda."""
     def ids(*how):
@@ -238,7 +239,7 @@ def test_forms_of_kernels_that_are_tried_give_the_same_ids():
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-@pytest.mark.parametrize("type_, extra", [("q8_0", []), ("q4_0", ["--exact"]), ("q8_0", ["--exact", *APART, "--schedule", "dep"])])
+@pytest.mark.parametrize("type_, extra", sample.of([("q8_0", []), ("q4_0", ["--exact"]), ("q8_0", ["--exact", *APART, "--schedule", "dep"])], 0, 1))
 def test_experts_in_blocks_stay_on_the_gpu(wide, tmp_path, type_, extra):
     """Their lists are made there, and no bit of a pair's result changes: with --exact the ids are the CPU's."""
     model = tmp_path / "m.gguf"
@@ -258,7 +259,7 @@ def test_experts_in_blocks_stay_on_the_gpu(wide, tmp_path, type_, extra):
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-@pytest.mark.parametrize("model, extra", [
+@pytest.mark.parametrize("model, extra", sample.of([
     ("gptoss-tiny", []),  # MXFP4, biases, a clamped SwiGLU
     ("gptoss-tiny", ["--exact"]),
     ("gptoss-tiny", ["--exact", *APART, "--schedule", "dep"]),
@@ -267,7 +268,7 @@ def test_experts_in_blocks_stay_on_the_gpu(wide, tmp_path, type_, extra):
     ("deepseekv3-tiny", ["--exact", *APART, "--schedule", "dep"]),
     ("qwen3moe-tiny", ["--exact"]),  # BF16 with the CPU's bits
     ("qwen3moe-tiny", ["--exact", *APART, "--schedule", "dep"]),
-])
+], 1, 5, 6))
 def test_experts_with_scales_or_biases_stay_on_the_gpu(model, extra):
     def said(*how, **forms):
         done = sluice("run", FIXTURE.parent / model, "--ids", "3,17,41,90,5,7,300", "-n", 12, "--ignore-eos", "--temp", 0, "--kv-type", "f32", "--json", "--log", "info", *extra, *how,
@@ -320,12 +321,12 @@ def steps_as_graphs(log):
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-@pytest.mark.parametrize("extra, prompt, n", [
+@pytest.mark.parametrize("extra, prompt, n", sample.of([
     ([], 3, 40),  # into a second page
     (["--kv-type", "f16"], 60, 72),  # into more parts of attention than a graph has blocks for
     (["--kv-type", "q8_0", "--max-num-batched-tokens", 16], 70, 12),
     (["--attention", 1, "--experts", 0, "--schedule", "pingpong"], 5, 12),
-])
+], 0, 2))
 def test_steps_as_graphs_give_the_same_ids(wide, extra, prompt, n):
     ids = ",".join(str((7 * i * i + 3 * i) % 900 + 3) for i in range(prompt))
 
@@ -343,7 +344,7 @@ ROWS = ["--exact", "--attention", "1", "--experts", "2", "--device", "cuda:0,cud
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-@pytest.mark.parametrize("transport", ["loop", "shm", "tcp"])
+@pytest.mark.parametrize("transport", sample.of(["loop", "shm", "tcp"], 0, 1))
 def test_rows_that_stay_on_gpus_leave_headers_to_the_fabric(transport):
     """The same tokens and as many messages; what they had of rows goes from GPU to GPU, but for a note each and what fills lines up."""
     asked = {"model": "m", "prompt": [(7 * i + 3) % 900 for i in range(200)], "max_tokens": 4, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -419,6 +420,18 @@ def test_steps_that_cannot_be_graphs_say_why_once(wide, extra, why):
     assert wrong.returncode != 0 and "SLUICE_CUDA_GRAPHS 'yes' is unknown: try" in wrong.stderr
 
 
+def logits_of(path, *how):
+    done = sluice("logits", FIXTURE, "--ids", "3,17,41,5,90,11", "--kv-type", "f32", "--npy", path, *how, driver=FAKE)
+    assert done.returncode == 0, done.stderr
+    return path.read_bytes()
+
+
+@functools.cache
+def logits_of_one_worker(folder):
+    """With numerics exact, on a GPU, and with the CPU's bits."""
+    return logits_of(folder / "exact", "--device", "cuda:1", "--numerics", "exact"), logits_of(folder / "cpu", "--exact")
+
+
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
 @pytest.mark.parametrize("extra, numerics", [
     (["--device", "cuda:0"], "fast"),
@@ -431,17 +444,13 @@ def test_steps_that_cannot_be_graphs_say_why_once(wide, extra, why):
 ])
 def test_exact_takes_what_all_workers_can(tmp_path, extra, numerics):
     """Whose bits they are is seen by what they are equal to: logits of one worker with these numerics."""
-    def logits(name, *how):
-        done = sluice("logits", FIXTURE, "--ids", "3,17,41,5,90,11", "--kv-type", "f32", "--npy", tmp_path / name, *how, driver=FAKE)
-        assert done.returncode == 0, done.stderr
-        return (tmp_path / name).read_bytes()
-    got, exact, cpu = logits("got", *extra), logits("exact", "--device", "cuda:1", "--numerics", "exact"), logits("cpu", "--exact")
+    got, (exact, cpu) = logits_of(tmp_path / "got", *extra), logits_of_one_worker(tmp_path.parent)
     assert exact != cpu
     assert (got == exact, got == cpu) == (numerics == "exact", numerics == "cpu")
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-@pytest.mark.parametrize("fixture", ["glm4moe-tiny", "qwen3moe-tiny"])
+@pytest.mark.parametrize("fixture", sample.of(["glm4moe-tiny", "qwen3moe-tiny"], 1))
 def test_exact_is_near_what_transformers_says(tmp_path, fixture):
     """Rows rounded to BF16 move logits by a few thousandths of the largest, and no id that transformers in f32 chose; a prompt has the same bits in chunks."""
     numpy = pytest.importorskip("numpy")
@@ -483,7 +492,7 @@ def test_exact_is_of_the_kind_of_gpu_that_the_plan_names(tmp_path):
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
-@pytest.mark.parametrize("kv_type", ["f32", "bf16", "fp8"])
+@pytest.mark.parametrize("kv_type", sample.of(["f32", "bf16", "fp8"], 1))
 def test_kv_of_a_gpu_outlives_the_program(tmp_path, kv_type):
     """--kv-disk: pages leave one GPU's memory and come to another's, and to a CPU's."""
     prompt = ",".join(str((7 * i * i + 3 * i) % 900 + 3) for i in range(70))

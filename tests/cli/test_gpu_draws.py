@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from test_gpu import FAKE, FIXTURE, served
+from test_gpu import FAKE, FIXTURE, sample, served
 
 pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
 
@@ -68,14 +68,14 @@ def rows(log):
     return tuple(map(sum, zip(*said))) if said else (0, 0, 0)
 
 
-@pytest.mark.parametrize("extra", [["--device", "cuda:0"], ["--attention", "1", "--experts", "1", "--attention-device", "cuda:0", "--transport", "loop", "--speculate",
-                                    "lookup"]])
+@pytest.mark.parametrize("extra", sample.of([["--device", "cuda:0"], ["--attention", "1", "--experts", "1", "--attention-device", "cuda:0", "--transport", "loop", "--speculate",
+                                              "lookup"]], 1))
 def test_the_tokens_of_all_logits(extra):
     bodies = FOUND + PERHAPS + WHOLE + SHAPED
     cpu, _ = answers(bodies)
-    plain, quiet = answers(bodies, *extra)
+    plain, quiet = answers(bodies if sample.WHOLE else bodies[:3], *extra)
     tried, told = answers(bodies, *extra, SLUICE_CUDA_FORMS="try")
-    assert plain == cpu and rows(quiet) == (0, 0, 0)
+    assert plain == cpu[:len(plain)] and rows(quiet) == (0, 0, 0)
     for body, want, got in zip(bodies, cpu, tried):
         assert got == want, body
     found, after, whole = rows(told)

@@ -18,6 +18,7 @@ import sample  # noqa: E402
 from test_kill import assert_books_balance, metric, nobody_is_left, server, start_streams, wait_until, went_on  # noqa: E402, F401
 from workers import children  # noqa: E402
 
+SLOW = 240  # tokens of a stream: gangs of processes take their time for them
 GANGS = ("--exact", "--tp-ranks", "processes")
 
 
@@ -42,7 +43,7 @@ KILLED = [(*GANGS, "--attention", "1", "--experts", "2", "--tp", "2", "--attenti
 def test_rank_killed(server, worker):
     """Of the attention worker, of one of experts, of one that is both: no request is lost."""
     n = len(server.workers())
-    streams = start_streams(server, 6)
+    streams = start_streams(server, 6, max_tokens=SLOW)
     pid, ranks = server.worker_pid(worker), ranks_of(server, worker)
     assert len(ranks) in (1, 3) and all("--rank-fd" in pathlib.Path(f"/proc/{r}/cmdline").read_text() for r in ranks)
     os.kill(ranks[-1], signal.SIGKILL)
@@ -59,7 +60,7 @@ def test_rank_killed(server, worker):
 def test_ranks_end_with_their_worker(server):
     ranks = ranks_of(server, 1)
     assert len(ranks) == 3
-    streams = start_streams(server, 3)
+    streams = start_streams(server, 3, max_tokens=SLOW)
     os.kill(server.worker_pid(1), signal.SIGKILL)
     went_on(server, streams)
     wait_until(lambda: not any(map(is_there, ranks)), "ranks without a worker")
@@ -73,7 +74,7 @@ def test_ranks_end_with_their_worker(server):
 def test_rank_stopped_for_a_while(server):
     """Its worker waits for it, and says that it lives."""
     rank, = ranks_of(server, 1)
-    streams = start_streams(server, 3)
+    streams = start_streams(server, 3, max_tokens=SLOW)
     os.kill(rank, signal.SIGSTOP)
     time.sleep(2)
     os.kill(rank, signal.SIGCONT)
@@ -94,7 +95,7 @@ PIPELINES = [((*PIPES, "--attention", "1"), 0), ((*PIPES, "--attention", "2", "-
 def test_a_pipeline_is_killed(server, worker):
     """Its threads end with it; another process is the same pipeline again."""
     n = len(server.workers())
-    streams = start_streams(server, 5)
+    streams = start_streams(server, 5, max_tokens=SLOW)
     os.kill(server.worker_pid(worker), signal.SIGKILL)
     went_on(server, streams)
     assert metric(server, "workers_lost_total") == 1

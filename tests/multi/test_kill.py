@@ -2,6 +2,7 @@
 
 The server under test is SLUICE_BIN (default build/sluice) with worker processes on this machine."""
 
+import functools
 import http.client
 import json
 import math
@@ -24,12 +25,14 @@ from served import ROOT, SLUICE  # noqa: E402, F401
 
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TOKENS = 480
+FEW = 60
 GOES_ON_WITHIN_S = 60.0  # a few tenths where nothing else has the processors
 
 
 class Server(served.Server):
     def __init__(self, *options):
         super().__init__(FIXTURE, *options)
+        self.options = options
 
 
 class Stream(threading.Thread):
@@ -85,15 +88,30 @@ def join_all(streams):
         assert not s.is_alive(), "a stream did not end"
 
 
-def went_on(server, streams):
-    """All have ended with the tokens that they have when nothing is killed, which comes after."""
+@functools.cache
+def calm(*options):
+    """The tokens of a process that nobody disturbs; with --exact those of every deployment, but for what a wire or KV rounds."""
+    server = Server("--exact", "--transport", "loop", *options)
+    streams = start_streams(server, 8)
     join_all(streams)
-    again = start_streams(server, len(streams))
+    assert server.stop() == 0
+    return [s.ids for s in streams]
+
+
+def went_on(server, streams):
+    """All have ended with the tokens that they have when nothing is killed, and so do those who ask after that."""
+    join_all(streams)
+    exact = "--exact" in server.options and "--wire" not in server.options
+    n = FEW if exact else TOKENS
+    again = start_streams(server, len(streams), max_tokens=n)
     join_all(again)
-    for s, as_alone in zip(streams, again, strict=True):
+    want = calm()[:len(streams)] if exact else [s.ids for s in again]
+    for s, later, ids in zip(streams, again, want, strict=True):
         assert s.done and not s.error, s.error
-        assert len(s.ids) == TOKENS and s.ids == as_alone.ids
+        asked = s.fields.get("max_tokens", TOKENS)
+        assert len(s.ids) == asked and s.ids == ids[:asked]
         assert s.longest_gap < GOES_ON_WITHIN_S
+        assert later.done and len(later.ids) == n and later.ids == ids[:n], later.error
     print(f"longest gap {1e3 * max(s.longest_gap for s in streams):.0f} ms, undisturbed "
           f"{1e3 * max(s.longest_gap for s in again):.0f} ms")
 
@@ -195,18 +213,17 @@ def test_worker_killed_whose_gpu_others_write_to(killed):
     """Of attention or of experts: who stays no longer touches its memory, and exchanges rows so with who comes in its place."""
     server = served.Server(FIXTURE, "--exact", "--attention", "2", "--experts", "2", "--device", "cuda:0,cuda:1,cuda:1,cuda:0", "--ctx", "128",
                            environment={**os.environ, "SLUICE_CUDA_DRIVER": str(FAKE_GPU), "SLUICE_CUDA_ROWS": "try"})
-    fields = {"max_tokens": 40}
-    streams = start_streams(server, 4, **fields)
+    streams = start_streams(server, 2, max_tokens=60)
     wait_until(lambda: min(server.metrics("worker_device_bytes_total"), default=0) > 0, "no rows from GPU to GPU")
     os.kill(server.worker_pid(killed), signal.SIGKILL)
     join_all(streams)
     wait_until(lambda: len(server.workers()) == 4 and server.request("GET", "/readyz").status == 200, "the worker is not back")
     before = server.metrics("worker_device_bytes_total")
-    again = start_streams(server, 4, **fields)
+    again = start_streams(server, 2, max_tokens=12)
     join_all(again)
-    for s, as_alone in zip(streams, again, strict=True):
+    for s, ids in zip(streams + again, calm("--kv-type", "f32")[:2] * 2, strict=True):  # KV of a GPU is f32
         assert s.done and not s.error, s.error
-        assert len(s.ids) == 40 and s.ids == as_alone.ids
+        assert len(s.ids) == s.fields["max_tokens"] and s.ids == ids[:len(s.ids)]
     wait_until(lambda: all(now > then for now, then in zip(server.metrics("worker_device_bytes_total"), before, strict=True)), "no rows from GPU to GPU any more")
     assert_books_balance(server, 4)
     server.stop_well()

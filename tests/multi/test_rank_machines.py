@@ -25,6 +25,9 @@ from test_kill import FIXTURE, Server, assert_books_balance, metric, start_strea
 from workers import children  # noqa: E402
 
 
+SLOW = 240  # tokens of a stream: ranks take their time for them
+
+
 class Rank:
     """sluice rank at a port; what it says."""
 
@@ -87,7 +90,7 @@ def a_rank_is_killed(secret, ranks, options, sizes, which):
     server = serve(secret, *options, "--rank-hosts", hosts(*[[next(rest) for _ in range(n)] for n in sizes]))
     try:
         n = len(server.workers())
-        streams = start_streams(server, 5)
+        streams = start_streams(server, 5, max_tokens=SLOW)
         os.kill(made[which].computing(), signal.SIGKILL)
         went_on(server, streams)
         assert metric(server, "workers_lost_total") == 1
@@ -169,7 +172,7 @@ def test_a_worker_is_killed(secret, ranks, deployed):
     server = serve(secret, *deployed, "--tp", "2", "--rank-hosts", hosts(made[:1], made[1:]))
     try:
         for worker in (0, 1):
-            streams = start_streams(server, 3)
+            streams = start_streams(server, 3, max_tokens=SLOW)
             os.kill(server.worker_pid(worker), signal.SIGKILL)
             went_on(server, streams)
             wait_until(lambda: server.request("GET", "/readyz").status == 200, "the worker is not back")
@@ -185,7 +188,7 @@ def test_a_rank_is_stopped_for_a_while(secret, ranks):
     rank, = ranks(1)
     server = serve(secret, "--attention", "1", "--experts", "1", "--attention-tp", "1", "--expert-tp", "2", "--rank-hosts", hosts([], [rank]))
     try:
-        streams = start_streams(server, 3)
+        streams = start_streams(server, 3, max_tokens=SLOW)
         pid = rank.computing()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(2)
@@ -201,7 +204,7 @@ def test_ranks_exchange_rows_themselves(secret, ranks):
     made = ranks(2)
     server = serve(secret, *HYBRID, "--tp", "2", "--rank-hosts", hosts(made[:1], made[1:]))
     try:
-        streams = start_streams(server, 4)
+        streams = start_streams(server, 4, max_tokens=SLOW)
         pid = made[1].computing()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(1)
@@ -219,7 +222,7 @@ def test_nodes_are_taken_one_by_one(secret, ranks, tmp_path, monkeypatch):
     made, trace = ranks(3), tmp_path / "trace.json"
     server = serve(secret, "--attention", "3", "--tp", "2", "--schedule", "hybrid", "--rail-bytes", "1", "--trace", str(trace), "--rank-hosts", hosts(*[[r] for r in made]))
     try:
-        went_on(server, start_streams(server, 6))
+        went_on(server, start_streams(server, 6, max_tokens=SLOW))
         assert metric(server, "workers_lost_total") == 0
     finally:
         assert server.stop() == 0, "".join(server.log)

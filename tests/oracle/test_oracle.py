@@ -12,19 +12,24 @@ import sys
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 import check  # noqa: E402
 import numpy  # noqa: E402
 import reference  # noqa: E402
+import sample  # noqa: E402
 import swap_experts  # noqa: E402
 
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", HERE.parents[1] / "build" / "sluice")).resolve()
 FIXTURES = {path.name: path for path in check.fixtures()}
-CASES = [
-    (name, case["name"])
-    for name, path in FIXTURES.items()
-    for case in check.golden_of(path)["cases"]
-]
+CASES = {name: [case["name"] for case in check.golden_of(path)["cases"]] for name, path in FIXTURES.items()}
+
+
+ALL = [(name, case) for name, own in CASES.items() for case in own]
+
+
+def cases(turn):
+    """Fixtures with each of their cases; of a sample with one, another one in each turn. unit.model_golden has all of them."""
+    return [(name, case) for i, (name, own) in enumerate(CASES.items()) for case in sample.of(own, (i + turn) % len(own))]
 
 
 def case_of(fixture, name):
@@ -38,7 +43,7 @@ def test_fixtures_are_there():
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 
 
-@pytest.mark.parametrize("fixture,case", CASES)
+@pytest.mark.parametrize("fixture,case", ALL)
 def test_golden_belongs_to_the_stored_weights(fixture, case):
     golden = case_of(fixture, case)
     least = check.golden_of(FIXTURES[fixture]).get("least_router_margin", 1e-3)
@@ -51,12 +56,12 @@ def test_golden_belongs_to_the_stored_weights(fixture, case):
     assert model.min_margin >= least and golden["min_top1_gap"] >= 1e-2
 
 
-@pytest.mark.parametrize("fixture,case", CASES)
+@pytest.mark.parametrize("fixture,case", cases(0))
 def test_logits_equal_the_golden(fixture, case):
     check.check_logits(SLUICE, FIXTURES[fixture], case_of(fixture, case))
 
 
-@pytest.mark.parametrize("fixture,case", CASES)
+@pytest.mark.parametrize("fixture,case", cases(1))
 def test_greedy_ids_equal_the_golden(fixture, case):
     check.check_greedy(SLUICE, FIXTURES[fixture], case_of(fixture, case))
 
