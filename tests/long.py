@@ -152,6 +152,7 @@ PARTS = {
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
     "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 3,
                 [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
+    "lease": ("what a lent machine with a GPU is asked, rehearsed on the tests' driver", 2, [("all", ["tests/lease.sh"])]),
     "races": ("CUDA's kernels of products, attention, draws and whole steps on an emulator that watches every load and store", 4,
               [(name, ["ctest", "--test-dir", "build", "-C", "Long", "--output-on-failure", "-R", f"^cuda.races.{name}$", "--no-tests=error"])
                for name in ("fast", "products", "fast_products", "attention", "exact", "graphs", "draws")]),
@@ -193,7 +194,7 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
           "clients": ("release", "build", "sluice"),
-          "races": ("release", "build", "all"), "many": ("release", "build", "all"), "whole": ("release", "build", "all"),
+          "races": ("release", "build", "all"), "lease": ("release", "build", "all"), "many": ("release", "build", "all"), "whole": ("release", "build", "all"),
           "whole-asan": ("dev", "build-dev", "all"), "whole-tsan": ("tsan", "build-tsan", "all"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice"),
           "launchers": ("release", "build", "sluice"), "https": ("release", "build", "sluice"), "numa": ("release", "build", "sluice")}
 

@@ -2,7 +2,8 @@
 # Packs what bench/gpu/lease.sh needs on a machine with a GPU and without a network: the program, its shared libraries but for
 # glibc, tests and benches that are worth a GPU, and the script itself.
 #
-#   bench/gpu/pack.sh [FOLDER]          builds build/lease, writes FOLDER/pack.tar.xz and FOLDER/lease.sh (FOLDER: .gpu)
+#   bench/gpu/pack.sh [FOLDER]          builds build/lease, writes FOLDER/pack.tar.xz and FOLDER/lease.sh (FOLDER: .gpu);
+#                                       LEASE_BUILD=build: of what a build there has, with all of its libraries
 #   bench/gpu/pack.sh --keep FROM [FOLDER]   what a run brought back (its $OUT is at FROM): FOLDER has its figures, and marks of
 #                                       the steps that passed, which the next run skips
 #
@@ -27,16 +28,20 @@ if [ "${1:-}" = --keep ]; then
 fi
 
 into=${1:-$tree/.gpu}
-build=$tree/build/lease
-launcher=()
-command -v ccache >/dev/null && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
-# no UCX, no curl, no GnuTLS of its own: one machine, no network, half as many libraries
-cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSL_UCX=OFF -DSL_CURL=OFF -DSL_GNUTLS=OFF "${launcher[@]}" >/dev/null
+build=${LEASE_BUILD:-$tree/build/lease}
+level=6 # of xz
+[ -z "${LEASE_BUILD:-}" ] || level=0 most=$((1 << 30)) # it goes nowhere
+if [ -z "${LEASE_BUILD:-}" ]; then
+    launcher=()
+    command -v ccache >/dev/null && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+    # no UCX, no curl, no GnuTLS of its own: one machine, no network, half as many libraries
+    cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSL_UCX=OFF -DSL_CURL=OFF -DSL_GNUTLS=OFF "${launcher[@]}" >/dev/null
+fi
 # tests of kernels, which run on whatever driver there is; others bring the tests' own
 targets=$(ninja -C "$build" -t targets all | sed -n 's/^\(cuda_[a-z0-9_]*\|bench_moe\|bench_dense\|bench_cuda_attention\|bench_cuda_draws\|test_law\): .*/\1/p' |
     grep -v '^cuda_\(fake\|blocks\|emulator\|fast\)$' | sort -u)
 # shellcheck disable=SC2086
-nice -n 12 ninja -C "$build" -j2 sluice $targets >"$build/lease.log" || { tail -20 "$build/lease.log" >&2; exit 1; }
+[ -n "${LEASE_BUILD:-}" ] || nice -n 12 ninja -C "$build" -j2 sluice $targets >"$build/lease.log" || { tail -20 "$build/lease.log" >&2; exit 1; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -61,7 +66,7 @@ git -C "$tree" status --porcelain --untracked-files=no | sed 's/^/changed: /' >>
 for file in "$work"/bin/* "$work"/lib/*; do objdump -T "$file"; done 2>/dev/null | grep -o 'GLIBC_2\.[0-9]*' | sort -Vu | tail -1 >"$work/glibc"
 
 mkdir -p "$into"
-tar -C "$work" -c . | xz -6 -T2 >"$into/pack.tar.xz"
+tar -C "$work" -c . | xz "-$level" -T2 >"$into/pack.tar.xz"
 cp "$tree/bench/gpu/lease.sh" "$into/lease.sh"
 size=$(stat -c %s "$into/pack.tar.xz")
 echo "$into/pack.tar.xz: $((size / 1024)) KiB, wants $(cat "$work/glibc"): $(ls "$work/bin" | tr '\n' ' ')"
