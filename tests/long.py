@@ -101,6 +101,8 @@ PARTS = {
                                            *whole("build", "test_hot", "loop", "build/sluice", SIM)])]
             + [(f"rows that stay on GPUs, {t}, seed {s}", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so", *law("build", t, s, 200), "rows"])
                for t, s in (("loop", 21), ("shm", 22))]
+            + [(f"numerics exact on GPUs, {t}, seed {s}", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so", *law("build", t, s, n), "exact"])
+               for t, s, n in (("loop", 1, 6000), ("shm", 2, 24000))]
             + [("emulated GPUs, seed 1, one in 100", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
                                                        *law("build", "loop", 1, 100), "cuda"])]
             + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]
@@ -153,9 +155,9 @@ PARTS = {
     "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 3,
                 [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
     "lease": ("what a lent machine with a GPU is asked, rehearsed on the tests' driver", 2, [("all", ["tests/lease.sh"])]),
-    "races": ("CUDA's kernels of products, attention, draws and whole steps on an emulator that watches every load and store", 4,
+    "races": ("CUDA's kernels of products, attention, draws, experts and whole steps on an emulator that watches every load and store", 6,
               [(name, ["ctest", "--test-dir", "build", "-C", "Long", "--output-on-failure", "-R", f"^cuda.races.{name}$", "--no-tests=error"])
-               for name in ("fast", "products", "fast_products", "attention", "exact", "graphs", "draws")]),
+               for name in ("fast", "products", "fast_products", "attention", "fast_attention", "groups", "exact", "graphs", "draws")]),
     "many": ("a thousand real workers in one deployment, tokens as of one worker alone; every schedule of the law on 72", 1,
              [("1,000 workers", ["build/tests/test_engine_many", "all"]), ("law, 72 workers", [*law("build", "loop", 1, 1), "many"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
