@@ -310,7 +310,7 @@ static void test_tiles(void **state) {
     (void)state;
     sl_cuda_set_many(gpu, true);
     for (uint32_t shape = 1; shape <= SL_WIDE_SHAPES; shape++) {
-        if (kt_below(take_one_in(SL_SLOW_BUILD ? 4 : 1))) continue;
+        if (kt_below(take_one_in(SL_SLOW_BUILD ? 8 : 1))) continue;
         const bool up = sl_wide_shape_of[shape - 1].halves == 2;
         sl_cuda_wide_as(gpu, shape, shape % 2);
         draw_wide(64 + kt_below(100), 8 * (1 + kt_below(30)), 8 * (1 + kt_below(20)),

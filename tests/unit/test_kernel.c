@@ -66,12 +66,13 @@ static void bits_gemm(const sl_kernels *k, sl_dtype dtype, uint32_t rows, uint32
 
 static void bits_gemm_tile(const sl_kernels *k) {
     const uint32_t ks[] = {1, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 256};
+    const uint32_t apart = take_one_in(SL_SLOW_BUILD ? 6 : 3);
     for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
         for (uint32_t rows = 0; rows <= SL_TILE_ROWS; rows++)
-            for (size_t i = (rows + d) % take_one_in(3); i < SL_LEN(ks); i += take_one_in(3))
+            for (size_t i = (rows + d) % apart; i < SL_LEN(ks); i += apart)
                 bits_gemm(k, d, rows, 1 + kt_below(14), kt_whole(d, ks[i]));
         for (uint32_t rows = 1; rows <= 5; rows++) /* several blocks of k */
-            for (uint32_t kk = 1020; kk <= 2070; kk += 175 * take_one_in(2))
+            for (uint32_t kk = 1020; kk <= 2070; kk += 175 * take_one_in(SL_SLOW_BUILD ? 4 : 2))
                 bits_gemm(k, d, rows, 13, kt_whole(d, kk));
         for (uint32_t rows = 6; rows <= SL_TILE_ROWS; rows += 1 + kt_below(4))
             bits_gemm(k, d, rows, 1 + kt_below(14), kt_whole(d, 1000 + kt_below(4000)));
