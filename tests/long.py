@@ -17,6 +17,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -51,6 +52,8 @@ WHOLE = ["test_kernel", "test_kernel_driver", "test_model_forward", "test_model_
 WHOLE_FILES = ["api", "cli/test_gpu.py", "cli/test_gpu_draws.py", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py",
                "multi/test_speculate.py", "multi/test_stall.py", "oracle/test_demo.py", "oracle/test_oracle.py"]
 EMULATED = ["test_products", "test_fast", "test_fast_products", "test_graphs", "test_groups", "test_exact"]  # of tests/cuda
+# Unit programs that `make test` does not run under ASan.
+ASAN_LONG = [f"test_{n}" for n in re.search(r'set\(SL_ASAN_LONG "(.*)"\)', (ROOT / "tests" / "CMakeLists.txt").read_text())[1].split("|")]
 NUMERICS = list(json.loads((ROOT / "tests" / "scores" / "golden.json").read_text())["numerics"])
 
 
@@ -136,8 +139,9 @@ PARTS = {
               [(name, whole("build", name)) for name in WHOLE] + [(f"cuda, {name}", emulated("build", name)) for name in EMULATED]
               + [(file, ["env", "SLUICE_WHOLE=1", ".venv/bin/python", "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"tests/{file}"])
                  for file in WHOLE_FILES]),
-    "whole-asan": ("the same programs under ASan and UBSan, and what looks at every place to cut", 8,
-                   [(name, whole("build-dev", name)) for name in (*(n for n in WHOLE if n != "test_engine_replay"), "test_answer", "test_segments", "test_net_rails", "test_sim_deploy")]
+    "whole-asan": ("the same programs under ASan and UBSan, what looks at every place to cut, and what `make test` leaves out there", 11,
+                   [(name, whole("build-dev", name)) for name in
+                    dict.fromkeys((*(n for n in WHOLE if n != "test_engine_replay"), "test_answer", "test_segments", "test_net_rails", *ASAN_LONG))]
                    + [(f"cuda, {name}", emulated("build-dev", name)) for name in EMULATED]),
     "whole-tsan": ("those of them that have threads, under TSan", 4,
                    [(name, whole("build-tsan", name)) for name in (*ENGINES, *FABRIC, "test_net_rails", "test_net_collective")]),
