@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -22,6 +23,9 @@ import urllib.request
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import sample  # noqa: E402
+
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 SHARED = ROOT / "tests" / "golden" / "qwen2moe-tiny"
@@ -381,6 +385,7 @@ def test_profile(tmp_path):
     assert "nowhere" in refused(1, "profile", tmp_path / "nowhere")
 
 
+@pytest.mark.skipif(not sample.WHOLE, reason="a minute where caches are large: SLUICE_WHOLE, tests/long.py whole")
 def test_profile_without_weights(tmp_path):
     """A config.json alone is measured with weights drawn at random."""
     folder = tmp_path / "model"
