@@ -104,7 +104,7 @@ def named(text, c, hop, gpus=8):
     return Strategy(["--attention", dp, "--experts", ep, "--schedule", "dep"], places, group, {place: cards for place, cards in fast.items() if cards > 1})
 
 
-def measure(nodes, gpus, strategy, o, folder, prompts):
+def measure(nodes, gpus, strategy, o, folder, prompts, tries=5):
     words = [*strategy.words, *o.more, "--device", f"emulated:{o.device}", "--time-scale", o.scale, "--wire", "bf16", "--max-num-seqs", 256, "--max-num-batched-tokens", o.step]
     with network(nodes, gpus, o, strategy.group, strategy.fast), rails.joined(words, strategy.places, gpus if "hybrid" in words else 1, o.model, folder):
         client = ["python3", rails.__file__, "--client", "--rows", o.rows, "--batch", o.batch, "--tokens", o.tokens, "--differ", "--together", prompts, "--times", o.times]
@@ -113,8 +113,10 @@ def measure(nodes, gpus, strategy, o, folder, prompts):
             sys.exit(f"strategies.py: {words}: no answer; RAILS_LOG=FILE has what the programs say")
         got = json.loads(out)
     if got["lost"]:  # the machine was so busy that a worker was silent for too long: that is no measurement
+        if tries == 1:
+            sys.exit(f"strategies.py: {words}: workers were lost each time; a larger --scale gives them longer")
         print(f"strategies.py: {got['lost']} workers were lost; once more", file=sys.stderr, flush=True)
-        return measure(nodes, gpus, strategy, o, folder, prompts)
+        return measure(nodes, gpus, strategy, o, folder, prompts, tries - 1)
     return {k: v / o.scale for k, v in got.items() if k in ("prompt", "together", "decode")}
 
 

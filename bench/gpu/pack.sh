@@ -28,10 +28,10 @@ if [ "${1:-}" = --keep ]; then
 fi
 
 into=${1:-$tree/.gpu}
-build=${LEASE_BUILD:-$tree/build/lease}
-level=6 # of xz
-[ -z "${LEASE_BUILD:-}" ] || level=0 most=$((1 << 30)) # it goes nowhere
-if [ -z "${LEASE_BUILD:-}" ]; then
+if [ -n "${LEASE_BUILD:-}" ]; then
+    build=$LEASE_BUILD level=0 most=$((1 << 30)) # it goes nowhere: little of xz, any size
+else
+    build=$tree/build/lease level=6
     launcher=()
     command -v ccache >/dev/null && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
     # no UCX, no curl, no GnuTLS of its own: one machine, no network, half as many libraries

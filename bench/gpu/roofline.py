@@ -18,7 +18,11 @@ import roofline  # noqa: E402
 def read(path):
     """Limits and measurements of a file."""
     limits, rows = [], []
-    for n, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        text = path.read_text()
+    except OSError as e:
+        sys.exit(str(e))
+    for n, line in enumerate(text.splitlines(), 1):
         try:
             r = json.loads(line)
         except json.JSONDecodeError as e:
