@@ -111,6 +111,8 @@ PARTS = {
             + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]
             + [("ucx, seed 1, one in 5", law("build", "ucx", 1, 5)),
                ("ucx with windows, seed 2, one in 10", [*UCX_MEMORY, *law("build", "ucx", 2, 10), "windows"])]),
+    "hot": ("experts that move between a GPU of the tests' driver and a processor, by speed, load and room", 3,
+            [("all", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so", *whole("build", "test_hot", "loop", "build/sluice", SIM)])]),
     "asan": ("simulation and law under ASan and UBSan", 11,
              [(f"sim, seeds {a}-{a + 49}", simulate("build-dev", SIM, a, 50)) for a in range(1, 200, 50)]
              + [("sim, shared, seeds 1-75", simulate("build-dev", SHARED, 1, 75)),
@@ -195,7 +197,7 @@ PARTS = {
 }
 NAMED = {"sim-far"}  # parts that run only when they are named
 # part -> preset of the build that its units run, build folder, what of it
-BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
+BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "hot": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
           "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"), "chaos": ("release", "build", "sluice"),
           "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
@@ -221,7 +223,7 @@ def read_done():
     """(part, unit) -> seconds, of what passed in the present state of its part."""
     done = {}
     for row in rows_of(LEDGER):
-        if len(row) > 6 and row[2] in PARTS and row[5] == state.state(row[2]):
+        if len(row) > 6 and row[2] in PARTS and state.holds(row[2], row[1], row[5]):
             done |= {(row[2], unit): None for unit in row[3].split("; ")}
     for row in rows_of(DONE):
         if len(row) == 4 and row[1] in PARTS and row[0] == state.state(row[1]):
@@ -243,7 +245,7 @@ def note(part, units, seconds):
 
 def note_what_is_only_here(done):
     """What passed when a run was killed, or now."""
-    known = {(row[2], unit) for row in rows_of(LEDGER) if len(row) > 6 and row[2] in PARTS and row[5] == state.state(row[2]) for unit in row[3].split("; ")}
+    known = {(row[2], unit) for row in rows_of(LEDGER) if len(row) > 6 and row[2] in PARTS and state.holds(row[2], row[1], row[5]) for unit in row[3].split("; ")}
     for part, (_, _, units) in PARTS.items():
         new = [u[0] for u in units if (part, u[0]) in done and (part, u[0]) not in known]
         note(part, new, sum(done[part, u] or 0 for u in new))

@@ -13,7 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Programs that have no command line. A default that is another one reaches what is started by its options.
 NO_OPTIONS = [":!src/base/config.def", ":!src/base/*_options.def", ":!src/base/variables.def", ":!src/base/options.*"]
 SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
-LAW = ["tests/multi/*.c", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
+HOT = "tests/multi/test_hot.c"
+LAW = ["tests/multi/*.c", f":!{HOT}", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
 WHOLE = [*LAW, "tests/*.h", "tests/*.py", "tests/unit", "tests/cuda", "tests/multi", "tests/api", "tests/cli/test_gpu*.py", "tests/cli/test_cli.py", "tests/oracle/*.py"]
 CHAOS = ["tests/chaos/*.py", "tests/launched.py", "tests/ended.py", "tests/soak/crowd.py", "tests/relay.py", "tests/workers.py", "tests/golden"]
 ALL = [".", ":!docs/lab"]
@@ -21,6 +22,7 @@ ALL = [".", ":!docs/lab"]
 # part -> the rooms of src/ that it runs, with all that these may include (src/layers.txt), and what else it reads.
 REACHES = {
     "sim": (["engine", "sim"], SIM), "deferred": (["engine"], SIM + LAW), "sim-far": (["engine"], SIM), "law": (["engine"], LAW),
+    "hot": (["engine"], [HOT, "tests/multi/*.h", "tests/around.h", "tests/sanitized.h", "tests/cuda", "tests/golden"]),
     "asan": (["engine"], SIM + LAW), "tsan": (["engine"], LAW), "chaos": (["engine"], CHAOS), "chaos-asan": (["engine"], CHAOS),
     "chaos-tsan": (["engine"], CHAOS), "many": (["engine"], LAW + ["tests/unit", "tests/golden"]),
     "whole": (["engine", "serve"], WHOLE), "whole-asan": (["engine", "serve"], WHOLE), "whole-tsan": (["engine"], WHOLE),
@@ -64,6 +66,18 @@ def below():
 def paths_of(part):
     rooms, others = REACHES[part]
     return sorted({f"src/{n}" for room in rooms or [] for n in below()[room]} | set(others))
+
+
+@functools.cache
+def holds(part, at, of):
+    """Whether a line of the ledger, from a commit and a state, tells of what the part reaches now. The state says so, or, where
+    the list of what it reaches has been made more exact since: nothing on it has changed since that commit."""
+    if of == state(part):
+        return True
+    if at.endswith("+") or state(part).endswith("+"):
+        return False
+    told = subprocess.run(["git", "diff", "--quiet", at, "HEAD", "--", *paths_of(part)], cwd=ROOT, capture_output=True)
+    return told.returncode == 0
 
 
 @functools.cache

@@ -33,8 +33,19 @@ def test_what_passed_is_known_elsewhere(ledger):
     assert set(long.read_done()) == {("law", "loop, seed 1"), ("law", "shm, seed 1")}
     long.note("law", ["tcp, seed 1"], 7)
     assert ("law", "tcp, seed 1") in long.read_done()
-    long.LEDGER.write_text(long.LEDGER.read_text().replace("law-now", "law-then"))
+    at = long.LEDGER.read_text().replace("law-now", "law-then").replace(state.commit(), "0" * 12)
+    long.LEDGER.write_text(at)
     assert long.read_done() == {}
+
+
+def test_what_has_not_changed_since_counts_whatever_the_list_was(ledger, monkeypatch):
+    head = state.git("rev-parse", "HEAD").strip()
+    assert state.holds("law", head, "law-by-another-list")
+    assert not state.holds("law", head + "+", "law-by-another-list")
+    assert not state.holds("law", "0" * 12, "law-by-another-list")
+    monkeypatch.setattr(state, "state", lambda part: "now+")
+    state.holds.cache_clear()
+    assert not state.holds("law", head, "law-by-another-list")
 
 
 def test_a_run_that_was_killed_is_noted_later(ledger):
