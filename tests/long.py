@@ -99,9 +99,7 @@ PARTS = {
                     ("law loop, seed 2, one in 4", [*law("build", "loop", 2, 4), "deferred"])]),
     "law": ("every schedule of every deployment, three transports; draws of a second seed and of ucx", 24,
             [(f"{t}, seed 1", law("build", t, 1, 1)) for t in ("loop", "shm", "tcp")]
-            + [("experts that move, loop", ["build/tests/test_adapt", "loop", "build/sluice", SIM, "1"]),
-               ("experts that move, GPU", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so",
-                                           *whole("build", "test_hot", "loop", "build/sluice", SIM)])]
+            + [("experts that move, loop", ["build/tests/test_adapt", "loop", "build/sluice", SIM, "1"])]
             + [(f"rows that stay on GPUs, {t}, seed {s}", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so", *law("build", t, s, 200), "rows"])
                for t, s in (("loop", 21), ("shm", 22))]
             + [(f"numerics exact on GPUs, {t}, seed {s}", ["env", "SLUICE_CUDA_DRIVER=build/tests/libsluice-fake-cuda.so", *law("build", t, s, n), "exact"])
