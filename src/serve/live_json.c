@@ -21,7 +21,9 @@
 
 /* Of spans that are a micro-batch's: its colours for the second and the further ones. */
 static void put_shades(sl_jbuf *b, uint32_t kind, uint32_t paint) {
-    bool shaded = paint < SL_TRACE_PAINTS && sl_trace_kind_category(kind) <= SL_TRACE_CAT_SEND;
+    const sl_trace_category c = sl_trace_kind_category(kind);
+    const bool shaded =
+        paint < SL_TRACE_PAINTS && (c <= SL_TRACE_CAT_SEND || c == SL_TRACE_CAT_DEVICE);
     for (uint32_t i = 1; shaded && i < SL_TRACE_SHADES; i++)
         sl_jbuf_fmt(b, "%s\"#%06" PRIx32 "\"", i > 1 ? "," : ",[",
                     sl_trace_shaded(sl_trace_paints[paint].rgb, i));
