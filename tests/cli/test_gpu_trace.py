@@ -57,7 +57,7 @@ def test_attention_on_a_gpu_and_experts_on_a_cpu(tmp_path):
 
 
 def test_experts_on_a_gpu(tmp_path):
-    spans, _ = traced(tmp_path, FIXTURE, "--attention", 1, "--experts", 2, "--device", "cpu,cuda:0,cuda:1", "--schedule", "aep")
+    spans, _ = traced(tmp_path, FIXTURE, "--attention", 1, "--experts", 2, "--device", "cpu,cuda:0,cuda:1", "--schedule", "aep", n=4)
     assert not [e for e in spans if e["cat"] == "device" and e["pid"] == 0]
     for pid in (1, 2):
         row = on_device(spans, pid)
@@ -67,10 +67,10 @@ def test_experts_on_a_gpu(tmp_path):
 
 
 def test_steps_that_are_graphs_are_one_span(tmp_path, wide):  # noqa: F811
-    spans, _ = traced(tmp_path, wide, "--device", "cuda:0", "--ctx", 128, n=24, SLUICE_CUDA_GRAPHS="try")
+    spans, _ = traced(tmp_path, wide, "--device", "cuda:0", "--ctx", 128, n=12, SLUICE_CUDA_GRAPHS="try")
     row = on_device(spans, 0)
     graphs = [e for e in row if e["name"] == "graph"]
-    assert len(graphs) > 12 and all(e["args"]["rows"] == 1 for e in graphs)
+    assert len(graphs) > 4 and all(e["args"]["rows"] == 1 for e in graphs)
     steps = [e for e in spans if e["name"] == "step"]
     assert len([e for e in row if e["name"] in ("graph", "embed")]) == len(steps)  # each began in one way
     assert {"inside", "attention", "head"} <= names(row)

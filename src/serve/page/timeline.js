@@ -88,11 +88,13 @@ export class Timeline {
     new ResizeObserver(() => { if (this.sample) this.draw(this.sample); }).observe(this.strips);
   }
 
-  row(key, label, height, thin) {
+  /** behind: the row that a new one comes after; else it is the last. */
+  row(key, label, height, thin, behind) {
     if (!this.rows.has(key)) {
       const row = new Row(label, height, thin);
       this.rows.set(key, row);
-      this.strips.append(row.node);
+      if (behind) behind.node.after(row.node);
+      else this.strips.append(row.node);
     }
     return this.rows.get(key);
   }
@@ -115,7 +117,7 @@ export class Timeline {
       row.draw(spans, sample, from, (kind, lane) => shadeOf(sample, kind, lane));
       row.canvas.setAttribute("aria-label", `${workerName(w)}: ${inWords(spans, sample.window_us - from, sample)}`);
       if (w.view?.device) {
-        const device = this.row(`w${w.id}.device`, "its device", LANE_PX * 2, true);
+        const device = this.row(`w${w.id}.device`, `device of ${w.id}`, LANE_PX * 2, true, row);
         device.draw(w.view.device, sample, from, (kind, lane) => shadeOf(sample, kind, lane));
         device.canvas.setAttribute("aria-label", `device of ${workerName(w)}: ${inWords(w.view.device, sample.window_us - from, sample)}`);
       }
