@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 build=${1:-build-archs}
 command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { echo "skipped: nvcc is not here"; exit 0; }
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSL_CUDA=ON "-DSL_CUDA_ARCHS=80;90a;120+PTX" >/dev/null
-cmake --build "$build" -j "$(nproc)" --target cuda_images
+cmake --build "$build" -j "$(nproc)" --target gpu_images
 python3 - "$build" <<'PY'
 """Entries of a fat binary: kind (1 PTX, 2 ELF) and architecture."""
 import pathlib
