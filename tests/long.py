@@ -74,7 +74,8 @@ def whole(build, program, *arguments):
 
 
 def emulated(build, name):
-    return ["env", f"SLUICE_CUDA_DRIVER={build}/tests/libsluice-fake-cuda.so", *whole(build, name.replace("test_", "cuda_"))]
+    driver = f"{build}/tests/libsluice-fake-cuda.so"
+    return ["env", f"SLUICE_CUDA_DRIVER={driver}", *whole(build, name.replace("test_", "cuda_"), driver)]
 
 
 # part -> (what it holds, minutes, units); a unit is a name and a command.

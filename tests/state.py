@@ -15,7 +15,8 @@ NO_OPTIONS = [":!src/base/config.def", ":!src/base/*_options.def", ":!src/base/v
 SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
 HOT = "tests/multi/test_hot.c"
 LAW = ["tests/multi/*.c", f":!{HOT}", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
-WHOLE = [*LAW, "tests/*.h", "tests/*.py", "tests/unit", "tests/cuda", "tests/multi", "tests/api", "tests/cli/test_gpu*.py", "tests/cli/test_cli.py", "tests/oracle/*.py"]
+TOP = ["tests/*.py", ":!tests/long.py", ":!tests/run.py", ":!tests/state.py"]  # what tests import
+WHOLE = [*LAW, "tests/*.h", *TOP, "tests/unit", "tests/cuda", "tests/multi", "tests/api", "tests/cli/test_gpu*.py", "tests/cli/test_cli.py", "tests/oracle/*.py"]
 CHAOS = ["tests/chaos/*.py", "tests/launched.py", "tests/ended.py", "tests/soak/crowd.py", "tests/relay.py", "tests/workers.py", "tests/golden"]
 ALL = [".", ":!docs/lab"]
 
@@ -30,7 +31,7 @@ REACHES = {
     "clients": (["engine", "serve"], ["tests/clients", "tests/environment.py", "tests/api/saying.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden"]),
     "stalls": (["engine"], ["tests/multi/test_stall.py", "tests/multi/test_relay.py", "tests/relay.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
     "launchers": (["engine", "serve"], ["packaging/python", "tests/wheel/package.py", "tests/launchers", "tests/environment.py", "tests/launched.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden", "tools/sluice"]),
-    "https": (["engine", "serve"], ["tests/api", "tests/*.py", "tests/golden"]),
+    "https": (["engine", "serve"], ["tests/api", *TOP, "tests/golden"]),
     "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
     "archs": ([], ["src/stage/cuda/kernels", "tests/archs.sh", "CMakeLists.txt"]),
     "races": (["stage"], ["tests/cuda"]), "lease": (["engine"], ["bench/gpu", "bench/bench_cuda_*.c", "tests/lease.sh", "tests/cuda", "tests/golden"]), "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),
