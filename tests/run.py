@@ -24,6 +24,7 @@ import xml.etree.ElementTree as xml
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 JOBS = str(os.cpu_count())
 TESTS_AT_ONCE = str(os.cpu_count() + 2)  # many wait for timers and children
+FILES_AT_ONCE = str(os.cpu_count() + 4)  # of pytest, which waits more
 SLOWEST = 12  # files that are named with what they took
 # Files of pytest that take longest, the longest first: the others fill what is left of the processes that run them.
 LONGEST = [f"tests/{name}.py" for name in (
@@ -237,7 +238,7 @@ class Run:
         with tempfile.TemporaryDirectory() as work:
             report = pathlib.Path(work) / "report.xml"
             # A file's tests share servers, so a file stays with one of the processes. The plugin would begin with those that have most tests.
-            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", TESTS_AT_ONCE, "--dist", "loadfile", "--no-loadscope-reorder",
+            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", FILES_AT_ONCE, "--dist", "loadfile", "--no-loadscope-reorder",
                             "-o", "junit_family=xunit1", f"--junitxml={report}", *todo], cwd=ROOT, check=False,
                            env={**os.environ, "SLUICE_BIN": "build/sluice", "PYTHONDONTWRITEBYTECODE": ""})  # compiled once for all
             cases = list(xml.parse(report).getroot().iter("testcase")) if report.exists() else []

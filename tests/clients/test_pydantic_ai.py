@@ -36,8 +36,12 @@ def test_streamed(model):
     async def run():
         async with Agent(model).run_stream("Why is the sea salty?") as stream:
             return [piece async for piece in stream.stream_text(delta=True, debounce_by=None)]
-    answers = [asyncio.run(run()) for _ in range(5)]  # a reader that was late gets all in one piece
-    assert all("".join(pieces) == PLAIN for pieces in answers) and any(len(pieces) > 1 for pieces in answers)
+    for _ in range(40):  # a reader that was late gets all in one piece
+        pieces = asyncio.run(run())
+        assert "".join(pieces) == PLAIN
+        if len(pieces) > 1:
+            return
+    pytest.fail("never in pieces")
 
 
 def test_tools_in_a_loop(model):

@@ -228,6 +228,7 @@ static void make_empty(gang_job *j) {
     j->call.rows.n = 0;
     if (j->call.op == SL_OP_HEAD) j->call.head.n = 0;
     if (j->call.op == SL_OP_EXPERTS) j->call.experts.n_groups = 0;
+    if (j->call.op == SL_OP_MTP) j->call.mtp.n_last = 0;
 }
 
 static void read_bytes(const void *at, size_t n) {

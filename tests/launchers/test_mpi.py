@@ -61,6 +61,7 @@ def test_a_job_outlives_a_worker_and_ends_when_it_has_answered(job):
     launched.wait("all well", SLOW_S, job.asked.is_ready)
     assert job.asked.answer() == said and "worker 2 ended with 137" in job.log.read_text()
     # mpirun passes SIGUSR1 on, and waits; at SIGTERM it kills soon.
+    launched.wait("none that runs", SLOW_S, lambda: job.asked.running() == 0)  # the answer is there a moment before
     asking = threading.Thread(target=lambda: later.append(job.asked.answer(400, SLOW_S, LONG)))
     asking.start()
     launched.wait("a request", SLOW_S, lambda: job.asked.running() > 0)

@@ -292,6 +292,7 @@ def test_the_command_follows_what_others_ask_and_ends_when_it_has_answered(machi
         sluice("join", 3)
         launched.wait("three that serve", SLOW_S, lambda: asked.workers_that_serve() == 3)
         launched.wait("its CPU", SLOW_S, lambda: ray.available_resources()["CPU"] == cpus)
+        launched.wait("none that runs", SLOW_S, lambda: asked.running() == 0)
         asking = threading.Thread(target=lambda: later.append(asked.answer(400, SLOW_S, 64)))
         asking.start()
         launched.wait("a request", SLOW_S, lambda: asked.running() > 0)

@@ -101,7 +101,7 @@ def a_rank_is_killed(secret, ranks, options, sizes, which):
         assert server.stop() == 0, "".join(server.log)
 
 
-@pytest.mark.parametrize("options, sizes", sample.of(KILLED, 1, 2, 5, 6))
+@pytest.mark.parametrize("options, sizes", sample.of(KILLED, 1, 6))
 def test_a_rank_is_killed(secret, ranks, options, sizes):
     a_rank_is_killed(secret, ranks, options, sizes, -1)
 

@@ -33,7 +33,7 @@ RANKS = [("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("gl
 BOTH = [("glm4moe-tiny", "ep", ["--transport", "loop"], []), ("deepseekv3-tiny", "dep", ["--attention", "1", "--experts", "2"], []),
         ("glm4moe-tiny", "pingpong", ["--attention", "1", "--experts", "1"], []), ("deepseekv3-tiny", "aep", ["--attention", "2", "--experts", "1"], []),
         ("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("glm4moe-tiny", "pingpong", ["--transport", "loop"], ["--pp", "2"])]
-BLOCK, BOTH = sample.of(MTP + RANKS, 1, 2, 5, 7, 9, 10), sample.of(BOTH, 0, 3, 4)
+BLOCK, BOTH = sample.of(MTP + RANKS, 1, 5, 7, 10), sample.of(BOTH, 0, 4)
 MTP_TOKENS = 150
 
 
@@ -79,7 +79,7 @@ def told(server):
     return guesses, right
 
 
-@pytest.mark.parametrize("schedule, options", sample.of(DEPLOYMENTS, 1, 3, 4), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize("schedule, options", sample.of(DEPLOYMENTS, 1, 4), ids=lambda v: v if isinstance(v, str) else "")
 def test_no_token_depends_on_guesses(plain, schedule, options):
     server = Server("--exact", "--schedule", schedule, "--speculate", "always", *options)
     assert answers(server) == plain
