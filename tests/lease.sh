@@ -18,7 +18,7 @@ export SLUICE_CUDA_DRIVER=$build/tests/libsluice-fake-cuda.so
 run() { bash "$work/gpu/lease.sh" --for 1200 "$@"; }
 
 # Not: law, units and fixtures, which make test runs on this driver as they are; what wants torch, ncu or a model of its own.
-steps="smoke attention types decode draws graphs rows exact mixed"
+steps="smoke attention types decode draws graphs rows exact mixed traces"
 run $steps
 while IFS=$'\t' read -r step rc _ figures; do
     [ "$rc" = 0 ] && [ -n "$figures" ] || fail "$step: exit status $rc, figures '$figures'"

@@ -160,6 +160,7 @@ PARTS = {
     "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 3,
                 [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
     "lease": ("what a lent machine with a GPU is asked, rehearsed on the tests' driver", 2, [("all", ["tests/lease.sh"])]),
+    "archs": ("CUDA's kernels built for compute capabilities 8.0, 9.0a, 12.0 and as PTX (nvcc)", 4, [("all", ["tests/archs.sh"])]),
     "races": ("CUDA's kernels of products, attention, draws, experts and whole steps on an emulator that watches every load and store", 6,
               [(name, ["ctest", "--test-dir", "build", "-C", "Long", "--output-on-failure", "-R", f"^cuda.races.{name}$", "--no-tests=error"])
                for name in ("fast", "products", "fast_products", "attention", "fast_attention", "groups", "exact", "graphs", "draws")]),

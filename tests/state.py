@@ -33,6 +33,7 @@ REACHES = {
     "launchers": (["engine", "serve"], ["packaging/python", "tests/wheel/package.py", "tests/launchers", "tests/environment.py", "tests/launched.py", "tests/served.py", "tests/workers.py", "tests/ended.py", "tests/golden", "tools/sluice"]),
     "https": (["engine", "serve"], ["tests/api", *TOP, "tests/golden"]),
     "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/workers.py", "tests/golden"]),
+    "archs": ([], ["src/stage/cuda/kernels", "tests/archs.sh", "CMakeLists.txt"]),
     "races": (["stage"], ["tests/cuda"]), "lease": (["engine"], ["bench/gpu", "bench/bench_cuda_*.c", "tests/lease.sh", "tests/cuda", "tests/golden"]), "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),
     "numa": (["engine", "serve"], ["tests/numa.sh", "tests/numa_init.sh", "tests/numa_check.py", "tools/py/make_random_model.py"]),
     "docs": (None, ALL), "packages": (None, ALL), "fuzz": (None, ["src", "include", "tests/fuzz"]),

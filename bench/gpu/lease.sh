@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed ceilings sanitizer
+#   steps: smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed traces ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed traces ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -39,6 +39,7 @@ limit_of() {
     blocks) echo 560 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
+    traces) echo 200 ;;
     ceilings) echo 60 ;;
     sanitizer) echo 180 ;;
     *) return 1 ;;
@@ -354,6 +355,30 @@ step_mixed() {
     local rc=0
     bench attention-gpu --attention 1 --experts 1 --attention-device "$device" --schedule dep --threads 15 --reps 2 --n-prompt 512 --n-gen 16 --ctx 2048 || rc=1
     bench pingpong --attention 1 --experts 1 --attention-device "$device" --schedule pingpong --threads 15 --reps 2 --n-prompt 0 --n-gen 16 --batch 16 --ctx 2048 || rc=1
+    return $rc
+}
+
+# Pictures of a step: of one request, launched and as graphs, of 64, and of attention on the GPU with experts on its host.
+step_traces() {
+    local rc=0 name
+    traced() { # NAME OPTION...
+        local name=$1
+        shift
+        bench "trace-$name" --reps 1 --n-prompt 0 --ctx 2048 --trace "$work/trace.json" "$@" || return 1
+        sluice trace "$work/trace.json" >"$out/trace-$name.txt" && cat "$out/trace-$name.txt" || return 1
+        # the last three steps but one
+        read -r from to < <(python3 -c '
+import json, sys
+steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X" and e["name"] == "step")
+ends = sorted(end for _, end in steps)
+print(ends[-min(5, len(ends))] / 1e3, ends[-min(2, len(ends))] / 1e3)' "$work/trace.json")
+        sluice trace "$work/trace.json" --svg "$out/trace-$name.svg" --from "$from" --to "$to" || return 1
+        figure "$name: $(sed -n '/^devices, /,$ { /computes/p }' "$out/trace-$name.txt" | sed 's/  */ /g')"
+    }
+    traced one --device "$device" --n-gen 24 || rc=1
+    SLUICE_CUDA_GRAPHS=try SLUICE_CUDA_FORMS=try traced graphs --device "$device" --n-gen 24 || rc=1
+    traced batch64 --device "$device" --n-gen 12 --batch 64 --max-num-seqs 64 || rc=1
+    traced mixed --attention 1 --experts 1 --attention-device "$device" --schedule pingpong --threads 15 --n-gen 8 --batch 16 || rc=1
     return $rc
 }
 

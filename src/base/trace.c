@@ -27,8 +27,8 @@ uint32_t sl_trace_kind_fields(uint32_t kind) {
 }
 
 const char *sl_trace_category_name(uint32_t category) {
-    static const char *const names[] = {"execute", "pack", "send", "poll",
-                                        "wait",    "idle", "lane", "note"};
+    static const char *const names[] = {"execute", "pack", "send",   "poll", "wait",
+                                        "idle",    "lane", "device", "note"};
     _Static_assert(SL_LEN(names) == SL_TRACE_CAT_COUNT, "one name per category");
     return category < SL_TRACE_CAT_COUNT ? names[category] : NULL;
 }
@@ -155,6 +155,10 @@ void sl_trace_add_rows(sl_trace *t, const uint32_t *expert, const uint32_t *firs
 
 void sl_trace_stop(sl_trace *t) {
     if (t) t->stopped = true;
+}
+
+bool sl_trace_records(const sl_trace *t) {
+    return t && !t->stopped;
 }
 
 uint64_t sl_trace_count(const sl_trace *t) {

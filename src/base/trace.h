@@ -16,6 +16,7 @@ typedef enum sl_trace_category {
     SL_TRACE_CAT_IDLE,    /* nothing to do, no work anywhere */
     SL_TRACE_CAT_THREAD_COUNT,
     SL_TRACE_CAT_LANE = SL_TRACE_CAT_THREAD_COUNT,
+    SL_TRACE_CAT_DEVICE, /* of a device beside the thread, as a GPU: when what it was given ran */
     SL_TRACE_CAT_NOTE,
     SL_TRACE_CAT_COUNT
 } sl_trace_category;
@@ -108,6 +109,7 @@ void sl_trace_add(sl_trace *t, const sl_trace_event *e);
 void sl_trace_add_rows(sl_trace *t, const uint32_t *expert, const uint32_t *first, uint32_t n);
 /* From now on nothing is added. */
 void sl_trace_stop(sl_trace *t);
+bool sl_trace_records(const sl_trace *t);     /* false for NULL */
 uint64_t sl_trace_count(const sl_trace *t);   /* events that can be read */
 uint64_t sl_trace_dropped(const sl_trace *t); /* overwritten */
 /* The i-th oldest, i < count; borrowed until the next add. */

@@ -120,25 +120,6 @@ uint32_t sl_life_max_pages(const sl_life *l) {
     return sl_kv_pages_for(sl_kv_positions(l->given, l->max_new));
 }
 
-uint32_t sl_life_truncate(sl_life *l, uint32_t to, bool has_state) {
-    l->tokens = SL_MIN(l->tokens, SL_MAX(to, l->given));
-    if (to >= l->done) return l->done;
-    if (!has_state) {
-        l->done = to;
-    } else if (to >= l->before) {
-        l->done = l->before;
-        l->version ^= 1;
-    } else {
-        l->done = 0;
-    }
-    l->before = 0; /* one version is left */
-    return l->done;
-}
-
-void sl_life_fork(sl_life *l, const sl_life *from) {
-    l->done = from->done;
-}
-
 bool sl_slots_have_work(const sl_slots *t, uint32_t lane) {
     const sl_life *of = sl_slots_of(t, lane);
     for (uint32_t i = 0; i < t->per_lane; i++)

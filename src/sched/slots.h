@@ -35,7 +35,6 @@ typedef struct sl_life {
     uint32_t tokens;     /* those and what was generated here: what is known */
     uint32_t max_new;    /* most tokens generated here, > 0 */
     uint32_t done;       /* tokens whose rows are in the KV cache */
-    uint32_t before;     /* done before the last rows were committed */
     uint32_t version;    /* 0 or 1: of state without a position, the one that `done` tokens left */
     uint32_t pages;      /* of the KV cache */
     /* Parts that begin before this position go through the head with all their rows: their requests
@@ -143,18 +142,9 @@ uint32_t sl_life_max_pages(const sl_life *l);
 /* The next `rows` tokens are in the cache, and what they left in the other version of state. */
 static inline void sl_life_advance(sl_life *l, uint32_t rows) {
     if (rows == 0) return;
-    l->before = l->done;
     l->done += rows;
     l->version ^= 1;
 }
-/* Takes back what was generated from position `to` on; tokens that came with it stay. Returns how
- * many are done then: `to` of a cache, which has what each position left; state without positions
- * is there as of done and of before only, and goes back to the later of these that is not past
- * `to`, or to nothing. What is missing is computed again. No rows of it may be in a step. */
-uint32_t sl_life_truncate(sl_life *l, uint32_t to, bool has_state);
-/* l, just taken for a request that begins with what `from` has done, goes on from there: the driver
- * copies the cache, and the state at sl_slots_state of both. No rows of `from` may be in a step. */
-void sl_life_fork(sl_life *l, const sl_life *from);
 /* Guesses that it may have now: each may be followed by a token that is drawn. */
 uint32_t sl_life_most_guesses(const sl_life *l);
 /* Of these what a checkpoint's block may make (model/mtp.c): each has a place, and so has the

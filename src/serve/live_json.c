@@ -21,7 +21,9 @@
 
 /* Of spans that are a micro-batch's: its colours for the second and the further ones. */
 static void put_shades(sl_jbuf *b, uint32_t kind, uint32_t paint) {
-    bool shaded = paint < SL_TRACE_PAINTS && sl_trace_kind_category(kind) <= SL_TRACE_CAT_SEND;
+    const sl_trace_category c = sl_trace_kind_category(kind);
+    const bool shaded =
+        paint < SL_TRACE_PAINTS && (c <= SL_TRACE_CAT_SEND || c == SL_TRACE_CAT_DEVICE);
     for (uint32_t i = 1; shaded && i < SL_TRACE_SHADES; i++)
         sl_jbuf_fmt(b, "%s\"#%06" PRIx32 "\"", i > 1 ? "," : ",[",
                     sl_trace_shaded(sl_trace_paints[paint].rgb, i));
@@ -187,13 +189,14 @@ static void add_span(spans *s, const sl_trace_event *e, uint64_t from_ns) {
                                        .detail = e->kind == SL_TRACE_SEND ? e->peer : e->why};
 }
 
-/* Spans of the thread, or of micro-batches; those that end after from_ns. */
-static void gather(const sl_worker_view *v, bool of_thread, uint64_t from_ns, spans *out) {
+/* Spans of the thread (IDLE stands for all of its categories), of its device or of micro-batches;
+ * those that end after from_ns. */
+static void gather(const sl_worker_view *v, sl_trace_category what, uint64_t from_ns, spans *out) {
     out->n = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         const sl_trace_event *e = &v->event[i];
         sl_trace_category c = sl_trace_kind_category(e->kind);
-        bool wanted = of_thread ? c < SL_TRACE_CAT_IDLE : c == SL_TRACE_CAT_LANE;
+        bool wanted = what == SL_TRACE_CAT_IDLE ? c < SL_TRACE_CAT_IDLE : c == what;
         bool sound = e->begin_ns <= e->end_ns; /* a clock that is moved may end before it begins */
         if (wanted && sound && e->end_ns > from_ns) add_span(out, e, from_ns);
     }
@@ -245,12 +248,14 @@ static void put_sent(sl_jbuf *b, const sl_worker_view *v, uint32_t n_workers) {
 static void put_view(sl_jbuf *b, const sl_worker_view *v, uint32_t n_workers, uint64_t from_ns,
                      spans *scratch) {
     sl_jbuf_fmt(b, ",\"view\":{\"same_clock\":%s", v->same_clock ? "true" : "false");
-    gather(v, true, from_ns, scratch);
+    gather(v, SL_TRACE_CAT_IDLE, from_ns, scratch);
     sl_jbuf_fmt(b, ",\"whole_from_us\":%" PRIu64,
                 (whole_from(v, scratch, from_ns) - from_ns) / 1000);
     put_spans(b, "spans", scratch, from_ns);
-    gather(v, false, from_ns, scratch);
+    gather(v, SL_TRACE_CAT_LANE, from_ns, scratch);
     put_spans(b, "flights", scratch, from_ns);
+    gather(v, SL_TRACE_CAT_DEVICE, from_ns, scratch);
+    if (scratch->n) put_spans(b, "device", scratch, from_ns);
     put_sent(b, v, n_workers);
     sl_jbuf_fmt(b, "}");
 }

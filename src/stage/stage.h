@@ -260,6 +260,14 @@ typedef struct sl_device_ops {
     void (*part)(sl_device *d, sl_mem m);
 } sl_device_ops;
 
+/* Hears when calls ran at a device that computes beside its caller's thread, in ns of
+ * CLOCK_MONOTONIC, before it says that they are through. Calls of a step that ran as one are told
+ * as one: the first of them, `whole`. A device that computes in `submit` tells nothing. */
+typedef struct sl_device_watch {
+    void (*ran)(void *ctx, const sl_stage_call *c, bool whole, uint64_t begin_ns, uint64_t end_ns);
+    void *ctx;
+} sl_device_watch;
+
 /* What every device has; a device's own struct begins with it. */
 struct sl_device {
     const sl_device_ops *ops;
@@ -282,10 +290,12 @@ struct sl_device {
     bool gathers;      /* ...and gather rows: it is to be tended often */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
-    char note[256];   /* what whoever opened it should say; "": nothing */
-    sl_status failed; /* SL_OK, or why no call will be through any more: */
-    sl_err failure;   /* whoever drives the device ends with this */
-    bool own_fault;   /* it failed by what it was asked to compute: as good as a crash */
+    sl_device_watch watch; /* the caller's to set between calls; `ran` NULL: nobody asks, and
+                            * nothing is timed */
+    char note[256];        /* what whoever opened it should say; "": nothing */
+    sl_status failed;      /* SL_OK, or why no call will be through any more: */
+    sl_err failure;        /* whoever drives the device ends with this */
+    bool own_fault;        /* it failed by what it was asked to compute: as good as a crash */
 };
 
 typedef struct sl_device_opts {

@@ -139,7 +139,7 @@ static void put_expert_rows(writer *w, const sl_trace_event *first, uint64_t n, 
 }
 
 static void put_names(writer *w, const sl_trace_log *log) {
-    bool lane[MAX_LANES] = {false};
+    bool lane[MAX_LANES] = {false}, device = false;
     char name[64];
     snprintf(name, sizeof name, "worker %u (%s)", log->id, log->role);
     put_name(w, "process_name", log->id, 0, name);
@@ -148,7 +148,9 @@ static void put_names(writer *w, const sl_trace_log *log) {
         const sl_trace_event *e = &log->events[i];
         if (sl_trace_kind_category(e->kind) == SL_TRACE_CAT_LANE)
             lane[SL_MIN(e->lane, MAX_LANES - 1)] = true;
+        device |= sl_trace_kind_category(e->kind) == SL_TRACE_CAT_DEVICE;
     }
+    if (device) put_name(w, "thread_name", log->id, SL_TRACE_DEVICE_TID, "device");
     for (uint32_t l = 0; l < MAX_LANES; l++) {
         if (!lane[l]) continue;
         snprintf(name, sizeof name, "lane %u", l);
@@ -168,7 +170,9 @@ static void put_log(writer *w, const sl_trace_log *log) {
             continue;
         }
         if (category == SL_TRACE_CAT_NOTE) continue; /* arrivals are on the links' rows */
-        uint32_t tid = category == SL_TRACE_CAT_LANE ? 1 + SL_MIN(e->lane, MAX_LANES - 1) : 0;
+        uint32_t tid = category == SL_TRACE_CAT_LANE     ? 1 + SL_MIN(e->lane, MAX_LANES - 1)
+                       : category == SL_TRACE_CAT_DEVICE ? SL_TRACE_DEVICE_TID
+                                                         : 0;
         put_span(w, log->id, tid, sl_trace_category_name(category), sl_trace_kind_name(e->kind),
                  sl_trace_log_time(log, e->begin_ns), sl_trace_log_time(log, e->end_ns));
         put_fields(w, e, sl_trace_kind_fields(e->kind));

@@ -1,6 +1,7 @@
 /* Trace files: Chrome-trace JSON, which Perfetto and chrome://tracing load. One process a worker
- * with a row for its owner thread ("execution") and one a lane; one process "links" with a row for
- * each pair of workers that sent something. docs/tracing.md is the field table. Thread: owner. */
+ * with a row for its owner thread ("execution"), one a lane and, where it has a device that
+ * computes beside the thread, one for that ("device"); one process "links" with a row for each pair
+ * of workers that sent something. docs/tracing.md is the field table. Thread: owner. */
 #ifndef SL_TRACE_TRACE_FILE_H
 #define SL_TRACE_TRACE_FILE_H
 
@@ -8,7 +9,8 @@
 
 #include <stdio.h>
 
-#define SL_TRACE_LINKS_PID 100000u /* the process "links" */
+#define SL_TRACE_LINKS_PID  100000u /* the process "links" */
+#define SL_TRACE_DEVICE_TID 1000u   /* a worker's device */
 
 /* A worker's clock against the one of the file, measured at two moments: at `at_ns` of the worker's
  * clock, adding `offset_ns` gives the file's, wrong by at most error_ns. */

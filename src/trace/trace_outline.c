@@ -24,8 +24,10 @@ static sl_trace_row *row_of(sl_trace_outline *o, uint32_t pid, uint32_t tid) {
 static sl_status name_row(sl_trace_outline *o, const sl_trace_item *it, sl_err *err) {
     bool process = strcmp(it->name, "process_name") == 0;
     bool links = it->pid == SL_TRACE_LINKS_PID;
-    /* A worker's execution row has the worker's name, a link its own. */
-    if (process == links || (!process && strcmp(it->name, "thread_name") != 0)) return SL_OK;
+    const bool device = !process && !links && it->tid == SL_TRACE_DEVICE_TID;
+    /* A worker's execution row has the worker's name, its device and a link their own. */
+    if ((process == links && !device) || (!process && strcmp(it->name, "thread_name") != 0))
+        return SL_OK;
     uint32_t tid = process ? 0 : it->tid;
     sl_trace_row *row = row_of(o, it->pid, tid);
     if (!row) {
@@ -41,7 +43,7 @@ static sl_status name_row(sl_trace_outline *o, const sl_trace_item *it, sl_err *
         }
         row = &o->row[o->n_rows++];
         *row = (sl_trace_row){.pid = it->pid, .tid = tid};
-        o->n_workers += !links;
+        o->n_workers += !links && !device;
     }
     copy_printable(it->label, strlen(it->label), row->name, sizeof row->name);
     return SL_OK;
@@ -50,7 +52,7 @@ static sl_status name_row(sl_trace_outline *o, const sl_trace_item *it, sl_err *
 static sl_status on_item(void *ctx, const sl_trace_item *it, sl_err *err) {
     sl_trace_outline *o = ctx;
     if (it->is_name) return name_row(o, it, err);
-    if (strcmp(it->category, "execute") != 0) return SL_OK;
+    if (strcmp(it->category, "execute") != 0 && strcmp(it->category, "device") != 0) return SL_OK;
     if (o->last_kernel_us < o->first_kernel_us || it->begin_us < o->first_kernel_us)
         o->first_kernel_us = it->begin_us;
     o->last_kernel_us = SL_MAX(o->last_kernel_us, it->end_us);

@@ -13,6 +13,9 @@ const sl_trace_paint sl_trace_paints[SL_TRACE_PAINTS] = {
     {"head", SL_TRACE_CAT_EXECUTE, 0x8E6BBF},
     {"sample", SL_TRACE_CAT_EXECUTE, 0xC39BD3},
     {"embed", SL_TRACE_CAT_EXECUTE, 0x9DB7D5},
+    {"inside", SL_TRACE_CAT_EXECUTE, 0xE0A458},
+    {"graph", SL_TRACE_CAT_EXECUTE, 0x6C8E3E},
+    {"mtp", SL_TRACE_CAT_EXECUTE, 0xB39C4D},
     {"dispatch", SL_TRACE_CAT_PACK, 0x59A14F},
     {"gather", SL_TRACE_CAT_PACK, 0x59A14F},
     {"reply", SL_TRACE_CAT_PACK, 0x8CBF6B},
@@ -36,8 +39,17 @@ uint32_t sl_trace_shaded(uint32_t rgb, uint32_t lane) {
     return out;
 }
 
+static bool moves_rows(const char *name) {
+    return strcmp(name, "pack") == 0 || strcmp(name, "unpack") == 0 || strcmp(name, "merge") == 0 ||
+           strcmp(name, "move") == 0;
+}
+
 uint32_t sl_trace_paint_of(const char *name, const char *category) {
     uint32_t found = SL_TRACE_PAINTS;
+    /* What a device does has the colour of what a thread does by that name. */
+    if (strcmp(category, sl_trace_category_name(SL_TRACE_CAT_DEVICE)) == 0)
+        category =
+            sl_trace_category_name(moves_rows(name) ? SL_TRACE_CAT_PACK : SL_TRACE_CAT_EXECUTE);
     for (uint32_t i = 0; i < SL_TRACE_PAINTS; i++) {
         if (strcmp(sl_trace_category_name(sl_trace_paints[i].category), category) != 0) continue;
         if (strcmp(sl_trace_paints[i].name, name) == 0) return i;

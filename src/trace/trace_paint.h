@@ -10,7 +10,7 @@ typedef struct sl_trace_paint {
     uint32_t rgb;
 } sl_trace_paint;
 
-#define SL_TRACE_PAINTS 19u
+#define SL_TRACE_PAINTS 22u
 extern const sl_trace_paint sl_trace_paints[SL_TRACE_PAINTS];
 
 /* Which one a span of that name has, or one of its category; SL_TRACE_PAINTS: none. */

@@ -41,6 +41,23 @@ static void print_workers(const sl_trace_stats *s, FILE *out) {
     }
 }
 
+/* Devices beside the threads of their workers. */
+static void print_devices(const sl_trace_stats *s, FILE *out) {
+    const double window = s->to_us - s->from_us;
+    const char *head = "\ndevices, share of the window\n";
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const sl_trace_worker_stats *w = &s->worker[i];
+        if (w->device_us <= 0) continue;
+        fprintf(out, "%s%-24s  computes %.1f%%", head, w->name, 100 * w->device_us / window);
+        head = "";
+        for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
+            if (sl_trace_kind_category(k) != SL_TRACE_CAT_DEVICE || w->kind_us[k] <= 0) continue;
+            fprintf(out, ", %s %.1f%%", sl_trace_kind_name(k), 100 * w->kind_us[k] / window);
+        }
+        fprintf(out, "\n");
+    }
+}
+
 static void print_kernels(const sl_trace_stats *s, FILE *out) {
     fprintf(out, "\nkernels, share of the window\n");
     for (size_t i = 0; i < s->n_workers; i++) {
@@ -117,6 +134,7 @@ void sl_trace_stats_print(sl_trace_stats *s, FILE *out) {
     fputc('\n', out);
     print_workers(s, out);
     print_kernels(s, out);
+    print_devices(s, out);
     print_links(s, out);
     print_layers(s, out);
     print_gemms(s, out);
@@ -133,6 +151,19 @@ static void put_text(FILE *out, const char *key, const char *text) {
     fputc('"', out);
 }
 
+/* Milliseconds by kind, of the thread or of the device. */
+static void put_kinds(const sl_trace_worker_stats *w, bool device, FILE *out) {
+    const char *comma = "";
+    fputs("{", out);
+    for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
+        const bool on = sl_trace_kind_category(k) == SL_TRACE_CAT_DEVICE;
+        if (on != device || w->kind_us[k] <= 0) continue;
+        fprintf(out, "%s\"%s\": %.6f", comma, sl_trace_kind_name(k), ms(w->kind_us[k]));
+        comma = ", ";
+    }
+    fputs("}", out);
+}
+
 static void put_workers(const sl_trace_stats *s, FILE *out) {
     fputs(", \"workers\": [", out);
     for (size_t i = 0; i < s->n_workers; i++) {
@@ -141,15 +172,14 @@ static void put_workers(const sl_trace_stats *s, FILE *out) {
         put_text(out, "name", w->name);
         for (uint32_t c = 0; c < SL_TRACE_CAT_THREAD_COUNT; c++)
             fprintf(out, ", \"%s_ms\": %.6f", sl_trace_category_name(c), ms(w->us[c]));
-        fputs(", \"kinds_ms\": {", out);
-        const char *comma = "";
-        for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
-            if (w->kind_us[k] <= 0) continue;
-            fprintf(out, "%s\"%s\": %.6f", comma, sl_trace_kind_name(k), ms(w->kind_us[k]));
-            comma = ", ";
+        fputs(", \"kinds_ms\": ", out);
+        put_kinds(w, false, out);
+        if (w->device_us > 0) {
+            fprintf(out, ", \"device_ms\": %.6f, \"device_kinds_ms\": ", ms(w->device_us));
+            put_kinds(w, true, out);
         }
         fprintf(out,
-                "}, \"recorded_ms\": %.6f, \"busy_share\": %.6f, \"kernel_share\": %.6f, "
+                ", \"recorded_ms\": %.6f, \"busy_share\": %.6f, \"kernel_share\": %.6f, "
                 "\"bubble_share\": %.6f, \"attention_rows\": %" PRIu64 ", \"expert_rows\": %" PRIu64
                 ", \"tokens\": %" PRIu64 "}",
                 ms(w->last_us - w->first_us), sl_trace_stats_busy(s, w),

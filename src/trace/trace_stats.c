@@ -54,9 +54,10 @@ static sl_trace_worker_stats *worker_of(sl_trace_stats *s, uint32_t pid) {
     return NULL;
 }
 
-static int kind_of(const char *name) {
+static int kind_of(const char *name, int category) {
     for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
-        if (strcmp(sl_trace_kind_name(k), name) == 0) return (int)k;
+        if ((int)sl_trace_kind_category(k) == category && strcmp(sl_trace_kind_name(k), name) == 0)
+            return (int)k;
     }
     return -1;
 }
@@ -137,7 +138,7 @@ static sl_status add_kernel(sl_trace_stats *s, sl_trace_worker_stats *w, int kin
 
 static sl_status add_execution(sl_trace_stats *s, sl_trace_worker_stats *w, const sl_trace_item *it,
                                sl_err *err) {
-    int kind = kind_of(it->name), category = category_of(it->category);
+    const int category = category_of(it->category), kind = kind_of(it->name, category);
     if (category < 0 || category >= SL_TRACE_CAT_THREAD_COUNT) return SL_OK;
     double begin = SL_MAX(it->begin_us, s->from_us), end = SL_MIN(it->end_us, s->to_us);
     double us = end - begin;
@@ -153,9 +154,28 @@ static sl_status add_execution(sl_trace_stats *s, sl_trace_worker_stats *w, cons
     return add_kernel(s, w, kind, it, us - poll, it->end_us <= s->to_us, err);
 }
 
+/* Kernels of a device are a block's time, as those of a thread; what their rows were the thread
+ * says that gave them. A block that stays inside is its experts'. */
+static sl_status add_device(sl_trace_stats *s, sl_trace_worker_stats *w, const sl_trace_item *it,
+                            sl_err *err) {
+    const int kind = kind_of(it->name, SL_TRACE_CAT_DEVICE);
+    const double us = SL_MIN(it->end_us, s->to_us) - SL_MAX(it->begin_us, s->from_us);
+    sl_trace_layer_stats *l = NULL;
+    w->device_us += us;
+    if (kind < 0) return SL_OK;
+    w->kind_us[kind] += us;
+    const bool experts = kind == SL_TRACE_ON_EXPERT || kind == SL_TRACE_ON_INSIDE;
+    const bool attention = kind == SL_TRACE_ON_ATTENTION || kind == SL_TRACE_ON_DENSE ||
+                           kind == SL_TRACE_ON_ROUTER || kind == SL_TRACE_ON_SHARED;
+    if (!experts && !attention) return SL_OK;
+    sl_status st = layer_of(s, it->layer, &l, err);
+    if (st == SL_OK) *(experts ? &l->expert_us : &l->attention_us) += us;
+    return st;
+}
+
 static sl_status add_lane(sl_trace_stats *s, sl_trace_worker_stats *w, const sl_trace_item *it,
                           sl_err *err) {
-    int kind = kind_of(it->name);
+    const int kind = kind_of(it->name, SL_TRACE_CAT_LANE);
     double us = it->end_us - it->begin_us;
     if (it->end_us > s->to_us) return SL_OK;
     if (kind == SL_TRACE_STEP) {
@@ -189,6 +209,7 @@ static sl_status on_item(void *ctx, const sl_trace_item *it, sl_err *err) {
     if (it->pid == SL_TRACE_LINKS_PID) return add_link(s, it, err);
     sl_trace_worker_stats *w = worker_of(s, it->pid);
     if (!w) return SL_OK;
+    if (it->tid == SL_TRACE_DEVICE_TID) return add_device(s, w, it, err);
     return it->tid == 0 ? add_execution(s, w, it, err) : add_lane(s, w, it, err);
 }
 
@@ -203,7 +224,7 @@ static sl_status make_rows(sl_trace_stats *s, const sl_trace_outline *o, sl_err 
         if (r->pid == SL_TRACE_LINKS_PID) {
             s->link[s->n_links].tid = r->tid;
             memcpy(s->link[s->n_links++].name, r->name, sizeof r->name);
-        } else {
+        } else if (r->tid == 0) {
             s->worker[s->n_workers].pid = r->pid;
             memcpy(s->worker[s->n_workers++].name, r->name, sizeof r->name);
         }
@@ -261,7 +282,7 @@ static double working_us(const sl_trace_worker_stats *w) {
 }
 
 double sl_trace_stats_busy(const sl_trace_stats *s, const sl_trace_worker_stats *w) {
-    return working_us(w) / (s->to_us - s->from_us);
+    return SL_MAX(working_us(w), w->device_us) / (s->to_us - s->from_us);
 }
 
 double sl_trace_stats_kernel_share(const sl_trace_worker_stats *w) {

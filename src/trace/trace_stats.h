@@ -24,6 +24,7 @@ typedef struct sl_trace_worker_stats {
     uint32_t pid;
     char name[64];
     double us[SL_TRACE_CAT_THREAD_COUNT]; /* of the window, by category */
+    double device_us; /* that its device computed; 0: it has none beside the thread */
     double kind_us[SL_TRACE_KIND_COUNT];
     double first_us, last_us; /* of its execution row, in the window */
     uint64_t spans, expert_rows, attention_rows, tokens;
@@ -70,6 +71,8 @@ sl_status sl_trace_stats_read(const char *path, double from_us, double to_us, sl
                               sl_err *err) SL_MUST_CHECK;
 void sl_trace_stats_free(sl_trace_stats *s);
 
+/* Share of the window in which it had work in hand: its thread or, where that is more, its device.
+ */
 double sl_trace_stats_busy(const sl_trace_stats *s, const sl_trace_worker_stats *w);
 /* Kernel time over kernel, pack and send time. */
 double sl_trace_stats_kernel_share(const sl_trace_worker_stats *w);
@@ -89,10 +92,10 @@ void sl_trace_stats_print_json(sl_trace_stats *s, FILE *out);
 /* What the first pass over a file finds: rows, and where kernels ran. */
 typedef struct sl_trace_row {
     uint32_t pid, tid;
-    char name[64]; /* of the process for tid 0 of a worker, of the thread otherwise */
+    char name[64]; /* of the process for tid 0 of a worker, of the thread for others */
 } sl_trace_row;
 typedef struct sl_trace_outline {
-    sl_trace_row *row; /* execution rows by pid, then links by tid */
+    sl_trace_row *row; /* by pid execution and, where there is one, device; then links by tid */
     size_t n_rows, cap_rows;
     size_t n_workers;
     uint32_t lanes, chunks; /* 1 + highest of a kernel */

@@ -15,6 +15,7 @@
 #define TOP      58.0
 #define WORKER_H 26.0
 #define LINK_H   14.0
+#define DEVICE_H 18.0
 #define GAP      7.0
 #define LEGEND_H 20.0
 /* Spans of one kind that are this near and this narrow are drawn as one. */
@@ -41,7 +42,8 @@ typedef struct picture {
 } picture;
 
 static double row_height(const sl_trace_row *r) {
-    return r->pid == SL_TRACE_LINKS_PID ? LINK_H : WORKER_H;
+    if (r->pid == SL_TRACE_LINKS_PID) return LINK_H;
+    return r->tid == SL_TRACE_DEVICE_TID ? DEVICE_H : WORKER_H;
 }
 
 static void put_text(FILE *f, const char *text) {
@@ -92,9 +94,11 @@ static void flush_strip(picture *p, size_t row) {
 
 /* Layer, then micro-batch and chunk where there are several. */
 static void label_of(const picture *p, const sl_trace_item *it, char *out, size_t cap) {
-    bool layered = it->rows > 0 && strcmp(it->name, "head") != 0 && strcmp(it->name, "sample") != 0;
+    static const char *const whole[] = {"embed", "head", "sample", "mtp", "graph"};
+    bool layered = it->rows > 0;
     int n = snprintf(out, cap, "%s", "");
-    if (layered && strcmp(it->name, "embed") != 0) n = snprintf(out, cap, "%u", it->layer);
+    for (size_t i = 0; i < SL_LEN(whole); i++) layered &= strcmp(it->name, whole[i]) != 0;
+    if (layered) n = snprintf(out, cap, "%u", it->layer);
     if (n > 0 && p->o->lanes > 1) n += snprintf(out + n, cap - (size_t)n, "/%u", it->lane);
     if (n > 0 && p->o->chunks > 1) snprintf(out + n, cap - (size_t)n, ".%u", it->chunk);
 }

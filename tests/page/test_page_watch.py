@@ -285,6 +285,25 @@ def test_colours_are_those_of_trace(tmp_path):
     assert kinds["attention"][1] and not kinds["wait"][1]
 
 
+def test_a_gpu_has_a_row_of_its_own(chromium, rooms, sample):
+    """Under its worker's, of which one has none; in words, too, and in the legend once."""
+    page, s = chromium, changed(sample)
+    open_held(page, rooms, s)  # without, as before anybody watched
+    inside, attention = (next(i for i, k in enumerate(s["kinds"]) if k[:2] == [name, "device"]) for name in ("inside", "attention"))
+    s["workers"][0]["view"]["spans"] = [[s["kinds"].index(next(k for k in s["kinds"] if k[:2] == ["attention", "execute"])), 0, 20_000, 0, 1, 0]]
+    s["workers"][0]["view"]["device"] = [[attention, 10_000, 40_000, 0, 1, 0], [inside, 50_000, 100_000, 0, 1, 0]]
+    feed(page, s)
+    page.wait("document.querySelectorAll('.strip').length === 6")  # of three workers, two micro-batches of the first, and its GPU
+    assert page.js("document.querySelectorAll('.strip').length") == 6  # of three workers, and one with two micro-batches, and its GPU
+    labels = page.js("[...document.querySelectorAll('.strip-label')].map((e) => e.textContent)")
+    assert [label for label in labels if label.startswith("device")] == ["device of 0"] and labels.index("device of 0") == 1, labels
+    assert page.js("document.querySelectorAll('.strip')[1].getAttribute('aria-label')").endswith("inside 50 %, attention 20 %")
+    at = "(() => { const c = document.querySelectorAll('.strip')[1]; return [0.1, 0.5, 0.9].map((x) => [...c.getContext('2d').getImageData(c.width * x, 5, 1, 1).data]); })()"
+    colours = page.js(at)
+    assert [c[:3] for c in colours[:2]] == [[int(s["kinds"][k][2][i:i + 2], 16) for i in (1, 3, 5)] for k in (attention, inside)] and colours[2][3] == 0
+    assert text(page, ".strip-legend").count("attention") == 1
+
+
 def test_micro_batches_have_their_shades(chromium, rooms, sample):
     page = chromium
     s = changed(sample)

@@ -1,6 +1,7 @@
 /* Experts that come to a GPU and leave it while it computes: what it says to have room for finds
  * room, the place of those that left is used again, what does not fit changes nothing, and results
  * are those of a CPU throughout. Over a driver library without a GPU. */
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "cuda/fake_driver.h"
@@ -13,6 +14,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 #define FOLDER SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny"
@@ -302,6 +304,65 @@ static void what_does_not_fit_leaves_what_there_is(void **state) {
     assert_true(used() == 0);
 }
 
+/* ---- when calls ran ---- */
+
+#define SLACK_NS 50000000u /* of two clocks, on a machine that does other things */
+
+typedef struct heard {
+    uint32_t n, rows, ops;
+    uint64_t from_ns, last_end_ns;
+} heard;
+
+static void hear(void *ctx, const sl_stage_call *c, bool whole, uint64_t begin_ns,
+                 uint64_t end_ns) {
+    heard *h = ctx;
+    assert_false(whole);
+    assert_true(begin_ns + SLACK_NS >= h->from_ns && begin_ns <= end_ns);
+    assert_true(begin_ns + SLACK_NS >= h->last_end_ns && end_ns <= sl_now_ns());
+    h->last_end_ns = end_ns;
+    h->n++;
+    h->ops |= 1u << c->op;
+    h->rows += c->op == SL_OP_EXPERTS ? c->experts.first[c->experts.n_groups] : c->pack.n;
+}
+
+/* Every call in its order, while somebody watches; no more of them at a time than are timed; and
+ * what is computed does not depend on it. */
+static void whoever_watches_hears_when_calls_ran(void **state) {
+    (void)state;
+    uint8_t all[N];
+    float plain[ROWS * 64], x[ROWS * 64] = {0};
+    uint8_t *at[ROWS];
+    heard h = {.from_ns = sl_now_ns()};
+    mark(all, ~0ull);
+    sl_device *d = opened(SL_DEVICE_CUDA, all, 0, SL_NUMERICS_CPU);
+    compute(d, SL_DEVICE_CUDA, 3, plain);
+    for (uint32_t k = 0; k < 2; k++) { /* again, with an origin of its own */
+        d->watch = (sl_device_watch){.ran = hear, .ctx = &h};
+        compute(d, SL_DEVICE_CUDA, 3, x);
+        assert_memory_equal(x, plain, sizeof x);
+        assert_int_equal(h.n, 3 * (k + 1));
+        assert_int_equal(h.rows, 3 * ROWS * (k + 1));
+        assert_int_equal(h.ops, 1u << SL_OP_UNPACK | 1u << SL_OP_EXPERTS | 1u << SL_OP_PACK);
+        nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL); /* a new origin */
+        d->watch = (sl_device_watch){0};
+        compute(d, SL_DEVICE_CUDA, 3, x);
+        assert_int_equal(h.n, 3 * (k + 1));
+    }
+    for (uint32_t i = 0; i < ROWS; i++) at[i] = (uint8_t *)(x + i * 64);
+    const sl_stage_call c = {
+        .op = SL_OP_UNPACK,
+        .pack = {.n = ROWS, .wire = SL_WIRE_F32, .rows = rows_in[SL_DEVICE_CUDA], .at = at}};
+    h.n = 0;
+    d->watch = (sl_device_watch){.ran = hear, .ctx = &h};
+    for (uint32_t i = 0; i < 600; i++) sl_device_submit(d, &c);
+    sl_device_drain(d);
+    assert_in_range(h.n, 256, 600);
+    d->watch = (sl_device_watch){0}; /* calls in flight were timed: nobody hears of them */
+    for (uint32_t i = 0; i < 10; i++) sl_device_submit(d, &c);
+    closed(d, SL_DEVICE_CUDA);
+    assert_true(used() == 0);
+}
+
 static int begin(void **state) {
     (void)state;
     setenv("SLUICE_CUDA_DRIVER", SL_FAKE_CUDA, 1);
@@ -320,6 +381,7 @@ int main(void) {
         cmocka_unit_test(experts_come_and_go_with_the_bits_of_a_cpu),
         cmocka_unit_test(fast_kernels_find_experts_that_came_back),
         cmocka_unit_test(what_does_not_fit_leaves_what_there_is),
+        cmocka_unit_test(whoever_watches_hears_when_calls_ran),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

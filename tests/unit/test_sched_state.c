@@ -1,5 +1,5 @@
 /* State of requests that has no position (stateful.h), in the care of sl_slots: whatever is cut,
- * given up, preempted, forked or taken back, rows find what the rows before them left. */
+ * given up or preempted, rows find what the rows before them left. */
 #include "sched/slots.h"
 #include "stateful.h"
 
@@ -108,58 +108,10 @@ static void a_step_that_is_given_up_leaves_nothing(void **state) {
     drop(&s);
 }
 
-static void a_fork_goes_on_where_the_other_is(void **state) {
-    (void)state;
-    scene s = make();
-    uint32_t layers = s.device->spec->n_layers;
-    sl_life *a = sl_slots_take(&s.slots, TOKENS, 1, 2), *b = sl_slots_take(&s.slots, TOKENS, 1, 2);
-    go_on(&s, a, 17, 5);
-    sl_life_fork(b, a);
-    assert_int_equal(b->done, 17);
-    stateful *d = (stateful *)s.device;
-    stateful_reserve(d, sl_slots_state(&s.slots, b) | 1);
-    memcpy(stateful_at(d, 0, sl_slots_state(&s.slots, b)),
-           stateful_at(d, 0, sl_slots_state(&s.slots, a)), layers * sizeof(float));
-    go_on(&s, a, 30, 2);
-    go_on(&s, b, TOKENS, 9);
-    go_on(&s, a, TOKENS, 9);
-    drop(&s);
-}
-
-static void tokens_are_taken_back(void **state) {
-    (void)state;
-    scene s = make();
-    /* steps of 10: committed are 20 and, before them, 10 */
-    static const struct {
-        uint32_t to, done;
-    } rows[] = {{25, 20}, {20, 20}, {19, 10}, {10, 10}, {9, 0}, {0, 0}};
-    for (size_t i = 0; i < SL_LEN(rows); i++) {
-        sl_life *l = sl_slots_take(&s.slots, TOKENS, 1, 2);
-        go_on(&s, l, 20, 10);
-        assert_int_equal(sl_life_truncate(l, rows[i].to, true), rows[i].done);
-        go_on(&s, l, 23, 3);
-        go_on(&s, l, 26, 3);
-        assert_int_equal(sl_life_truncate(l, 24, true), 23); /* and again */
-        assert_int_equal(sl_life_truncate(l, 22, true), 0);  /* one version was left */
-        go_on(&s, l, TOKENS, 8);
-        sl_slots_release(&s.slots, l);
-    }
-    sl_life *l = sl_slots_take(&s.slots, 10, 30, 2); /* a cache has every position */
-    l->tokens = 25;
-    sl_life_advance(l, 24);
-    assert_int_equal(sl_life_truncate(l, 13, false), 13);
-    assert_int_equal(l->tokens, 13);
-    assert_int_equal(sl_life_truncate(l, 4, false), 4);
-    assert_int_equal(l->tokens, 10); /* what came with it stays */
-    drop(&s);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_of_any_size),
         cmocka_unit_test(a_step_that_is_given_up_leaves_nothing),
-        cmocka_unit_test(a_fork_goes_on_where_the_other_is),
-        cmocka_unit_test(tokens_are_taken_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -277,6 +277,63 @@ static void picture(void **state) {
     unlink(path);
 }
 
+/* A worker whose thread hands its calls to a device within 1 ms and polls until 10; the device has
+ * them from 1 to 8: attention 1 to 3, a block that stays inside 3 to 7, what it leaves 7 to 8. */
+static void write_device(const char *path) {
+    const sl_trace_event a[] = {
+        span(SL_TRACE_ATTENTION, 0, 1, 1, 6),    span(SL_TRACE_POLL, 1, 10, 0, 0),
+        span(SL_TRACE_ON_ATTENTION, 1, 3, 1, 6), span(SL_TRACE_ON_INSIDE, 3, 7, 1, 6),
+        span(SL_TRACE_ON_PACK, 7, 8, 1, 6),      span(SL_TRACE_STEP, 0, 10, 0, 6),
+    };
+    const sl_trace_log log = {
+        .id = 0, .role = "both", .events = a, .n = SL_LEN(a), .same_clock = true};
+    const sl_trace_about about = {
+        .model = "", .schedule = "ep", .transport = "", .version = "", .message_name = kind_name};
+    sl_err err;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(sl_trace_file_write(f, &about, &log, 1, &err), SL_OK);
+    fclose(f);
+}
+
+static void devices(void **state) {
+    (void)state;
+    char path[] = "/tmp/sluice-trace-XXXXXX", *text = NULL;
+    size_t len = 0;
+    sl_trace_stats s;
+    sl_err err;
+    close(mkstemp(path));
+    write_device(path);
+    assert_int_equal(sl_trace_stats_read(path, 0, 10000, &s, &err), SL_OK);
+    assert_int_equal(s.n_workers, 1);
+    assert_int_equal(s.n_links, 0);
+    assert_float_equal(s.worker[0].device_us, 7000, 0.01);
+    assert_float_equal(s.worker[0].us[SL_TRACE_CAT_EXECUTE], 1000, 0.01);
+    assert_float_equal(s.worker[0].kind_us[SL_TRACE_ATTENTION], 1000, 0.01);
+    assert_float_equal(s.worker[0].kind_us[SL_TRACE_ON_ATTENTION], 2000, 0.01);
+    assert_float_equal(sl_trace_stats_busy(&s, &s.worker[0]), 0.7, 1e-6);
+    assert_float_equal(s.layer[1].attention_us, 3000, 0.01); /* with what the thread took */
+    assert_float_equal(s.layer[1].expert_us, 4000, 0.01);
+    FILE *f = open_memstream(&text, &len);
+    sl_trace_stats_print(&s, f);
+    sl_trace_stats_print_json(&s, f);
+    fclose(f);
+    assert_non_null(strstr(text, "computes 70.0%, attention 20.0%, pack 10.0%, inside 40.0%\n"));
+    assert_non_null(
+        strstr(text, "\"device_ms\": 7.000000, \"device_kinds_ms\": {\"attention\": 2.0"));
+    free(text);
+    sl_trace_stats_free(&s);
+    f = open_memstream(&text, &len);
+    assert_int_equal(sl_trace_svg_write(path, 0, 10000, f, &err), SL_OK);
+    fclose(f);
+    assert_non_null(strstr(text, ">device</text>"));
+    /* under its worker's row, which begins at 58 and is 26 high */
+    assert_non_null(strstr(text, "x=\"510.00\" y=\"91\" width=\"480.00\" height=\"18\""));
+    assert_non_null(strstr(text, "inside layer 1 lane 0: 4.000 ms, 6 rows"));
+    free(text);
+    unlink(path);
+}
+
 /* A ring that lost its oldest events lacks partners of messages; the rest is still paired. */
 static void partners(void **state) {
     (void)state;
@@ -364,8 +421,9 @@ static void foreign_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ring),    cmocka_unit_test(codec),    cmocka_unit_test(figures),
-        cmocka_unit_test(picture), cmocka_unit_test(partners), cmocka_unit_test(foreign_files),
+        cmocka_unit_test(ring),          cmocka_unit_test(codec),   cmocka_unit_test(figures),
+        cmocka_unit_test(picture),       cmocka_unit_test(devices), cmocka_unit_test(partners),
+        cmocka_unit_test(foreign_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

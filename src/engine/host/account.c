@@ -87,6 +87,51 @@ void sl_worker_note_experts(sl_worker *w, uint32_t block, const uint32_t *expert
     sl_trace_add_rows(w->trace, expert, first, n);
 }
 
+/* Rows of the call, or pairs. */
+static uint32_t rows_of(const sl_stage_call *c) {
+    switch (c->op) {
+    case SL_OP_EXPERTS:
+        return c->experts.first[c->experts.n_groups];
+    case SL_OP_PACK:
+    case SL_OP_UNPACK:
+        return c->pack.n;
+    case SL_OP_MOVE:
+        return c->move.n;
+    case SL_OP_HEAD:
+        return c->head.n;
+    default:
+        return c->rows.n;
+    }
+}
+
+/* A call that the device computed beside this thread. */
+static void note_device(void *ctx, const sl_stage_call *c, bool whole, uint64_t begin_ns,
+                        uint64_t end_ns) {
+    static const uint8_t kind[] = {
+        [SL_OP_EMBED] = SL_TRACE_ON_EMBED,    [SL_OP_ATTEND] = SL_TRACE_ON_ATTENTION,
+        [SL_OP_DENSE] = SL_TRACE_ON_DENSE,    [SL_OP_ROUTE] = SL_TRACE_ON_ROUTER,
+        [SL_OP_SHARED] = SL_TRACE_ON_SHARED,  [SL_OP_UNPACK] = SL_TRACE_ON_UNPACK,
+        [SL_OP_EXPERTS] = SL_TRACE_ON_EXPERT, [SL_OP_PACK] = SL_TRACE_ON_PACK,
+        [SL_OP_MERGE] = SL_TRACE_ON_MERGE,    [SL_OP_MOVE] = SL_TRACE_ON_MOVE,
+        [SL_OP_HEAD] = SL_TRACE_ON_HEAD,      [SL_OP_INSIDE] = SL_TRACE_ON_INSIDE,
+        [SL_OP_MTP] = SL_TRACE_ON_MTP};
+    sl_worker *w = ctx;
+    const bool lane = c->queue != SL_QUEUE_EXPERTS;
+    sl_trace_add(w->trace, &(sl_trace_event){.kind = whole ? SL_TRACE_ON_GRAPH : kind[c->op],
+                                             .begin_ns = begin_ns,
+                                             .end_ns = end_ns,
+                                             .lane = lane ? sl_trace_u16(c->queue) : 0,
+                                             .layer = sl_trace_u16(c->layer),
+                                             .rows = rows_of(c)});
+}
+
+void sl_worker_watch_device(sl_worker *w) {
+    if (!w->device) return;
+    w->device->watch = (sl_device_watch){0};
+    if (sl_trace_records(w->trace))
+        w->device->watch = (sl_device_watch){.ran = note_device, .ctx = w};
+}
+
 void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns) {
     e.begin_ns = begin_ns;
     e.end_ns = sl_now_ns();

@@ -191,6 +191,9 @@ void sl_worker_note_arrival(sl_worker *w, const sl_wire_header *h, uint64_t now_
  * first[i] rows. */
 void sl_worker_note_experts(sl_worker *w, uint32_t block, const uint32_t *expert,
                             const uint32_t *first, uint32_t n);
+/* The device tells when its calls ran as long as a trace is recorded: to be called when that
+ * begins or ends. */
+void sl_worker_watch_device(sl_worker *w);
 /* A span of a lane that lies across tasks and ends now. */
 void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns);
 /* Block of the model that a message of rows belongs to; 0 for others. */

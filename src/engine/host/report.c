@@ -15,6 +15,7 @@ static void forget_live(sl_worker *w) {
     sl_trace_free(w->trace);
     w->trace = NULL;
     w->live_until_ns = 0;
+    sl_worker_watch_device(w);
 }
 
 /* With calls as large as they become where it hosts many experts, of whose pairs a side has rows
@@ -99,6 +100,7 @@ static sl_status send_latest(sl_worker *w, const sl_wire_header *h) {
     uint64_t now_ns = sl_now_ns();
     if (w->live_until_ns || !w->trace) w->live_until_ns = now_ns + LIVE_NS;
     if (!w->trace && sl_trace_create(LIVE_EVENTS, &w->trace, &err) != SL_OK) w->live_until_ns = 0;
+    sl_worker_watch_device(w);
     uint64_t count = sl_trace_count(w->trace), most = SL_MIN(h->rows, BATCH), first = count;
     uint64_t from_ns = now_ns - SL_MIN(h->number, now_ns);
     while (first > 0 && count - first < most &&
@@ -110,6 +112,7 @@ static sl_status send_latest(sl_worker *w, const sl_wire_header *h) {
 sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h) {
     if (h->rows) return send_latest(w, h);
     sl_trace_stop(w->trace);
+    sl_worker_watch_device(w);
     uint64_t count = sl_trace_count(w->trace), first = SL_MIN(h->number, count);
     return send_events(w, first, (uint32_t)SL_MIN(count - first, (uint64_t)BATCH), first);
 }

@@ -375,6 +375,7 @@ static sl_status on_first_plan(sl_worker *w, sl_json root, sl_err *err) {
         sl_net_set_hello(w->net, &w->hello);
         sl_worker_enter(w, SL_MODE_SLEEP); /* a trace begins after the model is there */
         if (trace_events) st = sl_trace_create(trace_events, &w->trace, err);
+        sl_worker_watch_device(w);
     }
     w->owes_ready = true;
     /* Those who run already hear of this worker with the plan by which it joins them. */

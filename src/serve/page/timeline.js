@@ -59,7 +59,7 @@ class Row {
 function inWords(spans, known_us, sample) {
   const sums = {};
   for (const [kind, , length] of spans) {
-    const name = sample.kinds[kind][1] === "execute" ? sample.kinds[kind][0] : sample.kinds[kind][1];
+    const [own, category] = sample.kinds[kind], name = category === "execute" || category === "device" ? own : category;
     sums[name] = (sums[name] ?? 0) + length;
   }
   const parts = Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([name, us]) => `${name} ${Math.round((100 * us) / known_us)} %`);
@@ -88,11 +88,13 @@ export class Timeline {
     new ResizeObserver(() => { if (this.sample) this.draw(this.sample); }).observe(this.strips);
   }
 
-  row(key, label, height, thin) {
+  /** behind: the row that a new one comes after; else it is the last. */
+  row(key, label, height, thin, behind) {
     if (!this.rows.has(key)) {
       const row = new Row(label, height, thin);
       this.rows.set(key, row);
-      this.strips.append(row.node);
+      if (behind) behind.node.after(row.node);
+      else this.strips.append(row.node);
     }
     return this.rows.get(key);
   }
@@ -114,6 +116,11 @@ export class Timeline {
       const from = w.view?.whole_from_us ?? 0;
       row.draw(spans, sample, from, (kind, lane) => shadeOf(sample, kind, lane));
       row.canvas.setAttribute("aria-label", `${workerName(w)}: ${inWords(spans, sample.window_us - from, sample)}`);
+      if (w.view?.device) {
+        const device = this.row(`w${w.id}.device`, `device of ${w.id}`, LANE_PX * 2, true, row);
+        device.draw(w.view.device, sample, from, (kind, lane) => shadeOf(sample, kind, lane));
+        device.canvas.setAttribute("aria-label", `device of ${workerName(w)}: ${inWords(w.view.device, sample.window_us - from, sample)}`);
+      }
       if (w.role === "expert") continue;
       for (let lane = 0; lane < sample.lanes; lane++) {
         const thin = this.row(`w${w.id}.${lane}`, sample.lanes > 1 ? `batch ${lane} away` : "away", LANE_PX, true);
@@ -125,7 +132,7 @@ export class Timeline {
   }
 
   showLegend(sample) {
-    const seen = new Set(sample.workers.flatMap((w) => (w.view?.spans ?? []).map((s) => s[0])));
+    const seen = new Set(sample.workers.flatMap((w) => [...(w.view?.spans ?? []), ...(w.view?.device ?? [])].map((s) => s[0])));
     const missing = sample.workers.some((w) => w.view?.whole_from_us > 0);
     const key = `${[...seen].sort((a, b) => a - b).join()} ${missing} ${sample.lanes}`;
     if (key === this.legendKey) return;
@@ -133,7 +140,7 @@ export class Timeline {
     const colours = new Map();
     for (const kind of [...seen].sort((a, b) => a - b)) {
       const [name, , colour] = sample.kinds[kind];
-      if (colour) colours.set(colour, [...(colours.get(colour) ?? []), name]);
+      if (colour) colours.set(colour, [...new Set([...(colours.get(colour) ?? []), name])]);
     }
     const entry = (colour, text, opacity) => {
       const swatch = el("span", { class: "swatch" });

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "stage/cuda.h"
 #include "stage/cuda/asked.h"
+#include "stage/cuda/call_bytes.h"
 #include "stage/cuda/exec_rows.h"
 #include "stage/cuda/exec_wide.h"
 #include "stage/cuda/experts.h"
@@ -14,6 +15,7 @@
 #include "stage/cuda/slabs.h"
 #include "stage/cuda/steps.h"
 #include "stage/cuda/ops.h"
+#include "stage/cuda/timeline.h"
 #include "stage/cuda/windows.h"
 #include "stage/stage_int.h"
 
@@ -25,7 +27,6 @@
 #define MOST_SHARERS 16u
 #define MOST_CALLS   1024u
 #define RESULTS      ((size_t)4 << 20) /* bytes of pinned memory to begin with */
-#define LISTS_MORE   65536u
 
 /* A call that was launched. */
 typedef struct launched {
@@ -36,6 +37,7 @@ typedef struct launched {
     sl_cuda_known *run;  /* whose graph has done its work; NULL: it was launched */
     const uint8_t *result; /* in the ring, or a graph's; NULL: it has none */
     uint64_t end;          /* of results up to this call's, counted from the first ever */
+    uint64_t timed;        /* its number on the timeline; 0: it is not */
 } launched;
 
 typedef struct cuda {
@@ -67,6 +69,7 @@ typedef struct cuda {
     sl_cuda_windows windows; /* rows of other workers' messages lie there, and of ours to them */
     sl_cuda_steps steps;
     sl_cuda_logits logits;
+    sl_cuda_timeline times; /* of calls, where somebody watches */
     void (*tick)(void *ctx);
     void (*routed)(void *ctx, uint32_t layer, uint32_t rows, const uint32_t *expert);
     void *tick_ctx; /* of both */
@@ -149,6 +152,8 @@ static void cuda_poll(sl_device *base) {
         do {
             l = &d->call[d->n_done++ % MOST_CALLS];
             deliver(d, l);
+            if (l->timed)
+                sl_cuda_timeline_tell(&d->times, l->timed, base, &l->call, l->run != NULL);
             d->results_done = l->end;
             if (l->run) sl_cuda_known_ran(l->run);
             sl_device_ran(base, l->call.queue);
@@ -442,6 +447,9 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     cuda *d = (cuda *)base;
     while (d->n_launched - d->n_done == MOST_CALLS && base->failed == SL_OK) wait_for_one(d);
     if (base->failed != SL_OK) return; /* never through */
+    if (!base->watch.ran) sl_cuda_timeline_rest(&d->times);
+    const uint64_t number = d->n_launched + 1;
+    const bool timed = base->watch.ran && sl_cuda_timeline_begin(&d->times, number);
     const sl_cuda_step_says says = sl_cuda_steps_take(&d->steps, c);
     if (says.again) compute_again(d, c, says.again);
     if (says.run && c->op != SL_OP_EMBED) mark_last(d);
@@ -451,6 +459,8 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     l->run = says.run;
     l->mark = says.run ? says.run->end : NULL;
     if (!says.run) launch(d, l);
+    l->timed = timed && (!says.run || c->op == SL_OP_EMBED) ? number : 0;
+    if (l->timed) sl_cuda_timeline_end(&d->times, number);
     l->end = d->results_used;
     d->n_launched++;
     const bool tells = c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer);
@@ -543,31 +553,14 @@ static void home_drop(void *ctx, const void *at, size_t bytes) {
     sl_cuda_slabs_drop(&((cuda *)ctx)->memory, (uint64_t)(uintptr_t)at, bytes);
 }
 
-static size_t list_bytes(const sl_model_spec *m, size_t rows, size_t pairs) {
-    const size_t each = 4 * sizeof(sl_gemm_job) + 12 * sizeof(void *);
-    return (pairs + m->n_heads) * each + pairs * 48u + rows * (m->top_k * 16u + 16u) +
-           m->n_experts * 16u + LISTS_MORE;
-}
-
-static size_t scratch_for(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs) {
-    size_t rows = max_rows ? sl_model_scratch_bytes(m, max_rows) : 0;
-    return SL_MAX(rows, max_pairs ? sl_experts_scratch_bytes(m, max_pairs) : 0);
-}
-
 static size_t scratch_bytes(const cuda *d, uint32_t max_pairs) {
-    return scratch_for(d->base.spec, d->max_rows, max_pairs);
-}
-
-uint64_t sl_cuda_calls_bytes(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs,
-                             uint32_t head_rows) {
-    return scratch_for(m, max_rows, max_pairs) + sl_cuda_experts_bytes(m, max_pairs) +
-           sl_cuda_logits_bytes(m, head_rows, true);
+    return sl_cuda_scratch_for(d->base.spec, d->max_rows, max_pairs);
 }
 
 /* Calls of so many pairs need other scratch than there is. */
 static bool grows(const cuda *d, uint32_t max_pairs) {
     return scratch_bytes(d, max_pairs) > d->rows.cap ||
-           list_bytes(d->base.spec, d->max_rows, max_pairs) > d->lists.cap ||
+           sl_cuda_list_bytes(d->base.spec, d->max_rows, max_pairs) > d->lists.cap ||
            (d->fast.c && sl_cuda_experts_more(&d->fast, max_pairs) > 0);
 }
 
@@ -575,7 +568,7 @@ static bool grows(const cuda *d, uint32_t max_pairs) {
 static sl_status make_scratch(cuda *d, uint32_t max_pairs, sl_err *err) {
     const sl_model_spec *m = d->base.spec;
     size_t cap = scratch_bytes(d, max_pairs);
-    size_t lists = list_bytes(m, d->max_rows, max_pairs);
+    size_t lists = sl_cuda_list_bytes(m, d->max_rows, max_pairs);
     sl_cuda_piece scratch = {(uint64_t)(uintptr_t)d->rows.base, d->rows.cap};
     sl_arena more;
     sl_status st = SL_OK;
@@ -646,6 +639,7 @@ static void cuda_close(sl_device *base) {
     sl_model_free(d->model);
     for (uint32_t i = 0; d->c && i < MOST_CALLS; i++) sl_cuda_event_free(d->c, d->call[i].event);
     if (d->c) {
+        sl_cuda_timeline_free(&d->times);
         sl_cuda_steps_free(&d->steps);
         sl_cuda_experts_free(&d->fast);
         sl_cuda_unpin(d->c, d->results);
@@ -775,7 +769,7 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     d->base.finds = d->tries.forms;
     if (st == SL_OK) st = sl_cuda_open(o->device->index, o->device->numerics, &d->c, err);
     if (st == SL_OK) st = sl_cuda_asked_kind(d->c, o->device, err);
-    d->windows.c = d->c;
+    d->windows.c = d->times.c = d->c;
     d->logits = (sl_cuda_logits){.c = d->c, .finds = d->base.finds};
     d->memory =
         (sl_cuda_slabs){.c = d->c, .index = o->device->index, .limit = o->device->gpu_memory};
