@@ -52,8 +52,13 @@ WHOLE = ["test_kernel", "test_kernel_driver", "test_model_forward", "test_model_
 WHOLE_FILES = ["api", "cli/test_cli.py::test_profile_without_weights", "cli/test_gpu.py", "cli/test_gpu_draws.py", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py",
                "multi/test_speculate.py", "multi/test_stall.py", "oracle/test_demo.py", "oracle/test_oracle.py"]
 EMULATED = ["test_products", "test_fast", "test_fast_products", "test_graphs", "test_groups", "test_exact"]  # of tests/cuda
-# Unit programs that `make test` does not run under ASan.
-ASAN_LONG = [f"test_{n}" for n in re.search(r'set\(SL_ASAN_LONG "(.*)"\)', (ROOT / "tests" / "CMakeLists.txt").read_text())[1].split("|")]
+
+
+def listed(name):
+    """Programs that `make test` leaves out under a sanitizer, as tests/CMakeLists.txt has them."""
+    return [f"test_{n}" for n in re.search(rf'set\({name} "(.*?)"\)', (ROOT / "tests" / "CMakeLists.txt").read_text())[1].split("|")]
+
+
 NUMERICS = list(json.loads((ROOT / "tests" / "scores" / "golden.json").read_text())["numerics"])
 
 
@@ -142,10 +147,10 @@ PARTS = {
                  for file in WHOLE_FILES]),
     "whole-asan": ("the same programs under ASan and UBSan, what looks at every place to cut, and what `make test` leaves out there", 11,
                    [(name, whole("build-dev", name)) for name in
-                    dict.fromkeys((*(n for n in WHOLE if n != "test_engine_replay"), "test_answer", "test_segments", "test_net_rails", *ASAN_LONG))]
-                   + [(f"cuda, {name}", emulated("build-dev", name)) for name in EMULATED]),
+                    dict.fromkeys((*(n for n in WHOLE if n != "test_engine_replay"), "test_answer", "test_segments", "test_net_rails", *listed("SL_ASAN_LONG")))]
+                   + [(f"cuda, {name}", emulated("build-dev", name)) for name in dict.fromkeys((*EMULATED, *listed("SL_ASAN_CUDA_LONG")))]),
     "whole-tsan": ("those of them that have threads, under TSan", 4,
-                   [(name, whole("build-tsan", name)) for name in (*ENGINES, *FABRIC, "test_net_rails", "test_net_collective")]),
+                   [(name, whole("build-tsan", name)) for name in dict.fromkeys((*ENGINES, *listed("SL_TSAN_LONG"), *FABRIC, "test_net_rails", "test_net_collective"))]),
     "chaos": ("faults against real processes, 300 drawn schedules (tests/chaos/run.py)", 15,
               [(f"seeds {a}-{a + 29}", ["tests/chaos/run.py", "30", "--first", str(a), "-j", "1"]) for a in range(1, 300, 30)]),
     "chaos-asan": ("the same under ASan and UBSan, 40 schedules", 3,
@@ -219,12 +224,15 @@ def rows_of(path):
     return [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def noted():
+    """(part, unit) of what the ledger says has passed in the present state of its part."""
+    return {(row[2], unit) for row in rows_of(LEDGER) if len(row) > 6 and row[2] in PARTS and state.holds(row[2], row[1], row[5])
+            for unit in row[3].split("; ")}
+
+
 def read_done():
     """(part, unit) -> seconds, of what passed in the present state of its part."""
-    done = {}
-    for row in rows_of(LEDGER):
-        if len(row) > 6 and row[2] in PARTS and state.holds(row[2], row[1], row[5]):
-            done |= {(row[2], unit): None for unit in row[3].split("; ")}
+    done = dict.fromkeys(noted())
     for row in rows_of(DONE):
         if len(row) == 4 and row[1] in PARTS and row[0] == state.state(row[1]):
             done[row[1], row[2]] = float(row[3])
@@ -245,7 +253,7 @@ def note(part, units, seconds):
 
 def note_what_is_only_here(done):
     """What passed when a run was killed, or now."""
-    known = {(row[2], unit) for row in rows_of(LEDGER) if len(row) > 6 and row[2] in PARTS and state.holds(row[2], row[1], row[5]) for unit in row[3].split("; ")}
+    known = noted()
     for part, (_, _, units) in PARTS.items():
         new = [u[0] for u in units if (part, u[0]) in done and (part, u[0]) not in known]
         note(part, new, sum(done[part, u] or 0 for u in new))

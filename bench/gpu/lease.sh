@@ -39,7 +39,7 @@ limit_of() {
     blocks) echo 560 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
-    traces) echo 200 ;;
+    traces) echo 300 ;;
     ceilings) echo 60 ;;
     sanitizer) echo 180 ;;
     *) return 1 ;;
@@ -360,7 +360,7 @@ step_mixed() {
 
 # Pictures of a step: of one request, launched and as graphs, of 64, and of attention on the GPU with experts on its host.
 step_traces() {
-    local rc=0 name
+    local rc=0 from to
     traced() { # NAME OPTION...
         local name=$1
         shift
@@ -369,8 +369,7 @@ step_traces() {
         # the last three steps but one
         read -r from to < <(python3 -c '
 import json, sys
-steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X" and e["name"] == "step")
-ends = sorted(end for _, end in steps)
+ends = sorted(e["ts"] + e["dur"] for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X" and e["name"] == "step")
 print(ends[-min(5, len(ends))] / 1e3, ends[-min(2, len(ends))] / 1e3)' "$work/trace.json")
         sluice trace "$work/trace.json" --svg "$out/trace-$name.svg" --from "$from" --to "$to" || return 1
         figure "$name: $(sed -n '/^devices, /,$ { /computes/p }' "$out/trace-$name.txt" | sed 's/  */ /g')"

@@ -41,6 +41,18 @@ static void print_workers(const sl_trace_stats *s, FILE *out) {
     }
 }
 
+/* Of a category, each behind `comma`, and behind ", " from the second on. */
+static void print_kinds(const sl_trace_stats *s, const sl_trace_worker_stats *w,
+                        sl_trace_category of, const char *comma, FILE *out) {
+    for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
+        if (sl_trace_kind_category(k) != of || w->kind_us[k] <= 0) continue;
+        fprintf(out, "%s%s %.1f%%", comma, sl_trace_kind_name(k),
+                100 * w->kind_us[k] / (s->to_us - s->from_us));
+        comma = ", ";
+    }
+    fprintf(out, "\n");
+}
+
 /* Devices beside the threads of their workers. */
 static void print_devices(const sl_trace_stats *s, FILE *out) {
     const double window = s->to_us - s->from_us;
@@ -50,11 +62,7 @@ static void print_devices(const sl_trace_stats *s, FILE *out) {
         if (w->device_us <= 0) continue;
         fprintf(out, "%s%-24s  computes %.1f%%", head, w->name, 100 * w->device_us / window);
         head = "";
-        for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
-            if (sl_trace_kind_category(k) != SL_TRACE_CAT_DEVICE || w->kind_us[k] <= 0) continue;
-            fprintf(out, ", %s %.1f%%", sl_trace_kind_name(k), 100 * w->kind_us[k] / window);
-        }
-        fprintf(out, "\n");
+        print_kinds(s, w, SL_TRACE_CAT_DEVICE, ", ", out);
     }
 }
 
@@ -62,15 +70,8 @@ static void print_kernels(const sl_trace_stats *s, FILE *out) {
     fprintf(out, "\nkernels, share of the window\n");
     for (size_t i = 0; i < s->n_workers; i++) {
         const sl_trace_worker_stats *w = &s->worker[i];
-        const char *comma = "  ";
         fprintf(out, "%-24s", w->name);
-        for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
-            if (sl_trace_kind_category(k) != SL_TRACE_CAT_EXECUTE || w->kind_us[k] <= 0) continue;
-            fprintf(out, "%s%s %.1f%%", comma, sl_trace_kind_name(k),
-                    100 * w->kind_us[k] / (s->to_us - s->from_us));
-            comma = ", ";
-        }
-        fprintf(out, "\n");
+        print_kinds(s, w, SL_TRACE_CAT_EXECUTE, "  ", out);
     }
 }
 

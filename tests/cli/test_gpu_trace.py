@@ -1,10 +1,9 @@
 """When calls ran on a GPU: rows of devices in traces, by the tests' driver."""
 import json
-import subprocess
 
 import pytest
 
-from test_gpu import FAKE, FIXTURE, ROOT, SLUICE, sluice, wide  # noqa: F401
+from test_gpu import FAKE, FIXTURE, sluice, wide  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
 IDS = ",".join(str(3 + 7 * i) for i in range(6))
@@ -45,14 +44,14 @@ def test_attention_on_a_gpu_and_experts_on_a_cpu(tmp_path):
     for block in blocks:
         rows = [sum(e["args"]["rows"] for e in spans if e["name"] == "attention" and e["cat"] == cat and e["args"]["layer"] == block) for cat in ("device", "execute")]
         assert rows[0] == rows[1] == 6 + 7, (block, rows)  # the prompt, and all ids but the last
-    said = json.loads(subprocess.run([SLUICE, "trace", path, "--json"], check=True, capture_output=True, text=True).stdout)
+    said = json.loads(sluice("trace", path, "--json").stdout)
     gpu, cpu = said["workers"]
     assert gpu["device_ms"] > 0 and gpu["device_kinds_ms"]["attention"] > 0 and "device_ms" not in cpu
     assert abs(gpu["device_ms"] - sum(gpu["device_kinds_ms"].values())) < 1e-3
-    text = subprocess.run([SLUICE, "trace", path], check=True, capture_output=True, text=True).stdout
+    text = sluice("trace", path).stdout
     assert "devices, share of the window" in text and "worker 0 (attention)      computes " in text
     picture = tmp_path / "trace.svg"
-    subprocess.run([SLUICE, "trace", path, "--svg", picture], check=True, capture_output=True)
+    assert sluice("trace", path, "--svg", picture).returncode == 0
     assert picture.read_text().count(">device</text>") == 1
 
 
