@@ -101,9 +101,9 @@ def serves_others(server, want):
 
 
 def assert_spared(server):
-    """Of those that had not ended."""
+    """Of those that had not ended: a client that was slow to ask may be the only one left."""
     kept, again = rows(server)
-    assert kept > len(PROMPT) and 0 < again <= STREAMS * (PAGE + AHEAD), (kept, again)
+    assert kept >= min(len(body["prompt"]) for _, body in ASKED) // PAGE * PAGE and 0 < again <= STREAMS * (PAGE + AHEAD), (kept, again)
 
 
 def ask_and_await(server, asked):
