@@ -225,6 +225,24 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
     case PIECE_swiglu:
         k->swiglu(p->y, p->x, PIECE_N);
         break;
+    case PIECE_gate_values:
+        k->gate_values(p->y, p->x, PIECE_N);
+        break;
+    case PIECE_taps:
+        k->taps(&(sl_taps){.n_taps = 1, .n = PIECE_N, .x = {p->x}, .w = p->z, .y = p->y});
+        break;
+    case PIECE_delta:
+        k->delta(&(sl_delta_step){.k_dim = PIECE_N / 64,
+                                  .v_dim = 64,
+                                  .from = p->x,
+                                  .to = p->y,
+                                  .q = p->z,
+                                  .k = p->z + 64,
+                                  .v = p->z + 128,
+                                  .decay = 0.9f,
+                                  .beta = 0.5f,
+                                  .o = p->z + 256});
+        break;
     case PIECE_rms_inverse:
         p->y[0] = k->rms_inverse(p->x, 1e-6f, PIECE_N);
         break;

@@ -38,6 +38,22 @@ uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
         return (uint64_t)m->n_kv_heads * m->head_dim;
     case SL_DIM_HEADS:
         return m->n_heads;
+    case SL_DIM_Q_GATED:
+        return 2 * (uint64_t)m->n_heads * m->head_dim;
+    case SL_DIM_DELTA_IN:
+        return (uint64_t)sl_delta_channels(m) + sl_delta_out(m);
+    case SL_DIM_DELTA_SMALL:
+        return 2 * (uint64_t)m->delta_v_heads;
+    case SL_DIM_DELTA_CHANNELS:
+        return sl_delta_channels(m);
+    case SL_DIM_DELTA_TAPS:
+        return m->delta_taps;
+    case SL_DIM_DELTA_HEADS:
+        return m->delta_v_heads;
+    case SL_DIM_DELTA_V:
+        return m->delta_v_dim;
+    case SL_DIM_DELTA_OUT:
+        return sl_delta_out(m);
     case SL_DIM_HEAD:
         return m->head_dim;
     case SL_DIM_Q_LORA:
@@ -93,6 +109,14 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     switch (t->role) {
     case SL_ROLE_LM_HEAD:
         return !m->tied_head;
+    case SL_ROLE_DELTA_IN:
+    case SL_ROLE_DELTA_SMALL:
+    case SL_ROLE_DELTA_CONV:
+    case SL_ROLE_DELTA_SHIFT:
+    case SL_ROLE_DELTA_RATE:
+    case SL_ROLE_DELTA_NORM:
+    case SL_ROLE_DELTA_OUT:
+        return m->n_linear > 0;
     case SL_ROLE_Q:
         return m->q_lora == 0;
     case SL_ROLE_Q_A:
@@ -122,10 +146,18 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     }
 }
 
-void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,
-                         char out[SL_ARCH_NAME_MAX]) {
+#define OF_BLOCK "model.layers.{L}."
+
+void sl_arch_tensor_name(const sl_arch *a, const sl_model_spec *m, const sl_arch_tensor *t,
+                         uint32_t layer, uint32_t expert, char out[SL_ARCH_NAME_MAX]) {
+    const char *name = t->name;
     size_t at = 0;
-    for (const char *p = t->name; *p && at + 16 < SL_ARCH_NAME_MAX;) {
+    if (a->mtp_block && layer == sl_mtp_block(m) &&
+        strncmp(name, OF_BLOCK, strlen(OF_BLOCK)) == 0) {
+        at = (size_t)snprintf(out, SL_ARCH_NAME_MAX, "%s", a->mtp_block);
+        name += strlen(OF_BLOCK);
+    }
+    for (const char *p = name; *p && at + 16 < SL_ARCH_NAME_MAX;) {
         uint32_t value = p[0] == '{' && p[1] == 'E' ? expert : layer;
         if (p[0] == '{') {
             at += (size_t)snprintf(out + at, SL_ARCH_NAME_MAX - at, "%u", value);
@@ -147,6 +179,8 @@ void sl_arch_count_params(const sl_arch *a, sl_model_spec *m) {
         uint64_t all = 1, active = 1;
         if (t->scope == SL_SCOPE_MTP) continue; /* like all of its block */
         if (t->scope == SL_SCOPE_BLOCK) all = active = m->n_layers;
+        if (t->scope == SL_SCOPE_FULL_BLOCK) all = active = m->n_layers - m->n_linear;
+        if (t->scope == SL_SCOPE_LINEAR_BLOCK) all = active = m->n_linear;
         if (t->scope == SL_SCOPE_DENSE_BLOCK) all = active = n_dense;
         if (t->scope == SL_SCOPE_MOE_BLOCK) all = active = m->n_moe;
         if (t->scope == SL_SCOPE_EXPERT) {

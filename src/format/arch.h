@@ -20,12 +20,20 @@ typedef enum sl_arch_dim {
     SL_DIM_HEAD,
     SL_DIM_Q_LORA,
     SL_DIM_KV_LORA,
-    SL_DIM_KV_A,  /* latent and the key that is rotated */
-    SL_DIM_KV_B,  /* keys before their rotated part, and values, of every head */
-    SL_DIM_K_B,   /* latents of all heads */
-    SL_DIM_NOPE,  /* of a head's keys before their rotated part */
-    SL_DIM_V,     /* values of all heads, with MLA */
-    SL_DIM_HEADS, /* of queries */
+    SL_DIM_KV_A,           /* latent and the key that is rotated */
+    SL_DIM_KV_B,           /* keys before their rotated part, and values, of every head */
+    SL_DIM_K_B,            /* latents of all heads */
+    SL_DIM_NOPE,           /* of a head's keys before their rotated part */
+    SL_DIM_V,              /* values of all heads, with MLA */
+    SL_DIM_HEADS,          /* of queries */
+    SL_DIM_Q_GATED,        /* of each head queries and gates */
+    SL_DIM_DELTA_IN,       /* linear attention: queries, keys, values and gates */
+    SL_DIM_DELTA_SMALL,    /* beta and decay of each value head */
+    SL_DIM_DELTA_CHANNELS, /* queries, keys and values */
+    SL_DIM_DELTA_TAPS,
+    SL_DIM_DELTA_HEADS, /* of values */
+    SL_DIM_DELTA_V,     /* of a head's values */
+    SL_DIM_DELTA_OUT,   /* values of all heads */
     SL_DIM_FF_DENSE,
     SL_DIM_FF_EXPERT,
     SL_DIM_FF_SHARED,
@@ -44,6 +52,8 @@ typedef enum sl_arch_stage { SL_STAGE_ATTENTION, SL_STAGE_EXPERT, SL_STAGE_HEAD 
 typedef enum sl_arch_scope {
     SL_SCOPE_MODEL,
     SL_SCOPE_BLOCK,
+    SL_SCOPE_FULL_BLOCK,   /* with keys and values, */
+    SL_SCOPE_LINEAR_BLOCK, /* or with a state in their place */
     SL_SCOPE_DENSE_BLOCK,
     SL_SCOPE_MOE_BLOCK,
     SL_SCOPE_EXPERT,
@@ -71,7 +81,14 @@ typedef enum sl_arch_role {
     SL_ROLE_K_BIAS,
     SL_ROLE_V_BIAS,
     SL_ROLE_O_BIAS,
-    SL_ROLE_SINKS, /* a logit a head in the denominator of its softmax */
+    SL_ROLE_SINKS,    /* a logit a head in the denominator of its softmax */
+    SL_ROLE_DELTA_IN, /* of linear attention (kernel/delta.h): two products, */
+    SL_ROLE_DELTA_SMALL,
+    SL_ROLE_DELTA_CONV,  /* the convolution, */
+    SL_ROLE_DELTA_SHIFT, /* dt_bias, */
+    SL_ROLE_DELTA_RATE,  /* A_log, */
+    SL_ROLE_DELTA_NORM,  /* of a value head's result, */
+    SL_ROLE_DELTA_OUT,   /* and the product of these */
     SL_ROLE_Q_NORM,
     SL_ROLE_K_NORM,
     SL_ROLE_FFN_NORM,
@@ -117,6 +134,7 @@ typedef enum sl_arch_stack {
     SL_STACK_EXPERTS, /* [experts][...] */
     SL_STACK_ROWS,  /* [experts * n][k], transposed [experts * k][n]: one expert after the other */
     SL_STACK_HEADS, /* [heads][n / heads][k] */
+    SL_STACK_CHANNELS, /* [n][1][k] */
 } sl_arch_stack;
 
 typedef struct sl_arch_store {
@@ -144,6 +162,9 @@ typedef struct sl_arch {
     size_t n_stores;
     const sl_arch_alias *gguf;  /* names in GGUF that are not the usual ones; NULL: none */
     const char *const *ignored; /* what names of tensors begin with that are not read; NULL ends */
+    /* What names begin with of the block behind the last, in the place of "model.layers.N."; NULL:
+     * that. A file that has a tensor `mtp_sign` has such a block, whatever its config says. */
+    const char *mtp_block, *mtp_sign;
 } sl_arch;
 
 #define SL_ARCH_NAME_MAX 256
@@ -166,8 +187,8 @@ sl_arch_axis sl_arch_tensor_axis(const sl_arch_tensor *t);
  * of queries and keys when config.json says so. */
 bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t);
 /* Writes the name with block and expert filled in. */
-void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,
-                         char out[SL_ARCH_NAME_MAX]);
+void sl_arch_tensor_name(const sl_arch *a, const sl_model_spec *m, const sl_arch_tensor *t,
+                         uint32_t layer, uint32_t expert, char out[SL_ARCH_NAME_MAX]);
 
 /* The same of a GGUF file (arch_gguf.c), where the experts of a block share one tensor of
  * [experts][n][k]. */

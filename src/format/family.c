@@ -5,9 +5,9 @@
 #include <stdio.h>
 
 const sl_family *const sl_families[] = {
-    &sl_hf_qwen3,       &sl_hf_qwen2,       &sl_hf_mixtral, &sl_hf_olmoe,
-    &sl_hf_glm4,        &sl_hf_gpt_oss,     &sl_hf_llama4,  &sl_hf_llama4_nested,
-    &sl_hf_deepseek_v2, &sl_hf_deepseek_v3, &sl_hf_dbrx,    &sl_hf_arctic,
+    &sl_hf_qwen3,   &sl_hf_qwen2,  &sl_hf_mixtral,       &sl_hf_olmoe,       &sl_hf_glm4,
+    &sl_hf_gpt_oss, &sl_hf_llama4, &sl_hf_llama4_nested, &sl_hf_deepseek_v2, &sl_hf_deepseek_v3,
+    &sl_hf_dbrx,    &sl_hf_arctic, &sl_hf_qwen3_next,
 };
 const size_t sl_n_families = SL_LEN(sl_families);
 
@@ -59,6 +59,8 @@ sl_shape sl_family_shape(const sl_family *f, const sl_model_spec *m) {
         .qk_nope_dim = m->nope_dim,
         .qk_rope_dim = mla ? m->rope_dim : 0,
         .window = m->sliding_window,
+        .gated = m->gated,
+        .n_linear_layers = m->n_linear,
         .n_experts = m->n_experts,
         .top_k = m->top_k,
         .d_ff_expert = m->d_ff_expert,
@@ -77,6 +79,13 @@ sl_shape sl_family_shape(const sl_family *f, const sl_model_spec *m) {
         .sink = sl_arch_tensor_of(&f->arch, SL_ROLE_SINKS),
         .max_position = m->max_position,
     };
+    if (m->n_linear) {
+        s.delta_channels = sl_delta_channels(m);
+        s.delta_taps = m->delta_taps;
+        s.delta_heads = m->delta_v_heads;
+        s.delta_out = sl_delta_out(m);
+        s.delta_state = m->delta_k_dim * s.delta_out;
+    }
     for (uint32_t i = 0; i < m->n_layers; i++) {
         s.n_windowed_layers += m->sight[i] == SL_SIGHT_WINDOW;
         if (m->ffn[i] == SL_FFN_DENSE) sl_shape_make_dense(&s, i);

@@ -80,6 +80,8 @@ typedef struct sl_family {
     bool qk_norm;            /* of queries and keys, unless the file says otherwise */
     bool latent;             /* attention by latents */
     bool windows;            /* every other block has the window, or those that layer_types names */
+    /* Of a family that has linear attention: in which blocks, and its sizes. Blocks are counted. */
+    sl_status (*read_delta)(sl_json root, sl_model_spec *m, sl_err *err);
 
     /* What computing needs besides, with what transformers assumes when a key is absent, and what
      * is not computed: the engine's alone. */

@@ -11,6 +11,7 @@
 
 extern const sl_family sl_hf_qwen3, sl_hf_qwen2, sl_hf_mixtral, sl_hf_olmoe, sl_hf_glm4;
 extern const sl_family sl_hf_deepseek_v2, sl_hf_deepseek_v3;
+extern const sl_family sl_hf_qwen3_next;                  /* hf_qwen3_next.c */
 extern const sl_family sl_hf_dbrx;                        /* hf_dbrx.c */
 extern const sl_family sl_hf_arctic;                      /* hf_arctic.c */
 extern const sl_family sl_hf_gpt_oss;                     /* hf_gpt_oss.c */
@@ -42,6 +43,8 @@ sl_status sl_hf_expect_u32(sl_json root, const char *key, uint32_t want, const c
 sl_status sl_hf_rope(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 /* n_group, topk_group. n_experts and top_k are known. */
 sl_status sl_hf_groups(sl_json root, sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
+/* A family's read_quant: F8_E4M3 with scales of blocks. */
+sl_status sl_hf_read_fp8(sl_json root, sl_json quant, sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 /* Refuses latents that the engine does not compute. */
 sl_status sl_hf_check_latents(sl_json root, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 

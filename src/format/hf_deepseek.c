@@ -109,7 +109,7 @@ static const sl_hf_key fp8_keys[] = {
 };
 
 /* Blocks of 128 x 128 with a scale each. */
-static sl_status read_fp8(sl_json root, sl_json q, sl_model_spec *m, sl_err *err) {
+sl_status sl_hf_read_fp8(sl_json root, sl_json q, sl_model_spec *m, sl_err *err) {
     static const char size_key[] = "weight_block_size";
     const sl_hf_keys keys = SL_HF_KEYS(fp8_keys);
     sl_json size = {0};
@@ -164,7 +164,7 @@ static sl_status read_v3(sl_json root, sl_model_spec *m, sl_err *err) {
            SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS
 #define BOTH                                                                                       \
     .latent = true, .rope_theta = 1e4, .rms_eps = 1e-6, .yarn = true, .mscale = true,              \
-    .quant = "fp8", .own = SL_HF_KEYS(own), .read_quant = read_fp8
+    .quant = "fp8", .own = SL_HF_KEYS(own), .read_quant = sl_hf_read_fp8
 
 const sl_family sl_hf_deepseek_v2 = {.name = "DeepseekV2ForCausalLM",
                                      .arch = {TENSORS(tensors_v2), STORES(stores)},

@@ -119,6 +119,7 @@ static sl_status read_window(sl_json root, const sl_family *f, sl_model_spec *m,
 static sl_status read_attention(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
     const sl_family_keys *k = &f->key;
     sl_status st = sl_hf_u32(root, k->heads, SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
+    if (st == SL_OK && f->read_delta) st = f->read_delta(root, m, err);
     if (st == SL_OK) st = read_bool(root, k->bias, f->bias_given, &m->qkv_bias, err);
     if (st == SL_OK) st = read_bool(root, k->qk_norm, f->qk_norm, &m->qk_norm, err);
     if (st == SL_OK) st = f->latent ? read_latents(root, m, err) : read_heads(root, f, m, err);

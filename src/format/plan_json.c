@@ -600,6 +600,26 @@ static sl_status check_kv_type(const sl_plan *p, sl_err *err) {
                    sl_kv_type_names[p->kv_type]);
 }
 
+/* State of requests that is in no page stays where it is, at one worker on a CPU. */
+static sl_status check_linear(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
+    const char *what = NULL;
+    if (m->n_linear == 0 || sl_device_is_modelled(&p->device)) return SL_OK;
+    if (p->segments) what = "sums in segments (--segments)";
+    if (sl_plan_has_gangs(p)) what = "gangs (--tp, --attention-tp, --expert-tp)";
+    if (sl_plan_pipeline(p) > 1) what = "pipelines (--pp)";
+    if (p->kv_replicas) what = "copies of KV (--kv-replicas)";
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        const sl_device_spec device = sl_plan_device_of(p, i);
+        if (p->worker[i].prefill) what = "workers for prompts (--prefill)";
+        if (!sl_device_is_cpu(&device)) what = "GPUs (--device)";
+    }
+    if (!what) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "plan: %s: %s has blocks of linear attention, whose state neither moves nor is "
+                   "shared yet",
+                   what, m->arch);
+}
+
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
     sl_status st = check_roles(p, all_there, err);
     if (st == SL_OK) st = sl_ranks_check(p, err);
@@ -610,6 +630,7 @@ static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there,
     if (st == SL_OK) st = check_kv_type(p, err);
     if (st == SL_OK) st = sl_plan_check_numa(p, err);
     if (st == SL_OK) st = sl_sides_check(p, err);
+    if (st == SL_OK) st = check_linear(p, m, err);
     if (st != SL_OK) return st;
     if (m->weightless && !p->random_weights && !sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_NOTFOUND,

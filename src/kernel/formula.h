@@ -64,6 +64,34 @@ SL_FN float sl_sigmoid_scalar(float x) {
     return 1.0f / (1.0f + sl_exp_scalar(-x));
 }
 
+/* log(1 + e^x): x above 20, else by log of y = 1 + e^x in f64, y = 2^n m, m in [sqrt(1/2), sqrt(2)),
+ * log m = 2 atanh(t), t = (m - 1) / (m + 1), to t^13. */
+#define SL_LN2_F64     0x1.62e42fefa39efp-1
+#define SL_SQRT2_BELOW 0x3fe6a09e667f3bcdull /* bits of sqrt(1/2) */
+
+SL_FN float sl_softplus_scalar(float x) {
+    if (!(x <= 20)) return x;
+    double y = 1.0 + (double)sl_exp_scalar(x), m;
+    uint64_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    const int64_t n = (int64_t)(bits - SL_SQRT2_BELOW) >> 52;
+    bits -= (uint64_t)n << 52;
+    memcpy(&m, &bits, sizeof m);
+    const double t = (m - 1.0) / (m + 1.0), z = t * t;
+    double p = fma(z, 1.0 / 13.0, 1.0 / 11.0);
+    p = fma(p, z, 1.0 / 9.0);
+    p = fma(p, z, 1.0 / 7.0);
+    p = fma(p, z, 1.0 / 5.0);
+    p = fma(p, z, 1.0 / 3.0);
+    p = fma(p * z, 2.0 * t, 2.0 * t);
+    return (float)fma((double)n, SL_LN2_F64, p);
+}
+
+/* Of linear attention (docs/numbers.md): what a token leaves of a head's state. */
+SL_FN float sl_decay_scalar(float a, float shift, float rate) {
+    return sl_exp_scalar(-(rate * sl_softplus_scalar(a + shift)));
+}
+
 /* Within +-limit; NaN stays. */
 SL_FN float sl_clip_scalar(float x, float limit) {
     const float v = x > limit ? limit : x;

@@ -792,4 +792,6 @@ const sl_exec_ops sl_host_ops = {
     .put_kv = sl_host_put_kv,
     .route = sl_host_route,
     .sum_pairs = sl_host_sum_pairs,
+    .delta = sl_host_delta,
+    .gate_values = sl_host_gate_values,
 };

@@ -166,6 +166,29 @@ static inline sl_amount sl_amount_of_int8(uint32_t rows) {
     return rows < 5 ? SL_FEW : rows < 12 ? SL_SOME : SL_MANY;
 }
 
+/* A convolution over positions, a channel by itself: y[i] = a / (1 + exp(-a)), a the chain of
+ * fma(w[j * w_stride + i], x[j][i], a) over j from +0. */
+typedef struct sl_taps {
+    uint32_t n_taps, n;
+    const float *x[SL_DELTA_TAPS];
+    const float *w;
+    size_t w_stride;
+    float *y; /* [n] */
+} sl_taps;
+
+/* A token passes a head's state [k_dim][v_dim] (gated delta rule, arXiv:2412.06464 eq. 10): of each
+ * column c, s_i = from[i][c] * decay, m the chain of fma(s_i, k[i], m) over i from +0,
+ * d = (v[c] - m) * beta, to[i][c] = fma(k[i], d, s_i), o[c] the chain of fma(to[i][c], q[i], o)
+ * from +0. `from` may be `to`; o NULL: nobody asks. */
+typedef struct sl_delta_step {
+    uint32_t k_dim, v_dim;
+    const float *from;
+    float *to;
+    const float *q, *k, *v;
+    float decay, beta;
+    float *o;
+} sl_delta_step;
+
 struct sl_kernels {
     const char *name;
     bool (*supported)(void);
@@ -195,6 +218,10 @@ struct sl_kernels {
     void (*swiglu)(float *gate, const float *up, size_t n);
     /* as sl_swiglu_clamped */
     void (*swiglu_clamped)(float *gate, const float *up, float limit, size_t n);
+    /* y[i] = y[i] / (1 + exp(-gate[i])) */
+    void (*gate_values)(float *y, const float *gate, size_t n);
+    void (*taps)(const sl_taps *t);
+    void (*delta)(const sl_delta_step *s);
     /* 1 / sqrt(dot(x, x) / n + eps) */
     float (*rms_inverse)(const float *x, float eps, uint32_t n);
     /* y[i] = x[i] - mean of x; y may be x */

@@ -36,6 +36,7 @@ typedef struct lab {
     _Alignas(64) float x[ROWS][K], y[N], z[N], a[N];
     _Alignas(64) uint8_t act[ROWS][2 * K], row[2 * N];
     double freq[N];
+    float state[2][DIM * DIM]; /* of a head of linear attention */
 } lab;
 
 static void fill(lab *l) {
@@ -233,6 +234,29 @@ static void call_vector(const sl_kernels *k, const sl_slot *s, lab *l) {
         break;
     case SL_KERNEL_swiglu_clamped:
         k->swiglu_clamped(l->a, l->z, 1, N);
+        break;
+    case SL_KERNEL_gate_values:
+        k->gate_values(l->a, l->z, N);
+        break;
+    case SL_KERNEL_taps:
+        k->taps(&(sl_taps){.n_taps = 4,
+                           .n = K,
+                           .x = {l->x[0], l->x[1], l->x[2], l->x[3]},
+                           .w = l->y,
+                           .w_stride = K,
+                           .y = l->a});
+        break;
+    case SL_KERNEL_delta:
+        k->delta(&(sl_delta_step){.k_dim = DIM,
+                                  .v_dim = DIM,
+                                  .from = l->state[0],
+                                  .to = l->state[1],
+                                  .q = l->x[0],
+                                  .k = l->x[1],
+                                  .v = l->x[2],
+                                  .decay = 0.9f,
+                                  .beta = 0.5f,
+                                  .o = l->a});
         break;
     case SL_KERNEL_rms_inverse:
         l->a[0] = k->rms_inverse(l->y, 1e-6f, N);

@@ -74,6 +74,8 @@ typedef struct sl_qkv_place {
     sl_kv_pool kv;
 } sl_qkv_place;
 
+struct sl_delta_args; /* kernel/delta.h */
+
 struct sl_exec_ops {
     /* As the functions of kernel.h whose names they have. */
     void (*gemm)(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
@@ -106,6 +108,9 @@ struct sl_exec_ops {
     bool (*place_qkv)(const sl_exec *ex, const sl_qkv_place *p);
     void (*route)(const sl_exec *ex, const sl_route_args *a);
     void (*sum_pairs)(const sl_exec *ex, const sl_pair_sum *s);
+    /* The host's alone: NULL elsewhere, where models that need them are not opened. */
+    void (*delta)(const sl_exec *ex, const struct sl_delta_args *a);
+    void (*gate_values)(const sl_exec *ex, float *y, const float *gate, size_t n);
 };
 
 extern const sl_exec_ops sl_host_ops;
@@ -149,6 +154,11 @@ static inline void sl_scale_part(const sl_exec *ex, float *x, size_t stride, uin
 static inline void sl_split_pairs(const sl_exec *ex, float *x, uint32_t n, uint32_t dim,
                                   size_t stride) {
     sl_ops(ex)->split_pairs(ex, x, n, dim, stride);
+}
+
+/* y[i] = y[i] / (1 + exp(-gate[i])), n values: weighed by the sigmoid of its gate. */
+static inline void sl_gate_values(const sl_exec *ex, float *y, const float *gate, size_t n) {
+    sl_ops(ex)->gate_values(ex, y, gate, n);
 }
 
 static inline void sl_put_kv(const sl_exec *ex, const sl_kv_put *p) {

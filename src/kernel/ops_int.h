@@ -2,7 +2,7 @@
 #ifndef SL_KERNEL_OPS_INT_H
 #define SL_KERNEL_OPS_INT_H
 
-#include "kernel/ops.h"
+#include "kernel/delta.h"
 
 void sl_host_attention_span(const sl_exec *ex, const sl_attn_span *a);
 void sl_host_embed(const sl_exec *ex, const sl_mat *w, const uint32_t *ids, uint32_t n_rows,
@@ -17,5 +17,7 @@ void sl_host_split_pairs(const sl_exec *ex, float *x, uint32_t n, uint32_t dim, 
 void sl_host_put_kv(const sl_exec *ex, const sl_kv_put *p);
 void sl_host_route(const sl_exec *ex, const sl_route_args *a);
 void sl_host_sum_pairs(const sl_exec *ex, const sl_pair_sum *s);
+void sl_host_gate_values(const sl_exec *ex, float *y, const float *gate, size_t n);
+void sl_host_delta(const sl_exec *ex, const sl_delta_args *a);
 
 #endif

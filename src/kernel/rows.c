@@ -52,6 +52,27 @@ void sl_host_split_pairs(const sl_exec *ex, float *x, uint32_t n, uint32_t dim, 
     }
 }
 
+/* ---- gates of values ---- */
+
+typedef struct gate_ctx {
+    const sl_kernels *k;
+    float *y;
+    const float *gate;
+} gate_ctx;
+
+static void gate_some(void *ctx, size_t begin, size_t end) {
+    const gate_ctx *c = ctx;
+    c->k->gate_values(c->y + begin, c->gate + begin, end - begin);
+}
+
+void sl_host_gate_values(const sl_exec *ex, float *y, const float *gate, size_t n) {
+    gate_ctx c = {ex->k, y, gate};
+    if (ex->pool && n >= ALONE)
+        sl_pool_run(ex->pool, n, CHUNK, gate_some, &c);
+    else
+        gate_some(&c, 0, n);
+}
+
 /* ---- sums of pairs ---- */
 
 typedef struct sum_ctx {

@@ -15,7 +15,7 @@ typedef struct results {
     float tile[SL_DTYPES][SL_AMOUNTS][ROWS * COLS];
     float o[SL_AMOUNTS][SL_ATTN_QUERIES * 40], sum[SL_AMOUNTS][SL_ATTN_QUERIES];
     float kept[SL_KV_TYPES][FEW * 32];
-    float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
+    float vec[7][K + 3], linear[3][K], scalar[2], wide[SL_DTYPE_COUNT][K];
     float wide_e4m3[K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][SL_AMOUNTS_INT8][ROWS * COLS];
@@ -219,6 +219,28 @@ static void run_vectors(const sl_kernels *k, const inputs *in, results *out) {
     out->scalar[0] = k->rms_inverse(in->y, 1e-6f, (uint32_t)n);
 }
 
+/* Linear attention: a convolution, and a token that changes a state. */
+static void run_linear(const sl_kernels *k, const inputs *in, results *out) {
+    enum { KEYS = 12, VALUES = 41 }; /* whole vectors of values, and some more */
+    k->taps(&(sl_taps){.n_taps = 3,
+                       .n = VALUES,
+                       .x = {in->x[0], in->x[1], in->x[2]},
+                       .w = in->x[3],
+                       .w_stride = VALUES,
+                       .y = out->linear[0]});
+    k->delta(&(sl_delta_step){.k_dim = KEYS,
+                              .v_dim = VALUES,
+                              .from = in->x[4],
+                              .to = out->linear[1],
+                              .q = in->x[5],
+                              .k = in->x[6],
+                              .v = in->x[7],
+                              .decay = 0.9f,
+                              .beta = 0.4f,
+                              .o = out->linear[2]});
+    k->gate_values(out->linear[1], in->y, VALUES);
+}
+
 static void run_all(const sl_kernels *k, inputs *in, results *out) {
     draw(in);
     run_tiles(k, in, out);
@@ -229,6 +251,7 @@ static void run_all(const sl_kernels *k, inputs *in, results *out) {
     run_page(k, in, SL_ATTN_QUERIES, out->o[SL_MANY], out->sum[SL_MANY]);
     for (sl_kv_type t = SL_KV_F16; t < SL_KV_TYPES; t++) run_kept(k, in, t, out->kept[t]);
     run_vectors(k, in, out);
+    run_linear(k, in, out);
 }
 
 bool sl_kernels_selftest(const sl_kernels *k) {

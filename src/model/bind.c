@@ -22,6 +22,10 @@ static bool block_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t 
         return layer == 0;
     case SL_SCOPE_BLOCK:
         return true;
+    case SL_SCOPE_FULL_BLOCK:
+        return layer >= m->n_layers || !m->linear[layer];
+    case SL_SCOPE_LINEAR_BLOCK:
+        return layer < m->n_layers && m->linear[layer];
     case SL_SCOPE_DENSE_BLOCK:
         return m->ffn[layer] == SL_FFN_DENSE;
     case SL_SCOPE_MOE_BLOCK:
@@ -39,7 +43,7 @@ static sl_status visit(const sl_model *m, const sl_site *site, sl_site_fn fn, vo
     if (m->ckpt && sl_ckpt_gguf(m->ckpt))
         sl_arch_gguf_name(m->arch, &m->stored, site->t, site->layer, name);
     else
-        sl_arch_tensor_name(site->t, site->layer, site->expert, name);
+        sl_arch_tensor_name(m->arch, &m->stored, site->t, site->layer, site->expert, name);
     return fn(ctx, site, name, err);
 }
 

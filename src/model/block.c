@@ -14,7 +14,9 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
     size_t kv = (size_t)spec->n_kv_heads * spec->head_dim;
     size_t attention = 2 * sl_scratch_floats(max_rows, SL_MAX(d, q)) +
                        2 * sl_scratch_floats(max_rows, kv) + sl_scratch_act(max_rows, q);
+    if (spec->gated) attention += 2 * sl_scratch_floats(max_rows, 2 * q);
     if (spec->kv_lora) attention = sl_mla_scratch_bytes(spec, max_rows);
+    if (spec->n_linear) attention = SL_MAX(attention, sl_delta_scratch_bytes(spec, max_rows));
     size_t dense = 2 * sl_scratch_floats(max_rows, d) +
                    sl_scratch_floats(max_rows, spec->d_ff_dense) +
                    sl_scratch_act(max_rows, spec->d_ff_dense);
@@ -108,22 +110,29 @@ static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     norm_heads(m, ex, &one, rows->n, kv_width, k);
 }
 
-/* Queries, keys and values of the rows x, normalised first (in h, where they stay in f32). */
+/* Queries, keys and values of the rows x, normalised first (in h, where they stay in f32). gate:
+ * what comes beside a head's queries, where they have that, else NULL. */
 static void project_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
-                          const float *x, float *h, float *q, float *k, float *v,
+                          const float *x, float *h, float *q, float *k, float *v, float *gate,
                           sl_arena *scratch) {
     const sl_weights *w = &m->block[layer];
+    const uint32_t heads = rows->n * m->spec.n_heads, dim = m->spec.head_dim;
+    const size_t level = scratch->used;
+    float *both = gate ? sl_take_rows(scratch, heads, 2 * (size_t)dim) : q;
     sl_gemm_job jobs[] = {
-        sl_dense_job(&w->mat[SL_ROLE_Q], h, rows->n, q),
+        sl_dense_job(&w->mat[SL_ROLE_Q], h, rows->n, both),
         sl_dense_job(&w->mat[SL_ROLE_K], h, rows->n, k),
         sl_dense_job(&w->mat[SL_ROLE_V], h, rows->n, v),
     };
     const sl_mat *const into[] = {jobs[0].w, jobs[1].w, jobs[2].w};
-    size_t level = scratch->used;
     sl_act act =
         sl_norm_for(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, into, SL_LEN(into), h, scratch);
     for (size_t i = 0; i < SL_LEN(jobs); i++) jobs[i].act = act;
     sl_gemm(ex, jobs, SL_LEN(jobs));
+    if (gate) {
+        sl_copy_rows(ex, both, 2 * (size_t)dim, heads, dim, q, dim);
+        sl_copy_rows(ex, both + dim, 2 * (size_t)dim, heads, dim, gate, dim);
+    }
     scratch->used = level;
 }
 
@@ -213,8 +222,9 @@ static void begin_attention(const sl_model *m, const sl_exec *ex, uint32_t layer
     float *q = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width));
     float *k = sl_take_rows(scratch, rows->n, kv_width);
     float *v = sl_take_rows(scratch, rows->n, kv_width);
+    float *gate = s->gated ? sl_take_rows(scratch, rows->n, q_width) : NULL;
     a->y = q;
-    project_heads(m, ex, layer, rows, a->x, h, q, k, v, scratch);
+    project_heads(m, ex, layer, rows, a->x, h, q, k, v, gate, scratch);
     if (!settle_at_once(m, ex, layer, rows, q, k, v, scratch))
         settle_heads(m, ex, layer, rows, q, k, v, scratch);
     const sl_attn_args args = {
@@ -234,6 +244,7 @@ static void begin_attention(const sl_model *m, const sl_exec *ex, uint32_t layer
         .o = o,
         .o_stride = q_width};
     if (s->n_heads) sl_attention(ex, &args);
+    if (gate) sl_gate_values(ex, o, gate, (size_t)rows->n * q_width);
     const uint32_t all = m->stored.n_heads * s->head_dim;
     a->heads =
         sl_rank_send(m, ex, &m->holds.heads, s->head_dim,
@@ -252,19 +263,14 @@ static size_t part_bytes(const sl_model *m, uint32_t n_rows) {
     return sl_model_scratch_bytes(&m->spec, n_rows) + sl_rank_scratch_bytes(m, n_rows);
 }
 
-static sl_rows some_rows(const sl_rows *rows, uint32_t at, uint32_t n) {
-    return (sl_rows){.n = n,
-                     .id = rows->id ? rows->id + at : NULL,
-                     .pos = rows->pos + at,
-                     .kv = rows->kv,
-                     .pages = rows->pages + at,
-                     .low = rows->low ? rows->low + at : NULL};
-}
-
 void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                         float *x, sl_arena *scratch) {
     if (m->spec.kv_lora) {
         sl_mla_attention(m, ex, layer, rows, x, scratch);
+        return;
+    }
+    if (layer < m->spec.n_layers && m->spec.linear[layer]) {
+        sl_delta_attention(m, ex, layer, rows, x, scratch);
         return;
     }
     const uint32_t most = sl_rank_slice(m, ex, ATTENTION_ROWS), d = m->spec.d_model;
@@ -279,7 +285,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     for (uint32_t at = 0; at < rows->n || ended < begun;) {
         if (at < rows->n) {
             attending *a = &part[begun % 2];
-            a->rows = some_rows(rows, at, SL_MIN(rows->n - at, most));
+            a->rows = sl_some_rows(rows, at, SL_MIN(rows->n - at, most));
             a->x = x + (size_t)at * d;
             sl_rank_needs(m, a->x, a->rows.n);
             begin_attention(m, ex, layer, a, turns.at[begun++ % 2]);

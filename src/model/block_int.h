@@ -2,6 +2,7 @@
 #ifndef SL_MODEL_BLOCK_INT_H
 #define SL_MODEL_BLOCK_INT_H
 
+#include "kernel/delta.h"
 #include "kernel/ops.h"
 #include "model/model_int.h"
 
@@ -204,6 +205,25 @@ void sl_rank_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, uint32_
 /* Query heads of a kv head, and those of a rank's first one that others have; 0 without ranks. */
 uint32_t sl_rank_group(const sl_model *m);
 uint32_t sl_rank_skip(const sl_model *m);
+
+/* Linear attention (model/delta.c): what sl_block_attention and sl_model_scratch_bytes do for such
+ * blocks. */
+size_t sl_delta_scratch_bytes(const sl_model_spec *s, uint32_t max_rows);
+void sl_delta_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                        float *x, sl_arena *scratch);
+
+/* Rows at..at + n - 1 of them. */
+static inline sl_rows sl_some_rows(const sl_rows *rows, uint32_t at, uint32_t n) {
+    return (sl_rows){.n = n,
+                     .id = rows->id ? rows->id + at : NULL,
+                     .pos = rows->pos + at,
+                     .kv = rows->kv,
+                     .pages = rows->pages + at,
+                     .low = rows->low ? rows->low + at : NULL,
+                     .state = rows->state ? rows->state + at : NULL,
+                     .done = rows->done ? rows->done + at : NULL,
+                     .states = rows->states};
+}
 
 /* Latent attention (model/mla.c): what sl_block_attention and sl_model_scratch_bytes do for models
  * with kv_lora. */

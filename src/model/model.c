@@ -66,6 +66,10 @@ static sl_status read_folder(sl_model *m, bool must_have_weights, crypto_hash_sh
     m->spec.weightless = !sl_ckpt_exists(m->folder);
     if (st == SL_OK && (must_have_weights || !m->spec.weightless))
         st = sl_ckpt_open(m->folder, &m->ckpt, err);
+    size_t at;
+    if (st == SL_OK && m->ckpt && m->arch->mtp_sign &&
+        sl_ckpt_find(m->ckpt, m->arch->mtp_sign, &at))
+        m->spec.n_mtp = 1;
     return st;
 }
 
@@ -240,6 +244,7 @@ sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const
     if (st == SL_OK && !stages->random) st = sl_rope_apply_factors(m, err);
     if (st == SL_OK) st = fill_vectors(m, err);
     if (st == SL_OK) st = sl_mla_bind(m, err);
+    if (st == SL_OK) st = sl_delta_bind(m, err);
     if (st == SL_OK) m->tables = m->made;
     if (st == SL_OK && stages->skew.on) st = sl_skew_create(&stages->skew, &m->spec, &m->skew, err);
     if (st == SL_OK) {
@@ -278,6 +283,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
     if (st == SL_OK) st = sl_model_bind_random(m, NULL, err);
     if (st == SL_OK) st = fill_vectors(m, err);
     if (st == SL_OK) st = sl_mla_bind(m, err);
+    if (st == SL_OK) st = sl_delta_bind(m, err);
     if (st == SL_OK) m->tables = m->made;
     if (st == SL_OK)
         *out = m;
@@ -294,6 +300,7 @@ void sl_model_free(sl_model *m) {
     sl_free(m->block);
     sl_free(m->expert);
     sl_free(m->mla);
+    sl_free(m->delta);
     sl_free(m->made.rope_freq);
     sl_free(m->made.ones);
     sl_free(m->made.route_bias);

@@ -233,6 +233,9 @@ typedef struct sl_rows {
     sl_kv_pool kv;
     const uint32_t *const *pages;
     const uint32_t *low; /* first position that each row sees; NULL: as its block has it */
+    /* Of a model with linear attention: as of sl_delta_args (kernel/delta.h). */
+    const uint32_t *state, *done;
+    struct sl_states *states;
 } sl_rows;
 
 /* What ex->expand_rows is for results that may depend on the chunk: the least number of rows of one

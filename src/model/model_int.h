@@ -25,6 +25,11 @@ typedef struct sl_mla_weights {
     sl_mat *value;  /* [n_heads] of [v_dim][kv_lora] */
 } sl_mla_weights;
 
+/* Of a block of linear attention, widened: as of sl_delta_args. */
+typedef struct sl_delta_weights {
+    float *conv, *rate, *shift, *norm; /* NULL: it is not bound */
+} sl_delta_weights;
+
 /* A buffer that a model owns. */
 typedef struct sl_copy {
     uint8_t *at;
@@ -120,6 +125,7 @@ struct sl_model {
     sl_weights *block;         /* [sl_model_blocks] */
     sl_expert_weights *expert; /* [sl_model_routed][n_experts] */
     sl_mla_weights *mla;       /* [sl_model_blocks], NULL without kv_lora or attention */
+    sl_delta_weights *delta;   /* [n_layers], NULL without linear attention */
     sl_tables tables;          /* as they are used: the home's, where there is one */
     sl_tables made;            /* owned */
     sl_home home;              /* put NULL: weights are used where they are mapped */
@@ -186,6 +192,10 @@ bool sl_copies_have(const sl_copies *c, const void *data);
 /* After tensors are bound: the parts of each head's W_UKV, where there are latents (mla.c).
  * SL_ERR_NOMEM. */
 sl_status sl_mla_bind(sl_model *m, sl_err *err) SL_MUST_CHECK;
+
+/* The same: small weights of linear attention (delta.c). SL_ERR_NOMEM, SL_ERR_UNSUPPORTED: this
+ * model is part of a gang or pipeline. */
+sl_status sl_delta_bind(sl_model *m, sl_err *err) SL_MUST_CHECK;
 
 /* Matrices of experts in MXFP4: model/mxfp4.c. `name` is that of the plain tensor; `out` gets shape
  * and type, data only by place, which copies the rank's part of one expert's to memory of the

@@ -42,6 +42,12 @@ uint32_t sl_store_shape(const sl_model *m, const sl_arch_store *s, const sl_arch
         want[n++] = rows;
         return n;
     }
+    if (s->stack == SL_STACK_CHANNELS) {
+        want[n++] = rows;
+        want[n++] = 1;
+        want[n++] = k;
+        return n;
+    }
     want[n++] = s->transposed ? k : rows;
     want[n++] = s->transposed ? rows : k;
     return n;

@@ -8,11 +8,17 @@
 typedef struct sl_product {
     double in, out;
     bool tp_in, tp_out;
+    double of; /* blocks have it; 0: all do */
 } sl_product;
+
+static double share_of(const sl_product *p) {
+    return p->of > 0 ? p->of : 1;
+}
 
 #define MAX_PRODUCTS 8
 
-static size_t attention_products(const sl_shape *s, sl_product p[MAX_PRODUCTS]) {
+/* Of a block with keys and values. */
+static size_t full_products(const sl_shape *s, sl_product p[MAX_PRODUCTS]) {
     double d = s->d_model, h = s->n_heads;
     size_t n = 0;
     if (s->attention == SL_ATTENTION_MLA) {
@@ -25,12 +31,33 @@ static size_t attention_products(const sl_shape *s, sl_product p[MAX_PRODUCTS]) 
         p[n++] = (sl_product){d, s->kv_lora + s->qk_rope_dim, false, false};
         p[n++] = (sl_product){s->kv_lora, h * (s->qk_nope_dim + s->v_head_dim), false, true};
     } else {
-        p[n++] = (sl_product){d, h * s->qk_head_dim, false, true};
+        p[n++] = (sl_product){d, (s->gated ? 2 : 1) * h * s->qk_head_dim, false, true};
         p[n++] = (sl_product){d, (double)s->n_kv_heads * s->qk_head_dim, false, true};
         p[n++] = (sl_product){d, (double)s->n_kv_heads * s->v_head_dim, false, true};
     }
     p[n++] = (sl_product){h * s->v_head_dim, d, true, false};
     return n;
+}
+
+static double linear_share(const sl_shape *s) {
+    return (double)s->n_linear_layers / s->n_layers;
+}
+
+static size_t linear_products(const sl_shape *s, sl_product *p) {
+    const double d = s->d_model, small = 2.0 * s->delta_heads;
+    p[0] = (sl_product){d, (double)s->delta_channels + s->delta_out, false, true};
+    p[1] = (sl_product){d, small, false, true};
+    p[2] = (sl_product){s->delta_out, d, true, false};
+    return 3;
+}
+
+/* Of the mean block. */
+static size_t attention_products(const sl_shape *s, sl_product p[MAX_PRODUCTS]) {
+    size_t n = full_products(s, p), all = n;
+    if (s->n_linear_layers) all += linear_products(s, p + n);
+    for (size_t i = 0; n < all && i < all; i++)
+        p[i].of = i < n ? 1 - linear_share(s) : linear_share(s);
+    return all;
 }
 
 /* Gate and up in one, then down. */
@@ -65,18 +92,22 @@ static size_t stage_products(const sl_shape *s, sl_cost_kind kind, sl_product p[
     return 0;
 }
 
-static double matrix_values(const sl_shape *s, sl_cost_kind kind) {
-    sl_product p[MAX_PRODUCTS];
+static double values_of(const sl_product *p, size_t n) {
     double sum = 0;
-    size_t n = stage_products(s, kind, p);
     for (size_t i = 0; i < n; i++) sum += p[i].in * p[i].out;
     return sum;
+}
+
+static double matrix_values(const sl_shape *s, sl_cost_kind kind) {
+    sl_product p[MAX_PRODUCTS];
+    return values_of(p, stage_products(s, kind, p));
 }
 
 /* ---- parameters ---- */
 
 static uint64_t attention_params(const sl_shape *s) {
-    uint64_t d = s->d_model, h = s->n_heads, n = (uint64_t)matrix_values(s, SL_COST_ATTENTION);
+    sl_product p[MAX_PRODUCTS];
+    uint64_t d = s->d_model, h = s->n_heads, n = (uint64_t)values_of(p, full_products(s, p));
     n += s->norms_per_layer * d;
     if (s->attention == SL_ATTENTION_MLA) n += s->q_lora + s->kv_lora; /* norms of the latents */
     if (s->qk_norm) n += s->qk_head_dim * (s->qk_norm_wide ? h + s->n_kv_heads : 2);
@@ -87,10 +118,19 @@ static uint64_t attention_params(const sl_shape *s) {
     return n;
 }
 
+static uint64_t linear_params(const sl_shape *s) {
+    sl_product p[MAX_PRODUCTS];
+    if (s->n_linear_layers == 0) return 0;
+    return (uint64_t)values_of(p, linear_products(s, p)) + s->norms_per_layer * s->d_model +
+           (uint64_t)s->delta_channels * s->delta_taps + 2ull * s->delta_heads +
+           s->delta_out / s->delta_heads; /* the norm of a head's results */
+}
+
 sl_params sl_account_params(const sl_shape *s) {
     uint64_t d = s->d_model, n_moe = sl_shape_n_moe(s), n_dense = sl_shape_n_dense(s);
     sl_params p = {
         .attention = attention_params(s),
+        .linear = linear_params(s),
         .router = (uint64_t)matrix_values(s, SL_COST_ROUTER) + (s->router_bias ? s->n_experts : 0),
         .shared = (uint64_t)matrix_values(s, SL_COST_SHARED) + (s->shared_gate ? d : 0) +
                   (s->d_ff_residual ? d : 0), /* its norm */
@@ -100,8 +140,9 @@ sl_params sl_account_params(const sl_shape *s) {
         .head = d + (s->tied_head ? 0 : d * s->vocab),
     };
     if (s->expert_bias) p.expert += 2ull * s->d_ff_expert + d;
-    uint64_t rest = s->n_layers * p.attention + n_moe * (p.router + p.shared) + n_dense * p.dense +
-                    p.embedding + p.head;
+    uint64_t rest = (s->n_layers - s->n_linear_layers) * p.attention +
+                    s->n_linear_layers * p.linear + n_moe * (p.router + p.shared) +
+                    n_dense * p.dense + p.embedding + p.head;
     p.total = rest + n_moe * s->n_experts * p.expert;
     p.active = rest + n_moe * s->top_k * p.expert;
     return p;
@@ -114,7 +155,10 @@ sl_footprint sl_account_footprint(const sl_shape *s) {
     sl_footprint f = {
         .attention_side = ((double)p.total - experts) * s->attention_weight_bytes,
         .expert = (double)p.expert * s->expert_weight_bytes,
-        .kv_token = (double)s->n_layers * sl_shape_kv_values(s) * s->kv_value_bytes,
+        .kv_token =
+            (double)(s->n_layers - s->n_linear_layers) * sl_shape_kv_values(s) * s->kv_value_bytes,
+        .state = 2.0 * s->n_linear_layers * sizeof(float) *
+                 (s->delta_state + (s->delta_taps - 1.0) * s->delta_channels),
     };
     f.expert_column = n_moe * f.expert;
     if (s->n_mtp) {
@@ -129,6 +173,14 @@ sl_footprint sl_account_footprint(const sl_shape *s) {
 
 /* ---- stages ---- */
 
+/* States of the mean block: a row of its own request reads one and writes the other; rows of a
+ * prompt find it in caches. */
+static void add_states(const sl_shape *s, double rows, const sl_account_opts *o, sl_stage_work *w) {
+    const double each = rows * linear_share(s) * s->delta_state / o->tp;
+    w->key_flops += 6.0 * each;
+    w->key_bytes += 2.0 * sizeof(float) * each / (o->prefill ? SL_ACCOUNT_TILE : 1);
+}
+
 static void add_keys(const sl_shape *s, double keys, const sl_account_opts *o, sl_stage_work *w) {
     double heads = (double)s->n_heads / o->tp;
     bool mla = s->attention == SL_ATTENTION_MLA;
@@ -139,6 +191,8 @@ static void add_keys(const sl_shape *s, double keys, const sl_account_opts *o, s
     w->key_flops = 2.0 * heads * widths * keys;
     w->key_bytes = keys * sl_shape_kv_values(s) * s->kv_value_bytes * share;
     if (o->prefill) w->key_bytes /= SL_ACCOUNT_TILE;
+    w->key_flops *= 1 - linear_share(s);
+    w->key_bytes *= 1 - linear_share(s);
 }
 
 sl_stage_work sl_account_stage(const sl_shape *s, sl_cost_kind kind, double rows, double keys,
@@ -149,11 +203,13 @@ sl_stage_work sl_account_stage(const sl_shape *s, sl_cost_kind kind, double rows
     size_t n = stage_products(s, kind, p);
     for (size_t i = 0; i < n; i++) {
         double in = p[i].in / (p[i].tp_in ? o->tp : 1), out = p[i].out / (p[i].tp_out ? o->tp : 1);
-        w.flops += 2 * rows * in * out;
-        w.weight_bytes += in * out * bytes;
-        w.activation_bytes += rows * (in + out) * o->activation_bytes;
+        const double share = share_of(&p[i]);
+        w.flops += 2 * rows * in * out * share;
+        w.weight_bytes += in * out * bytes * share;
+        w.activation_bytes += rows * (in + out) * o->activation_bytes * share;
     }
     if (kind == SL_COST_ATTENTION) add_keys(s, keys, o, &w);
+    if (kind == SL_COST_ATTENTION && s->n_linear_layers) add_states(s, rows, o, &w);
     if (n && o->tp > 1 && p[n - 1].tp_in)
         w.reduce_bytes = rows * sl_account_row_bytes(s, o->activation_bytes);
     return w;

@@ -10,6 +10,7 @@
 /* Parameters (values) of one block's parts and of the whole model. */
 typedef struct sl_params {
     uint64_t attention; /* projections, their biases and norms, the block's norms */
+    uint64_t linear;    /* the same of a block of linear attention; 0: there are none */
     uint64_t router, shared, dense;
     uint64_t expert;          /* one */
     uint64_t embedding, head; /* head: 0 when tied; the last norm belongs to it */
@@ -27,6 +28,7 @@ typedef struct sl_footprint {
     double expert_column;  /* one expert of every routed block */
     double total;
     double kv_token; /* KV cache of one position, all blocks */
+    double state;    /* of one request, whatever its positions: both versions (kernel/delta.h) */
     /* The block that guesses, which is in none of the above: all of it, its experts among them,
      * and its KV of a position; 0: the model has none. */
     double block, block_kv_token;
@@ -46,7 +48,7 @@ typedef struct sl_stage_work {
     double weight_bytes;     /* read once, whatever the rows */
     double activation_bytes; /* inputs read and outputs written, product by product */
     double key_flops;        /* attention: scores and weighted sum over the keys */
-    double key_bytes;        /* attention: keys and values read */
+    double key_bytes;        /* attention: keys and values read; linear: states read and written */
     double reduce_bytes;     /* rows to be summed over the tp devices; 0 with tp = 1 */
 } sl_stage_work;
 

@@ -22,7 +22,7 @@ typedef struct sl_search_state {
         *skew; /* [n_experts + 1] busiest worker / mean by number of expert workers; 0: not yet */
     double input, output, context, context_p95, output_p95;
     uint32_t n_moe, n_dense, kv_shards;
-    double attn_bytes, column_bytes, kv_token; /* sl_footprint */
+    double attn_bytes, column_bytes, kv_token, state; /* sl_footprint */
     double block_bytes, block_kv_token;        /* the same, where the block guesses; else 0 */
     uint64_t layouts, evaluations;
     sl_search_lack lack;

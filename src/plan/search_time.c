@@ -344,7 +344,7 @@ uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c) {
     /* The block that guesses is the last stage's. */
     double attention = (s->attn_bytes / l->stages + s->block_bytes) / l->tp_a;
     double kv_token = s->kv_token / l->stages + s->block_kv_token;
-    double kv = s->context_p95 * kv_token / fmin(l->tp_a, s->kv_shards);
+    double kv = s->context_p95 * kv_token / fmin(l->tp_a, s->kv_shards) + s->state / l->stages;
     double lanes = (double)l->lanes * l->stages;
     c->attn_memory = attention;
     c->expert_memory = experts;

@@ -43,15 +43,25 @@ static inline uint32_t sl_kv_value_dim(const sl_model_spec *m) {
     return m->kv_lora ? m->kv_lora : m->head_dim;
 }
 
+/* Those of `n` blocks from `first` on that have keys and values: blocks of linear attention have
+ * none (model/delta.c). Blocks behind the last have some. */
+static inline uint32_t sl_kv_blocks(const sl_model_spec *m, uint32_t first, uint32_t n) {
+    uint32_t has = n;
+    for (uint32_t i = first; i < first + n && i < m->n_layers; i++) has -= m->linear[i];
+    return has;
+}
+
 /* Bytes that a position takes. */
 static inline size_t sl_kv_token_bytes(const sl_model_spec *m) {
-    return (size_t)m->n_layers * sl_kv_sides(m) * m->n_kv_heads * sl_kv_row_bytes(m);
+    return (size_t)(m->n_layers - m->n_linear) * sl_kv_sides(m) * m->n_kv_heads *
+           sl_kv_row_bytes(m);
 }
 
 /* Offset in bytes of the tile of (layer, is_v, kv_head) inside a page. */
 static inline size_t sl_kv_tile_offset(const sl_model_spec *m, uint32_t layer, uint32_t is_v,
                                        uint32_t kv_head) {
     uint32_t sides = sl_kv_sides(m), side = sides == 1 ? 0 : is_v;
+    layer -= m->linear_before[layer];
     return (((size_t)layer * sides + side) * m->n_kv_heads + kv_head) * sl_kv_tile_bytes(m);
 }
 
@@ -90,8 +100,9 @@ static inline sl_kv_pool sl_kv_pool_of(const sl_model_spec *m, void *base) {
  * block 0 would be, and nothing before `base` is ever asked for. */
 static inline sl_kv_pool sl_kv_pool_of_blocks(const sl_model_spec *m, void *base, uint32_t first,
                                               uint32_t n) {
-    const size_t block = sl_kv_block_bytes(m);
-    return (sl_kv_pool){.base = (uint8_t *)((uintptr_t)base - first * block), .page = n * block};
+    const size_t block = sl_kv_block_bytes(m), before = sl_kv_blocks(m, 0, first);
+    return (sl_kv_pool){.base = (uint8_t *)((uintptr_t)base - before * block),
+                        .page = sl_kv_blocks(m, first, n) * block};
 }
 
 /* Positions of a request of so many tokens that draws up to `more` (1 at least): the last one drawn

@@ -53,6 +53,9 @@
 #define SL_MAX_POSITION       (1u << 30) /* context it was made for */
 #define SL_MAX_HEADS          4096u      /* of queries, of keys */
 #define SL_HEAD_DIM_MAX       1024       /* values of a head */
+#define SL_DELTA_DIM          256u       /* of a head of linear attention, */
+#define SL_DELTA_VALUES       4096u      /* of all value heads of a key head, */
+#define SL_DELTA_TAPS         8u         /* and positions of its convolution */
 #define SL_MAX_ROPE_DIM       512u       /* of those of a latent's key that are rotated */
 #define SL_MAX_ROPE_FACTOR    1024       /* by which a context is stretched */
 #define SL_MAX_WIDTH          (1u << 20) /* of a feed-forward */

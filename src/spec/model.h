@@ -159,13 +159,22 @@ typedef struct sl_model_spec {
     bool mxfp4;        /* matrices of experts are blocks of MXFP4 with scales apart */
     bool weightless;   /* the folder has a config.json and no weights */
     bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation */
+    bool gated;        /* each head's queries come with a gate, whose sigmoid weighs its result */
+    bool norm_past_one; /* weights of norms are stored less 1 */
+    /* Blocks of linear attention (gated DeltaNet, arXiv:2412.06464), which have a state a request
+     * in the place of keys and values: 0 where there are none. Value heads are a multiple of key
+     * heads; a convolution over so many positions is before them. */
+    uint32_t n_linear;
+    uint32_t delta_k_heads, delta_v_heads, delta_k_dim, delta_v_dim, delta_taps;
     sl_kv_type kv_type; /* of the pages of the deployment that runs it, as its plan says; no file of
                          * a model has a word about it */
-    uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
-    uint8_t sight[SL_MAX_LAYERS];      /* sl_sight of each block */
-    uint8_t unrotated[SL_MAX_LAYERS];  /* 1: a block's queries and keys are not rotated */
-    uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */
-    uint16_t moe_layer[SL_MAX_LAYERS]; /* block of a MoE ordinal */
+    uint8_t ffn[SL_MAX_LAYERS];            /* sl_ffn_kind of each block */
+    uint8_t sight[SL_MAX_LAYERS];          /* sl_sight of each block */
+    uint8_t unrotated[SL_MAX_LAYERS];      /* 1: a block's queries and keys are not rotated */
+    uint8_t linear[SL_MAX_LAYERS];         /* 1: a block of linear attention */
+    uint16_t linear_before[SL_MAX_LAYERS]; /* blocks of linear attention before a block */
+    uint16_t moe_index[SL_MAX_LAYERS];     /* MoE ordinal of a block, when it is one */
+    uint16_t moe_layer[SL_MAX_LAYERS];     /* block of a MoE ordinal */
     uint32_t n_eos;
     uint32_t eos[SL_MAX_EOS]; /* ids that end generation (config.json and generation_config.json) */
     int64_t bos;              /* -1: none */
@@ -182,6 +191,24 @@ static inline uint32_t sl_query_dim(const sl_model_spec *m) {
  * block behind the last, which no block count has in it. */
 static inline uint32_t sl_mtp_block(const sl_model_spec *m) {
     return m->n_layers;
+}
+
+/* Values of a row before a block's linear attention: queries, keys and values, which the
+ * convolution is over, and the gates of its results; the values of its results. */
+static inline uint32_t sl_delta_channels(const sl_model_spec *m) {
+    return 2 * m->delta_k_heads * m->delta_k_dim + m->delta_v_heads * m->delta_v_dim;
+}
+static inline uint32_t sl_delta_out(const sl_model_spec *m) {
+    return m->delta_v_heads * m->delta_v_dim;
+}
+
+/* Fills n_linear and linear_before from linear, also of the block behind the last. */
+static inline void sl_model_number_linear(sl_model_spec *m) {
+    m->n_linear = 0;
+    for (uint32_t i = 0; i < SL_MAX_LAYERS; i++) {
+        m->linear_before[i] = (uint16_t)m->n_linear;
+        m->n_linear += i < m->n_layers && m->linear[i];
+    }
 }
 
 /* Fills n_moe, moe_index and moe_layer from ffn. */

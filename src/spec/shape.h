@@ -36,6 +36,12 @@ typedef struct sl_shape {
     uint32_t qk_nope_dim, qk_rope_dim;  /* MLA */
     uint32_t window, n_windowed_layers; /* blocks whose rows see the last `window` keys only */
 
+    bool gated; /* queries come with gates of the same size */
+    /* Blocks of linear attention (spec/model.h), whose state takes the place of keys and values. */
+    uint32_t n_linear_layers;
+    uint32_t delta_channels, delta_taps, delta_heads, delta_out; /* delta_heads: of values */
+    uint32_t delta_state;                                        /* values of all heads' states */
+
     uint32_t n_experts, top_k;
     uint32_t d_ff_expert;
     uint32_t d_ff_shared;   /* all shared experts of a block together; 0: none */

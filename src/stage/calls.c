@@ -55,7 +55,14 @@ size_t sl_stage_pairs_bytes(const sl_model *m, uint32_t n) {
 
 bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c) {
     const sl_rowset *r = &c->rows;
-    const sl_rows rows = {.n = r->n, .id = r->id, .pos = r->pos, .kv = s->kv, .pages = r->pages};
+    const sl_rows rows = {.n = r->n,
+                          .id = r->id,
+                          .pos = r->pos,
+                          .kv = s->kv,
+                          .pages = r->pages,
+                          .state = r->state,
+                          .done = r->done,
+                          .states = s->states};
     sl_model *m = s->model;
     float *x = sl_mem_at(r->x), *h = sl_mem_at(r->h);
     switch (c->op) {

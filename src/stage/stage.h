@@ -275,7 +275,9 @@ struct sl_device {
     bool in_place; /* stages work on host memory where it lies: x and parts of EXPERTS may be in
                     * messages */
     bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
-    bool placed;   /* ...or at places of requests, too (sl_rowset.state): they keep theirs */
+    bool placed;   /* ...or at places of requests, too (sl_rowset.state): they keep theirs, */
+    bool rewinds;  /* and what the last rows of a step left there is taken back where they were
+                    * guesses that were wrong */
     bool kept;     /* and they lie in the file that sl_device_opts named */
     bool inside;   /* it takes SL_OP_INSIDE, */
     bool inside_exact; /* with the bits of rows that travel in f32, */
@@ -330,6 +332,9 @@ typedef struct sl_device_opts {
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */
     uint32_t head_rows; /* of HEAD; 0: not known */
+    uint32_t requests;  /* places of ATTEND's rowset.state, two each; 0: there are none, nor models
+                         * that need them */
+    bool guesses;       /* rows of a step may be dropped when it has ended */
     uint32_t kv_pages;  /* that ATTEND reads and writes: numbers below this */
     int kv_fd;          /* they lie in this file (sl_memfd_create of sl_kv_file_bytes), as they are,
                          * of a gang whose ranks are threads, too; 0: in zeroed memory of its own.

@@ -49,6 +49,7 @@ typedef struct sl_stage_model {
     const sl_exec *exec;
     sl_arena *scratch;
     sl_kv_pool kv;
+    struct sl_states *states; /* of linear attention; NULL: the model has none */
     bool heads; /* MTP: rows of the head are its to make: of ranks in one memory they are one's */
 } sl_stage_model;
 bool sl_stage_run_model(const sl_stage_model *s, const sl_stage_call *c);

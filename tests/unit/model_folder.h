@@ -54,6 +54,20 @@ static const char folder_glm4[] =
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"hidden_act\":\"silu\","
     "\"tie_word_embeddings\":false,\"eos_token_id\":2}";
 
+/* With linear attention in three of four blocks, value heads of another width than keys', and gates
+ * beside queries. */
+static const char folder_qwen3next[] =
+    "{\"architectures\":[\"Qwen3NextForCausalLM\"],\"model_type\":\"qwen3_next\",\"hidden_size\":"
+    "24,"
+    "\"num_hidden_layers\":5,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,"
+    "\"partial_rotary_factor\":0.5,\"full_attention_interval\":3,\"linear_num_key_heads\":3,"
+    "\"linear_num_value_heads\":6,\"linear_key_head_dim\":10,\"linear_value_head_dim\":19,"
+    "\"linear_conv_kernel_dim\":4,\"vocab_size\":50,\"intermediate_size\":36,"
+    "\"moe_intermediate_size\":20,\"shared_expert_intermediate_size\":14,\"num_experts\":8,"
+    "\"num_experts_per_tok\":3,\"norm_topk_prob\":true,\"mlp_only_layers\":[1],"
+    "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,\"rope_theta\":10000,"
+    "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
 /* With gates on the input of experts, chunks, blocks that do not rotate, and blocks without
  * experts. */
 #define FOLDER_LLAMA4                                                                              \
@@ -266,6 +280,8 @@ static inline void folder_make(char dir[64], const char *config, sl_dtype dtype,
         for (uint32_t l = 0; l < (t->scope == SL_SCOPE_MODEL ? 1 : m.n_layers); l++) {
             bool moe = m.ffn[l] == SL_FFN_MOE;
             if (t->scope == SL_SCOPE_DENSE_BLOCK && moe) continue;
+            if (t->scope == SL_SCOPE_FULL_BLOCK && m.linear[l]) continue;
+            if (t->scope == SL_SCOPE_LINEAR_BLOCK && !m.linear[l]) continue;
             if ((t->scope == SL_SCOPE_MOE_BLOCK || t->scope == SL_SCOPE_EXPERT) && !moe) continue;
             for (uint32_t e = 0; e < (t->scope == SL_SCOPE_EXPERT ? m.n_experts : 1); e++) {
                 const sl_arch_store *s = sl_arch_store_of(a, t->role);
@@ -274,7 +290,7 @@ static inline void folder_make(char dir[64], const char *config, sl_dtype dtype,
                 uint32_t n = t->k == SL_DIM_NONE ? 1 : 2;
                 if (s && (s->before[0] != SL_DIM_NONE || s->phase || (s->stack && e))) continue;
                 if (s) n = sl_store_shape(&(sl_model){.stored = m}, s, t, dim);
-                sl_arch_tensor_name(t, l, e, name);
+                sl_arch_tensor_name(a, &m, t, l, e, name);
                 folder_tensor(&w, t, name, dim, n);
             }
         }

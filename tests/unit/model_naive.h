@@ -278,6 +278,75 @@ static inline void naive_latents(const sl_model *m, uint32_t layer, uint32_t t, 
     free(q), free(low), free(p), free(c), free(kv);
 }
 
+static inline double naive_softplus(double x) {
+    return x > 30 ? x : log1p(exp(x));
+}
+
+/* Linear attention of row t, as the architecture's paper has it: no versions, and the products of
+ * all rows so far in `in` [positions][in, small]; state [v_heads][k_dim][v_dim]. */
+static inline void naive_delta(const sl_model *m, uint32_t layer, uint32_t t, double *x, double *in,
+                               double *state) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mat *w = m->block[layer].mat;
+    const uint32_t K = s->delta_k_heads, V = s->delta_v_heads, dk = s->delta_k_dim, r = V / K;
+    const uint32_t dv = s->delta_v_dim, wide = 2 * dk + 2 * r * dv, out = V * dv;
+    const size_t row = (size_t)K * wide + 2 * V;
+    double *h = naive_new(s->d_model), *o = naive_new(out), *taps = naive_new(s->delta_taps);
+    double *c = naive_new(2 * dk + r * dv), *own = naive_new(dv + V), *y = naive_new(s->d_model);
+    naive_stream_norm(m, &w[SL_ROLE_ATTN_NORM], x, h);
+    naive_mul(&w[SL_ROLE_DELTA_IN], h, in + t * row);
+    naive_mul(&w[SL_ROLE_DELTA_SMALL], h, in + t * row + (size_t)K * wide);
+    for (uint32_t g = 0; g < K; g++) {
+        const uint32_t n[] = {dk, dk, r * dv},
+                       at[] = {g * dk, (K + g) * dk, 2 * K * dk + g * r * dv};
+        uint32_t i = 0;
+        for (uint32_t part = 0; part < 3; part++)
+            for (uint32_t j = 0; j < n[part]; j++, i++) {
+                double a = 0;
+                naive_row(&w[SL_ROLE_DELTA_CONV], at[part] + j, taps);
+                for (uint32_t p = 0; p < s->delta_taps; p++) {
+                    const int64_t from = (int64_t)t - (s->delta_taps - 1) + p;
+                    if (from >= 0) a += taps[p] * in[(size_t)from * row + (size_t)g * wide + i];
+                }
+                c[i] = a / (1 + exp(-a));
+            }
+        for (uint32_t part = 0; part < 2; part++) {
+            double sum = 1e-6;
+            for (uint32_t j = 0; j < dk; j++) sum += c[part * dk + j] * c[part * dk + j];
+            for (uint32_t j = 0; j < dk; j++) c[part * dk + j] /= sqrt(sum * (part ? 1 : dk));
+        }
+        const double *small = in + t * row + (size_t)K * wide + (size_t)2 * g * r;
+        for (uint32_t v = 0; v < r; v++) {
+            const uint32_t head = g * r + v;
+            double *S = state + (size_t)head * dk * dv, *to = o + (size_t)head * dv, rate, sum = 0;
+            const double *z = in + t * row + (size_t)g * wide + 2 * dk + (size_t)(r + v) * dv;
+            naive_row(&w[SL_ROLE_DELTA_RATE], 0, own);
+            rate = exp(own[head]);
+            naive_row(&w[SL_ROLE_DELTA_SHIFT], 0, own);
+            const double decay = exp(-rate * naive_softplus(small[r + v] + own[head]));
+            for (uint32_t j = 0; j < dv; j++) {
+                double held = 0;
+                for (uint32_t i2 = 0; i2 < dk; i2++) {
+                    S[i2 * dv + j] *= decay;
+                    held += S[i2 * dv + j] * c[dk + i2];
+                }
+                const double d = (c[2 * dk + v * dv + j] - held) / (1 + exp(-small[v]));
+                for (uint32_t i2 = 0; i2 < dk; i2++) {
+                    S[i2 * dv + j] += c[dk + i2] * d;
+                    to[j] += S[i2 * dv + j] * c[i2];
+                }
+                sum += to[j] * to[j];
+            }
+            naive_row(&w[SL_ROLE_DELTA_NORM], 0, own);
+            for (uint32_t j = 0; j < dv; j++)
+                to[j] *= own[j] / sqrt(sum / dv + s->rms_eps) * z[j] / (1 + exp(-z[j]));
+        }
+    }
+    naive_mul(&w[SL_ROLE_DELTA_OUT], o, y);
+    for (uint32_t i = 0; i < s->d_model; i++) x[i] += y[i];
+    free(h), free(o), free(taps), free(c), free(own), free(y);
+}
+
 /* x += attention; k and v [layer's positions so far][n_kv_heads][head_dim] receive row t. */
 static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t, double *x,
                                    double *k, double *v) {
@@ -286,13 +355,24 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
     uint32_t dim = s->head_dim, kv = s->n_kv_heads * dim, group = s->n_heads / s->n_kv_heads;
     double *h = naive_new(s->d_model), *q = naive_new(s->n_heads * dim);
     double *o = naive_new(s->n_heads * SL_MAX(dim, s->v_dim)), *y = naive_new(s->d_model),
-           *p = naive_new(t + 2), *sink = naive_new(s->n_heads);
+           *p = naive_new(t + 2), *sink = naive_new(s->n_heads),
+           *gate = naive_new(s->n_heads * dim);
     naive_stream_norm(m, &w[SL_ROLE_ATTN_NORM], x, h);
     if (s->kv_lora) {
         naive_latents(m, layer, t, h, k, v, o);
         goto out;
     }
-    naive_mul(&w[SL_ROLE_Q], h, q);
+    if (s->gated) { /* each head's gate is behind its queries */
+        double *both = naive_new(2 * s->n_heads * dim);
+        naive_mul(&w[SL_ROLE_Q], h, both);
+        for (uint32_t i = 0; i < s->n_heads * dim; i++) {
+            q[i] = both[i / dim * 2 * dim + i % dim];
+            gate[i] = both[i / dim * 2 * dim + dim + i % dim];
+        }
+        free(both);
+    } else {
+        naive_mul(&w[SL_ROLE_Q], h, q);
+    }
     naive_mul(&w[SL_ROLE_K], h, k + (size_t)t * kv);
     naive_mul(&w[SL_ROLE_V], h, v + (size_t)t * kv);
     if (s->qkv_bias) {
@@ -331,11 +411,13 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
         for (uint32_t j = first; j <= t; j++)
             for (uint32_t c = 0; c < dim; c++) o[i * dim + c] += p[j - first] * v[j * kv + at + c];
     }
+    for (uint32_t i = 0; s->gated && i < s->n_heads * dim; i++) o[i] /= 1 + exp(-gate[i]);
 out:
     naive_mul(&w[SL_ROLE_O], o, y);
     if (w[SL_ROLE_O_BIAS].data) naive_bias(&w[SL_ROLE_O_BIAS], y);
     for (uint32_t i = 0; i < s->d_model; i++) x[i] += y[i];
     free(h), free(q), free(o), free(y), free(p), free(sink);
+    free(gate);
 }
 
 /* logits [n][vocab] */
@@ -346,13 +428,20 @@ static inline void naive_forward(const sl_model *m, const uint32_t *ids, uint32_
                 SL_MAX(sl_query_dim(s), SL_MAX(s->head_dim, s->v_dim));
     double *k = naive_new(kv * s->n_layers), *v = naive_new(kv * s->n_layers);
     double *x = naive_new(s->d_model), *h = naive_new(s->d_model), *b = naive_new(s->d_model);
+    const size_t wide = sl_delta_channels(s) + sl_delta_out(s) + 2 * (size_t)s->delta_v_heads;
+    const size_t held = (size_t)sl_delta_out(s) * s->delta_k_dim;
+    double *in = naive_new((n * wide + 1) * s->n_layers),
+           *states = naive_new((held + 1) * s->n_layers);
     for (uint32_t t = 0; t < n; t++) {
         naive_row(&m->whole.mat[SL_ROLE_EMBED], ids[t], x);
         for (uint32_t l = 0; l < s->n_layers; l++) {
             const sl_mat *w = m->block[l].mat;
             bool branch = s->ffn[l] == SL_FFN_MOE && s->dense_branch;
             if (branch) naive_stream_norm(m, &w[SL_ROLE_FFN_NORM], x, h);
-            naive_attention(m, l, t, x, k + l * kv, v + l * kv);
+            if (s->linear[l])
+                naive_delta(m, l, t, x, in + l * n * wide, states + l * held);
+            else
+                naive_attention(m, l, t, x, k + l * kv, v + l * kv);
             naive_stream_norm(m, &w[branch ? SL_ROLE_SHARED_NORM : SL_ROLE_FFN_NORM], x,
                               branch ? b : h);
             if (s->ffn[l] == SL_FFN_MOE)
@@ -364,7 +453,7 @@ static inline void naive_forward(const sl_model *m, const uint32_t *ids, uint32_
         naive_stream_norm(m, &m->whole.mat[SL_ROLE_FINAL_NORM], x, h);
         naive_mul(&m->whole.mat[SL_ROLE_LM_HEAD], h, logits + (size_t)t * s->vocab);
     }
-    free(k), free(v), free(x), free(h), free(b);
+    free(k), free(v), free(x), free(h), free(b), free(in), free(states);
 }
 
 /* max |got - naive| / max |naive| over the logits of all n positions. */

@@ -4,6 +4,7 @@
 #define SL_TESTS_MODEL_RUN_H
 
 #include "base/rng.h"
+#include "kernel/delta.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -22,6 +23,7 @@ typedef struct model_run {
 typedef struct model_seq {
     uint32_t *page;
     uint32_t n_pages;
+    uint32_t number; /* of its states, where the model has linear attention */
 } model_seq;
 
 /* Pages of all requests that there are: of one model at a time. */
@@ -30,6 +32,14 @@ static struct {
     sl_kv_pool kv;
     uint32_t used, seqs;
 } model_pages;
+
+/* States of all requests, of one model at a time: as of sl_life, what is done and which version that
+ * left. */
+#define MODEL_RUN_SEQS 64u
+static struct {
+    sl_states of;
+    uint32_t runs, used, done[MODEL_RUN_SEQS], version[MODEL_RUN_SEQS];
+} model_states;
 
 /* The whole model of a folder or file; ends the test program where it cannot be opened. */
 static inline sl_model *model_run_open(const char *path) {
@@ -52,11 +62,15 @@ static inline model_run model_run_make(const sl_model *m, const sl_kernels *k, s
     size_t b = sl_experts_scratch_bytes(r.s, max_rows * r.s->top_k);
     sl_err err = {0};
     if (sl_arena_create(SL_MAX(a, b), &r.scratch, &err) != SL_OK) abort();
+    if (model_states.runs++ == 0 && r.s->n_linear &&
+        sl_states_open(r.s, MODEL_RUN_SEQS, true, &model_states.of, &err) != SL_OK)
+        abort();
     return r;
 }
 
 static inline void model_run_free(model_run *r) {
     sl_arena_free(&r->scratch);
+    if (--model_states.runs == 0) sl_states_close(&model_states.of);
 }
 
 static inline model_seq model_seq_make(const sl_model_spec *s, uint32_t positions) {
@@ -67,6 +81,9 @@ static inline model_seq model_seq_make(const sl_model_spec *s, uint32_t position
     size_t n = model_pages.kv.page;
     SL_ASSERT(n == sl_kv_page_bytes(s));
     SL_ASSERT(model_pages.used + q.n_pages <= MODEL_RUN_PAGES);
+    q.number = s->n_linear ? model_states.used++ : 0;
+    SL_ASSERT(q.number < MODEL_RUN_SEQS);
+    model_states.done[q.number] = model_states.version[q.number] = 0;
     for (uint32_t i = 0; i < q.n_pages; i++) {
         q.page[i] = model_pages.used++;
         /* what was never written must never be read: NaN in every type */
@@ -80,6 +97,7 @@ static inline void model_seq_free(model_seq *q) {
     if (--model_pages.seqs > 0) return;
     sl_release(model_pages.kv.base, MODEL_RUN_PAGES, model_pages.kv.page);
     model_pages.used = 0;
+    model_states.used = 0;
 }
 
 static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *rows, float *x) {
@@ -138,17 +156,46 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
     free(group), free(first);
 }
 
+/* Where rows' states are, before they run... */
+static inline void model_run_states(const model_seq *const *seq, const uint32_t *pos, uint32_t n,
+                                    uint32_t *state, uint32_t *done) {
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t s = seq[i]->number;
+        if (pos[i] == 0) model_states.done[s] = 0; /* from its beginning, again perhaps */
+        state[i] = 2 * s + model_states.version[s];
+        done[i] = model_states.done[s];
+    }
+}
+
+/* ...and when they have run. */
+static inline void model_run_commit(const model_seq *const *seq, const uint32_t *pos, uint32_t n,
+                                    const uint32_t *state) {
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t s = seq[i]->number;
+        model_states.done[s] = pos[i] + 1;
+        model_states.version[s] = (state[i] & 1) ^ 1;
+    }
+}
+
 /* Runs n rows (row r: id ids[r] at pos[r] of request *seq[r]) and writes all their logits. */
 static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
                                   const uint32_t *pos, const model_seq *const *seq, float *logits) {
     float *x = malloc((size_t)n * r->s->d_model * sizeof *x);
     const uint32_t **pages = malloc(n * sizeof *pages);
-    uint32_t *all = malloc(n * sizeof *all);
+    uint32_t *all = malloc(n * sizeof *all), *state = malloc(2 * (size_t)n * sizeof *state);
+    model_run_states(seq, pos, n, state, state + n);
     for (uint32_t i = 0; i < n; i++) {
         pages[i] = seq[i]->page;
         all[i] = i;
     }
-    sl_rows rows = {.n = n, .id = ids, .pos = pos, .kv = model_pages.kv, .pages = pages};
+    sl_rows rows = {.n = n,
+                    .id = ids,
+                    .pos = pos,
+                    .kv = model_pages.kv,
+                    .pages = pages,
+                    .state = state,
+                    .done = state + n,
+                    .states = &model_states.of};
     sl_model_embed(r->m, &r->ex, ids, n, x);
     for (uint32_t l = 0; l < r->s->n_layers; l++) {
         if (r->s->ffn[l] == SL_FFN_MOE) {
@@ -159,7 +206,8 @@ static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
         sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
     }
     sl_model_head(r->m, &r->ex, x, all, n, logits, &r->scratch);
-    free(x), free((void *)pages), free(all);
+    if (r->s->n_linear) model_run_commit(seq, pos, n, state);
+    free(x), free((void *)pages), free(all), free(state);
 }
 
 /* Rows first .. first+n-1 of one request in steps of `chunk`. */

@@ -45,6 +45,8 @@ static const struct published {
     {"qwen3-235b-a22b", "Qwen3MoeForCausalLM", 235, 22},
     {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", 30.5, 3.3},
     {"qwen3-coder-480b-a35b", "Qwen3MoeForCausalLM", 480, 35},
+    {"qwen3-coder-next", "Qwen3NextForCausalLM", 80, 3.9},
+    {"qwen3-next-80b-a3b", "Qwen3NextForCausalLM", 80, 3.9},
 };
 
 /* The text of FOLDER/name<end>, for free(); NULL when there is no such file. */
@@ -157,6 +159,14 @@ static void same(const char *name, const sl_model_spec *a, const sl_model_spec *
     SAME(ffn);
     SAME(sight);
     SAME(unrotated);
+    SAME(linear);
+    SAME(n_linear);
+    SAME(delta_k_heads);
+    SAME(delta_v_heads);
+    SAME(delta_k_dim);
+    SAME(delta_v_dim);
+    SAME(delta_taps);
+    SAME(gated);
     SAME(moe_index);
     SAME(moe_layer);
     SAME(n_eos);

@@ -152,6 +152,145 @@ static void oracle_swiglu_clamped(double tol) {
         }
 }
 
+static void bits_gate_values(const sl_kernels *k) {
+    for (size_t n = 0; n < 70; n++) {
+        float *a = kt_floats(n), *b = kt_floats(n), *gate = kt_floats(n);
+        memcpy(b, a, n * sizeof *a);
+        k->gate_values(a, gate, n);
+        REF->gate_values(b, gate, n);
+        kt_same("gate_values", a, b, n);
+        sl_free(a), sl_free(b), sl_free(gate);
+    }
+}
+
+static void oracle_gate_values(double tol) {
+    for (float g = -80; g < 80; g += 0.037f) {
+        float y = 1.5f;
+        REF->gate_values(&y, &g, 1);
+        double want = 1.5 / (1.0 + exp(-(double)g));
+        within("gate_values", y, want, fabs(want), tol);
+    }
+}
+
+/* ---- linear attention ---- */
+
+/* x: rows of n, one a tap; w: the same. */
+static void taps_do(const sl_kernels *k, uint32_t taps, uint32_t n, const float *x, const float *w,
+                    float *y) {
+    sl_taps t = {.n_taps = taps, .n = n, .w = w, .w_stride = n, .y = y};
+    for (uint32_t j = 0; j < taps; j++) t.x[j] = x + (size_t)j * n;
+    k->taps(&t);
+}
+
+static void bits_taps(const sl_kernels *k) {
+    for (uint32_t n = 0; n < 70; n++) {
+        const uint32_t taps = 1 + n % SL_DELTA_TAPS;
+        float *x = kt_floats(taps * n), *w = kt_floats(taps * n), *a = kt_floats(n);
+        float *b = kt_floats(n);
+        taps_do(k, taps, n, x, w, a);
+        taps_do(REF, taps, n, x, w, b);
+        kt_same("taps", a, b, n);
+        sl_free(x), sl_free(w), sl_free(a), sl_free(b);
+    }
+}
+
+static void oracle_taps(double tol) {
+    enum { TAPS = 4, N_TAPS = 300 };
+    float *x = kt_floats(TAPS * N_TAPS), *w = kt_floats(TAPS * N_TAPS), *y = kt_floats(N_TAPS);
+    taps_do(REF, TAPS, N_TAPS, x, w, y);
+    for (uint32_t i = 0; i < N_TAPS; i++) {
+        double sum = 0, mag = 1;
+        for (uint32_t j = 0; j < TAPS; j++) {
+            const double p = (double)x[j * N_TAPS + i] * w[j * N_TAPS + i];
+            sum += p;
+            mag += fabs(p);
+        }
+        within("taps", y[i], sum / (1 + exp(-sum)), mag, tol);
+    }
+    sl_free(x), sl_free(w), sl_free(y);
+}
+
+/* A token's way through a state, which is another one or the same. */
+typedef struct delta_case {
+    uint32_t k_dim, v_dim;
+    float *from, *q, *k, *v;
+} delta_case;
+
+static delta_case delta_make(uint32_t k_dim, uint32_t v_dim) {
+    return (delta_case){
+        k_dim,           v_dim, kt_floats(k_dim * v_dim), kt_floats(k_dim), kt_floats(k_dim),
+        kt_floats(v_dim)};
+}
+
+static void delta_free(delta_case *c) {
+    sl_free(c->from), sl_free(c->q), sl_free(c->k), sl_free(c->v);
+}
+
+static void delta_do(const sl_kernels *k, const delta_case *c, const float *from, float *to,
+                     float *o) {
+    k->delta(&(sl_delta_step){.k_dim = c->k_dim,
+                              .v_dim = c->v_dim,
+                              .from = from,
+                              .to = to,
+                              .q = c->q,
+                              .k = c->k,
+                              .v = c->v,
+                              .decay = 0.83f,
+                              .beta = 0.61f,
+                              .o = o});
+}
+
+static void bits_delta(const sl_kernels *k) {
+    for (uint32_t v = 1; v < 70; v++) {
+        const size_t n = (size_t)(1 + v % 9) * v;
+        delta_case c = delta_make(1 + v % 9, v);
+        float *a = kt_floats(n), *b = kt_floats(n), *oa = kt_floats(v), *ob = kt_floats(v);
+        delta_do(k, &c, c.from, a, oa);
+        delta_do(REF, &c, c.from, b, ob);
+        kt_same("delta, results", oa, ob, v);
+        kt_same("delta, state", a, b, n);
+        memcpy(a, c.from, n * sizeof *a); /* in place, and nobody asks what it gives */
+        delta_do(k, &c, a, a, NULL);
+        kt_same("delta, in place", a, b, n);
+        sl_free(a), sl_free(b), sl_free(oa), sl_free(ob);
+        delta_free(&c);
+    }
+}
+
+static void oracle_delta(double tol) {
+    enum { DIM = 32 };
+    delta_case c = delta_make(DIM, DIM);
+    float *to = kt_floats(DIM * DIM), *o = kt_floats(DIM);
+    delta_do(REF, &c, c.from, to, o);
+    for (uint32_t j = 0; j < DIM; j++) {
+        double held = 0, sum = 0, most = 1, results = 1;
+        for (uint32_t i = 0; i < DIM; i++) held += (double)c.from[i * DIM + j] * 0.83f * c.k[i];
+        const double d = (c.v[j] - held) * 0.61f;
+        for (uint32_t i = 0; i < DIM; i++) {
+            const double s = (double)c.from[i * DIM + j] * 0.83f + c.k[i] * d;
+            most = fmax(most, fabs(s));
+            results += fabs(s * c.q[i]);
+            sum += s * c.q[i];
+            within("delta, state", to[i * DIM + j], s, most, tol);
+        }
+        within("delta, results", o[j], sum, results, tol);
+    }
+    sl_free(to), sl_free(o);
+    delta_free(&c);
+}
+
+/* Of all that gates may say, and of states that are long. */
+static void decay_is_near_its_formula(void **state) {
+    (void)state;
+    for (float x = -60; x < 60; x += 0.0173f) {
+        const double want = x > 30 ? (double)x : log1p(exp((double)x));
+        within("softplus", sl_softplus_scalar(x), want, fabs(want) + 1e-9, 3e-7);
+        within("decay", sl_decay_scalar(x, 0.5f, 3.0f),
+               exp(-3.0 * (x > 30 ? x + 0.5 : log1p(exp((double)x + 0.5)))), 1, 3e-6);
+    }
+    assert_true(isnan(sl_softplus_scalar(NAN)));
+}
+
 static void bits_rms_inverse(const sl_kernels *k) {
     for (uint32_t n = 1; n < 300; n++) {
         float *x = kt_floats(n);
@@ -615,6 +754,7 @@ int main(void) {
         cmocka_unit_test(selftest_finds_a_wrong_table),
         cmocka_unit_test(ref_equals_double_within_tolerance),
         cmocka_unit_test(every_isa_equals_ref_bit_for_bit),
+        cmocka_unit_test(decay_is_near_its_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,9 @@ void sl_account_print(const sl_shape *s, bool kv) {
         printf("  KV, counted   %.0f bytes per token at %g bytes a value (%s)\n", f.kv_token,
                s->kv_value_bytes,
                s->attention == SL_ATTENTION_MLA ? "latent rows" : "keys and values");
+    if (f.state > 0)
+        printf("  state         %.3f MB a request, of %u blocks of linear attention\n", f.state / 1e6,
+               s->n_linear_layers);
     printf("  work          %.3f GFLOP per token at 1 key, %.3f at 4096\n",
            sl_account_token_flops(s, 1, false) / 1e9, sl_account_token_flops(s, 4096, false) / 1e9);
 }

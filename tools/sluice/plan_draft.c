@@ -66,7 +66,7 @@ static sl_status check_context(const sl_search_problem *p, const sl_plan_draft *
     uint32_t shards = p->shape->attention == SL_ATTENTION_MLA ? 1 : p->shape->n_kv_heads;
     double token = f.kv_token / d->stages;
     if (sl_speculates_by_mtp(p->speculate)) token += f.block_kv_token; /* the last stage's */
-    double kv = context * token / SL_MIN(d->tp_a, SL_MAX(shards, 1u));
+    double kv = context * token / SL_MIN(d->tp_a, SL_MAX(shards, 1u)) + f.state / d->stages;
     double room =
         k->type[k->group[d->attn_group].type].memory_bytes * (1 - p->reserve) - d->attn_memory;
     if (kv <= room) return SL_OK;

@@ -344,8 +344,8 @@ sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out, sl_err
     a->max_rows = sl_plan_lane_rows(&w->plan);
     sl_resolve_init(&w->plan, a->m, w->watch, &a->resolve);
     /* An emulated device's rows leave nothing behind. */
-    a->guesses =
-        w->plan.speculate && (w->device->resumes || sl_device_is_modelled(&w->plan.device));
+    a->guesses = w->plan.speculate && (w->device->resumes || w->device->rewinds ||
+                                       sl_device_is_modelled(&w->plan.device));
     a->barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
     a->ops = a->barriers ? &sl_attn_lanes : &sl_attn_parts;
     const sl_hedge_opts hedge = SL_HEDGE_OPTS;

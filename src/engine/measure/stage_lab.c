@@ -251,6 +251,7 @@ static sl_status open_device(sl_lab *l, sl_err *err) {
                                  .exact = !varies,
                                  .max_rows = o->max_rows,
                                  .max_pairs = experts ? o->max_pairs : 0,
+                                 .requests = attention && o->m->n_linear ? o->max_rows : 0,
                                  .kv_pages = attention ? o->pages : 0,
                                  .tick = o->tick,
                                  .ctx = o->ctx,

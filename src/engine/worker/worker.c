@@ -189,6 +189,8 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .max_rows = attention ? sl_plan_lane_rows(p) : 0,
                               .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
                               .head_rows = attention ? SL_HEAD_ROWS : 0,
+                              .requests = attention ? p->lanes * p->max_num_seqs : 0,
+                              .guesses = attention && p->speculate,
                               .kv_pages = attention ? p->n_pages : 0,
                               .kv_fd = w->kv_fd,
                               .tick = p->pump ? NULL : sl_worker_tick,

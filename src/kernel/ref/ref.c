@@ -15,6 +15,10 @@ static void ref_swiglu_clamped(float *gate, const float *up, float limit, size_t
     for (size_t i = 0; i < n; i++) gate[i] = sl_swiglu_clamped_scalar(gate[i], up[i], limit);
 }
 
+static void ref_gate_values(float *y, const float *gate, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = y[i] / (1.0f + sl_exp_scalar(-gate[i]));
+}
+
 static void ref_rotate(float *lo, float *hi, const float *c, const float *s, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         float a = lo[i], b = hi[i];
@@ -52,6 +56,9 @@ const sl_kernels sl_kernels_ref = {
     .parts_tile = SL_EVERY_AMOUNT(sl_ref_parts_tile),
     .swiglu = ref_swiglu,
     .swiglu_clamped = ref_swiglu_clamped,
+    .gate_values = ref_gate_values,
+    .taps = sl_ref_taps,
+    .delta = sl_ref_delta,
     .rms_inverse = sl_ref_rms_inverse,
     .center = sl_ref_center,
     .rotate = ref_rotate,

@@ -44,6 +44,16 @@ static inline void simd_swiglu_clamped(float *gate, const float *up, float limit
     for (; i < n; i++) gate[i] = sl_swiglu_clamped_scalar(gate[i], up[i], limit);
 }
 
+static inline void simd_gate_values(float *y, const float *gate, size_t n) {
+    const v16 one = v_set1(1.0f);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        v16 e = simd_exp(v_neg(v_load(gate + i)));
+        v_store(y + i, v_div(v_load(y + i), v_add(one, e)));
+    }
+    for (; i < n; i++) y[i] = y[i] / (1.0f + sl_exp_scalar(-gate[i]));
+}
+
 static inline float simd_rms_inverse(const float *x, float eps, uint32_t n) {
     v16 sum = v_set1(0);
     uint32_t i = 0;
@@ -87,6 +97,8 @@ static inline void simd_rotate(float *lo, float *hi, const float *c, const float
         hi[i] = fmaf(b, c[i], a * s[i]);
     }
 }
+
+#include "kernel/simd/delta.h"
 
 static inline void simd_expv(const float *x, size_t n, float *y) {
     size_t i = 0;
@@ -133,5 +145,6 @@ static inline void simd_widen_halves(const void *src, sl_dtype dtype, size_t n, 
 
 /* Entries of a table that come from here. */
 #define SIMD_VECTORS                                                                               \
-    .swiglu = simd_swiglu, .swiglu_clamped = simd_swiglu_clamped, .rms_inverse = simd_rms_inverse, \
+    .swiglu = simd_swiglu, .swiglu_clamped = simd_swiglu_clamped, .gate_values = simd_gate_values, \
+    .taps = simd_taps, .delta = simd_delta, .rms_inverse = simd_rms_inverse,                       \
     .center = simd_center, .rotate = simd_rotate, .expv = simd_expv, .to_bf16 = simd_to_bf16

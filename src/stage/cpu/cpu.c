@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memfd.h"
 #include "base/quiet.h"
+#include "kernel/delta.h"
 #include "stage/cpu/mtp_pages.h"
 #include "stage/cpu/near.h"
 
@@ -27,6 +28,7 @@ typedef struct cpu {
     const sl_gang *gang; /* NULL: alone */
     sl_rank rank;
     sl_extent blocks; /* that pages have room for */
+    sl_states states; /* of linear attention; n 0: the model has none */
     sl_mtp_pages mtp; /* of the block that predicts a further token */
 } cpu;
 
@@ -84,8 +86,11 @@ static void enlarge(cpu *d, const sl_rowset *r) {
 
 /* Of a rank, those that need no sum over ranks: the rows that it does for all. */
 static void run_model(cpu *d, const sl_stage_call *c) {
-    const sl_stage_model s = {
-        .model = d->model, .exec = &d->exec, .scratch = &d->scratch, .kv = d->kv};
+    const sl_stage_model s = {.model = d->model,
+                              .exec = &d->exec,
+                              .scratch = &d->scratch,
+                              .kv = d->kv,
+                              .states = d->states.n ? &d->states : NULL};
     sl_stage_call own = *c;
     if (c->op == SL_OP_EMBED || c->op == SL_OP_ROUTE) own.rows = own_rows(d, &c->rows);
     if (c->op == SL_OP_INSIDE)
@@ -135,6 +140,7 @@ static void cpu_close(sl_device *base) {
     sl_model_free(d->model);
     sl_arena_free(&d->scratch);
     sl_mtp_pages_close(&d->mtp);
+    sl_states_close(&d->states);
     if (base->kept)
         sl_memfd_unmap(d->pages, d->kv_pages * d->kv.page);
     else
@@ -160,7 +166,7 @@ static sl_status map_pages(cpu *d, int fd, uint32_t n, size_t bytes, uint8_t **o
 /* Reserved, not touched: a page costs memory when it is first written. */
 static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     const sl_model_spec *mine = sl_model_spec_of(d->model);
-    size_t page = d->blocks.n * sl_kv_block_bytes(mine), bytes;
+    size_t page = sl_kv_blocks(mine, d->blocks.first, d->blocks.n) * sl_kv_block_bytes(mine), bytes;
     if (page == 0) return SL_OK; /* a rank without heads */
     if (__builtin_mul_overflow(n, page, &bytes))
         return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
@@ -175,6 +181,16 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     d->kv = sl_kv_pool_of_blocks(mine, base, d->blocks.first, d->blocks.n);
     d->kv_pages = n;
     return SL_OK;
+}
+
+/* Places of requests for what has no position. */
+static sl_status make_states(cpu *d, const sl_device_opts *o, sl_err *err) {
+    const sl_model_spec *m = d->base.spec;
+    if (!m->n_linear || !o->hosts.attention) return SL_OK;
+    d->base.resumes = false; /* they are not in pages */
+    d->base.placed = true;
+    d->base.rewinds = o->guesses;
+    return sl_states_open(m, o->requests, o->guesses, &d->states, err);
 }
 
 /* At least what calls of so many pairs need. */
@@ -208,6 +224,7 @@ static uint8_t *blocks_of(const cpu *d, uint32_t page, uint32_t first, uint32_t 
     const sl_model_spec *m = sl_model_spec_of(d->model);
     SL_ASSERT(page < d->kv_pages && n > 0 && n <= m->n_layers && first <= m->n_layers - n);
     SL_ASSERT(first >= d->blocks.first && first + n <= d->blocks.first + d->blocks.n);
+    SL_ASSERT(m->n_linear == 0); /* pages stay: they are not all that a request has */
     return sl_kv_page(&d->kv, page) + first * sl_kv_block_bytes(m);
 }
 
@@ -362,6 +379,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);
+    if (st == SL_OK) st = make_states(d, o, err);
     if (st == SL_OK && d->base.mtp)
         st = sl_mtp_pages_open(sl_model_spec_of(d->model), o->kv_pages, &d->mtp, err);
     if (st == SL_OK)
