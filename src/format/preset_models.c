@@ -48,6 +48,10 @@ static const sl_shape models[] = {
      EXPERTS(128, 8, 768), BF16},
     {MODEL("qwen3-235b-a22b", 94, 1, 151936, 40960), GQA(4096, 64, 4, 128), .qk_norm = true,
      EXPERTS(128, 8, 1536), BF16},
+    {MODEL("qwen3-next-80b-a3b", 48, 1, 151936, 262144), .n_mtp = 1, GQA(2048, 16, 2, 256),
+     .gated = true, .qk_norm = true, .n_linear_layers = 36, .delta_channels = 8192,
+     .delta_taps = 4, .delta_heads = 32, .delta_out = 4096, .delta_state = 524288,
+     EXPERTS(512, 10, 512), .d_ff_shared = 512, .shared_gate = true, BF16},
     {MODEL("qwen2-57b-a14b", 28, 1, 151936, 32768), GQA(3584, 28, 4, 128), .qkv_bias = true,
      EXPERTS(64, 8, 2560), .d_ff_shared = 20480, .shared_gate = true, BF16},
     /* Language parts only. */

@@ -664,7 +664,8 @@ static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name
     bytes += c.end - c.begin;
     if (site->t->stage != SL_STAGE_EXPERT) {
         a->info->bytes_attention += bytes;
-        if (site->t->role == SL_ROLE_O && site->layer == 0) a->info->attention_dtype = mat.dtype;
+        const bool out = site->t->role == SL_ROLE_O || site->t->role == SL_ROLE_DELTA_OUT;
+        if (out && site->layer == 0) a->info->attention_dtype = mat.dtype;
     } else if (site->expert == 0 && a->m->stored.moe_index[site->layer] == 0) {
         a->info->bytes_expert += bytes;
         if (site->t->role == SL_ROLE_EXPERT_GATE) a->info->expert_dtype = mat.dtype;

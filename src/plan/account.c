@@ -53,6 +53,7 @@ static size_t linear_products(const sl_shape *s, sl_product *p) {
 
 /* Of the mean block. */
 static size_t attention_products(const sl_shape *s, sl_product p[MAX_PRODUCTS]) {
+    if (s->n_linear_layers == s->n_layers) return linear_products(s, p);
     size_t n = full_products(s, p), all = n;
     if (s->n_linear_layers) all += linear_products(s, p + n);
     for (size_t i = 0; n < all && i < all; i++)

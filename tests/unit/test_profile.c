@@ -117,10 +117,10 @@ static void without_memory(void **state) {
 /* The counts of a description are those of the tensors that a checkpoint has, in either format. */
 static void counts_are_the_checkpoints(void **state) {
     (void)state;
-    static const char *const models[] = {"mixtral-tiny",  "qwen3moe-tiny",   "qwen3moe-sparse",
-                                         "qwen2moe-tiny", "olmoe-tiny",      "glm4moe-tiny",
-                                         "llama4-tiny",   "deepseekv2-tiny", "deepseekv3-tiny",
-                                         "dbrx-tiny",     "arctic-tiny",     "mixed.gguf"};
+    static const char *const models[] = {
+        "mixtral-tiny", "qwen3moe-tiny", "qwen3moe-sparse", "qwen2moe-tiny",   "olmoe-tiny",
+        "glm4moe-tiny", "llama4-tiny",   "deepseekv2-tiny", "deepseekv3-tiny", "dbrx-tiny",
+        "arctic-tiny",  "mixed.gguf",    "qwen3next-tiny"};
     static sl_model_spec spec;
     for (size_t i = 0; i < SL_LEN(models); i++) {
         char path[512];

@@ -19,7 +19,7 @@
 #define FURTHER 4u
 
 static const char root[] = SL_SOURCE_DIR "/tests/golden";
-static const char *const fixtures[] = {"glm4moe-tiny", "deepseekv3-tiny"};
+static const char *const fixtures[] = {"glm4moe-tiny", "deepseekv3-tiny", "qwen3next-tiny"};
 
 /* ---- a device with rows of one request ---- */
 
@@ -29,6 +29,7 @@ typedef struct rig {
     sl_mem x, h, y, z, head;
     uint32_t ids[MOST], n_ids;
     uint32_t pos[MOST], id[MOST], row[MOST], page[PAGES];
+    uint32_t state[MOST], done[MOST], version; /* as of sl_rowset */
     const uint32_t *pages[MOST];
     uint32_t *expert;
     float *gate, *logits;
@@ -48,6 +49,7 @@ static void open_rig(rig *r, const char *name) {
                               .inside = true,
                               .max_rows = MOST,
                               .max_pairs = MOST * 4,
+                              .requests = 1,
                               .kv_pages = PAGES};
     if (sl_device_open(&o, &r->d, &err) != SL_OK) fail_msg("%s", err.msg);
     r->m = r->d->spec;
@@ -76,6 +78,8 @@ static sl_stage_call call_of(rig *r, sl_stage_op op, uint32_t layer, uint32_t n)
                                     .id = r->id,
                                     .pos = r->pos,
                                     .pages = r->pages,
+                                    .state = r->state,
+                                    .done = r->done,
                                     .x = r->x,
                                     .h = r->h,
                                     .expert = r->expert,
@@ -87,7 +91,10 @@ static void run_model(rig *r, uint32_t first, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         r->pos[i] = first + i;
         r->id[i] = r->ids[first + i];
+        r->state[i] = r->version;
+        r->done[i] = first;
     }
+    r->version ^= 1;
     sl_stage_call c = call_of(r, SL_OP_EMBED, 0, n);
     sl_device_submit(r->d, &c);
     for (uint32_t l = 0; l < r->m->n_layers; l++) {

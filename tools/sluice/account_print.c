@@ -48,18 +48,47 @@ static const char *short_count(double n, char out[24]) {
     return out;
 }
 
-static void print_stage(const sl_shape *s, const sl_params *p, sl_cost_kind kind) {
+/* A line of the table; of attention the shape has blocks of one kind. */
+typedef struct stage_line {
+    const char *name, *blocks;
+    sl_shape shape;
+    sl_cost_kind kind;
+    uint64_t params, times;
+} stage_line;
+
+#define MAX_LINES (SL_COST_COUNT + 1)
+
+/* What stages there are; blocks of linear attention are a line of their own. */
+static size_t stage_lines(const sl_shape *s, const sl_params *p, stage_line out[MAX_LINES]) {
+    size_t n = 0;
+    for (int k = 0; k < SL_COST_COUNT; k++) {
+        const sl_cost_kind kind = (sl_cost_kind)k;
+        const bool split = kind == SL_COST_ATTENTION && s->n_linear_layers;
+        out[n] = (stage_line){sl_cost_name(kind), blocks_of[k],           *s, kind,
+                              params_of(p, kind), times_in_model(s, kind)};
+        if (split) {
+            out[n].blocks = "full";
+            out[n].shape.n_linear_layers = 0;
+            out[n++].times -= s->n_linear_layers;
+            out[n] = (stage_line){"linear", "linear", *s, kind, p->linear, s->n_linear_layers};
+            out[n].shape.n_linear_layers = s->n_layers;
+        }
+        n += out[n].times > 0 && out[n].params > 0;
+    }
+    return n;
+}
+
+static void print_stage(const stage_line *l, const sl_params *p) {
     const sl_account_opts one = {.tp = 1, .activation_bytes = 2};
-    sl_stage_work w = sl_account_stage(s, kind, 1, 1, &one);
+    const sl_stage_work w = sl_account_stage(&l->shape, l->kind, 1, 1, &one);
     char sum[24];
-    uint64_t n = params_of(p, kind), times = times_in_model(s, kind);
-    if (w.weight_bytes <= 0 || times == 0) return;
-    printf("    %-10s %-7s %7llu x %11.3f M = %10s %5.1f %%  %10.3f MFLOP/row  %10.3f MB",
-           sl_cost_name(kind), blocks_of[kind], (unsigned long long)times, (double)n / 1e6,
-           short_count((double)(n * times), sum), 100.0 * (double)(n * times) / (double)p->total,
-           w.flops / 1e6, w.weight_bytes / 1e6);
-    if (kind == SL_COST_ATTENTION)
-        printf("  + %.3f kFLOP and %.0f B a key", w.key_flops / 1e3, w.key_bytes);
+    const double all = (double)(l->params * l->times);
+    printf("    %-10s %-7s %7llu x %11.3f M = %10s %5.1f %%  %10.3f MFLOP/row  %10.3f MB", l->name,
+           l->blocks, (unsigned long long)l->times, (double)l->params / 1e6, short_count(all, sum),
+           100.0 * all / (double)p->total, w.flops / 1e6, w.weight_bytes / 1e6);
+    if (l->kind == SL_COST_ATTENTION)
+        printf("  + %.3f kFLOP and %.0f B a %s", w.key_flops / 1e3, w.key_bytes,
+               l->shape.n_linear_layers ? "row" : "key");
     printf("\n");
 }
 
@@ -70,7 +99,8 @@ void sl_account_print(const sl_shape *s, bool kv) {
     printf("  counted       %s parameters, %s active per token (%s without the embedding)\n",
            short_count((double)p.total, total), short_count((double)p.active, active),
            short_count((double)(p.active - (s->tied_head ? 0 : p.embedding)), rest));
-    for (int k = 0; k < SL_COST_COUNT; k++) print_stage(s, &p, (sl_cost_kind)k);
+    stage_line line[MAX_LINES];
+    for (size_t i = 0, n = stage_lines(s, &p, line); i < n; i++) print_stage(&line[i], &p);
     printf("    %-10s %-7s %7d x %11.3f M\n", "embedding", "once", 1, (double)p.embedding / 1e6);
     printf("  by format     %g bytes a weight, %g of experts: %.3f GB; attention side %.3f GB, one "
            "expert of every block %.3f GB\n",
@@ -81,8 +111,8 @@ void sl_account_print(const sl_shape *s, bool kv) {
                s->kv_value_bytes,
                s->attention == SL_ATTENTION_MLA ? "latent rows" : "keys and values");
     if (f.state > 0)
-        printf("  state         %.3f MB a request, of %u blocks of linear attention\n", f.state / 1e6,
-               s->n_linear_layers);
+        printf("  state         %.3f MB a request, of %u blocks of linear attention\n",
+               f.state / 1e6, s->n_linear_layers);
     printf("  work          %.3f GFLOP per token at 1 key, %.3f at 4096\n",
            sl_account_token_flops(s, 1, false) / 1e9, sl_account_token_flops(s, 4096, false) / 1e9);
 }
@@ -95,8 +125,11 @@ void sl_account_print_model(const sl_shape *s) {
         printf("\n  attention     %u heads over latent rows of %u + %u, query latent %u\n",
                s->n_heads, s->kv_lora, s->qk_rope_dim, s->q_lora);
     else
-        printf("\n  attention     %u heads, %u for keys and values, head %u\n", s->n_heads,
-               s->n_kv_heads, s->qk_head_dim);
+        printf("\n  attention     %u heads, %u for keys and values, head %u%s\n", s->n_heads,
+               s->n_kv_heads, s->qk_head_dim, s->gated ? ", gated" : "");
+    if (s->n_linear_layers)
+        printf("  linear        %u of the blocks: %u value heads of %u, states of %u values\n",
+               s->n_linear_layers, s->delta_heads, s->delta_out / s->delta_heads, s->delta_state);
     printf("  experts       %u, top %u, width %u", s->n_experts, s->top_k, s->d_ff_expert);
     if (s->d_ff_shared) printf(", shared %u", s->d_ff_shared);
     if (s->d_ff_residual) printf(", dense branch %u", s->d_ff_residual);
@@ -109,21 +142,22 @@ json_t *sl_account_json(const sl_shape *s) {
     sl_params p = sl_account_params(s);
     sl_footprint f = sl_account_footprint(s);
     json_t *stages = json_object();
-    for (int k = 0; k < SL_COST_COUNT; k++) {
-        sl_stage_work w = sl_account_stage(s, (sl_cost_kind)k, 1, 1, &one);
-        uint64_t times = times_in_model(s, (sl_cost_kind)k);
-        if (w.weight_bytes <= 0 || times == 0) continue;
-        json_object_set_new(stages, sl_cost_name((sl_cost_kind)k),
-                            json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "count", (json_int_t)times,
-                                      "params", (json_int_t)params_of(&p, (sl_cost_kind)k),
-                                      "flops_per_row", w.flops, "weight_bytes", w.weight_bytes,
-                                      "flops_per_key", w.key_flops, "bytes_per_key", w.key_bytes));
+    stage_line line[MAX_LINES];
+    for (size_t i = 0, n = stage_lines(s, &p, line); i < n; i++) {
+        const sl_stage_work w = sl_account_stage(&line[i].shape, line[i].kind, 1, 1, &one);
+        json_object_set_new(stages, line[i].name,
+                            json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "count",
+                                      (json_int_t)line[i].times, "params",
+                                      (json_int_t)line[i].params, "flops_per_row", w.flops,
+                                      "weight_bytes", w.weight_bytes, "flops_per_key", w.key_flops,
+                                      "bytes_per_key", w.key_bytes));
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "name",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "name",
                      s->name, "n_params", (json_int_t)p.total, "n_params_active",
                      (json_int_t)p.active, "embedding_params", (json_int_t)p.embedding, "n_layers",
                      (json_int_t)s->n_layers, "weight_bytes", f.total, "attention_side_bytes",
                      f.attention_side, "expert_bytes", f.expert, "expert_column_bytes",
-                     f.expert_column, "kv_bytes_per_token", f.kv_token, "flops_per_token",
-                     sl_account_token_flops(s, 1, false), "stages", stages);
+                     f.expert_column, "kv_bytes_per_token", f.kv_token, "state_bytes_per_request",
+                     f.state, "flops_per_token", sl_account_token_flops(s, 1, false), "stages",
+                     stages);
 }

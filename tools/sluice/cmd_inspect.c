@@ -40,7 +40,12 @@ static void print_attention(const sl_model_spec *m) {
            m->qk_norm ? ", normed queries and keys" : "", m->qkv_bias ? ", biases" : "");
     if (m->rope_dim != m->head_dim) printf(", %u of a head rotated", m->rope_dim);
     if (m->clip_qkv > 0) printf(", clipped at %g", (double)m->clip_qkv);
-    printf("\n");
+    printf("%s\n", m->gated ? ", gated" : "");
+    if (m->n_linear)
+        printf("  linear        %u of the blocks: %u heads of %u for keys, %u of %u for values, a "
+               "convolution over %u positions\n",
+               m->n_linear, m->delta_k_heads, m->delta_k_dim, m->delta_v_heads, m->delta_v_dim,
+               m->delta_taps);
 }
 
 /* What activations are rounded to before products, by default and where it is asked for. */

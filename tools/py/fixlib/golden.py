@@ -166,7 +166,10 @@ def double_deviation(model, cases):
 
 @torch.no_grad()
 def write_cache(model, prompt, folder):
-    """cache.npy: what transformers' cache holds after the prompt, [positions][layers][K, V][heads][dim]."""
+    """cache.npy: what transformers' cache holds after the prompt, [positions][layers][K, V][heads][dim], of layers
+    that have keys and values."""
+    if model.config.model_type == "qwen3_next":
+        return write_hybrid(model, prompt, folder)
     cache = transformers.DynamicCache()  # without windows: every position stays
     latents, hooks = [], []
     for layer in model.model.layers:
@@ -179,6 +182,14 @@ def write_cache(model, prompt, folder):
     if latents:
         return write_latents(model, latents, cache, folder)
     pairs = [torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers]
+    every = torch.stack(pairs).permute(3, 0, 1, 2, 4)[::KV_STEP]
+    numpy.save(folder / "cache.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
+
+
+def write_hybrid(model, prompt, folder):
+    """Layers of linear attention have a state instead."""
+    cache = model(input_ids=torch.tensor([prompt]), use_cache=True).past_key_values
+    pairs = [torch.stack([k[0], v[0]]) for k, v in zip(cache.key_cache, cache.value_cache) if k is not None]
     every = torch.stack(pairs).permute(3, 0, 1, 2, 4)[::KV_STEP]
     numpy.save(folder / "cache.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
 
