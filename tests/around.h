@@ -67,6 +67,7 @@ static inline sl_status around_open(size_t bytes, const sl_device_ops *ops,
                           .in_place = a->inner->in_place,
                           .resumes = a->inner->resumes,
                           .placed = a->inner->placed,
+                          .rewinds = a->inner->rewinds,
                           .mtp = a->inner->mtp,
                           .kept = a->inner->kept};
     return SL_OK;

@@ -422,12 +422,15 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
+        if (m->n_linear && o.plan.schedule == SL_SCHED_HYBRID) /* which is of ranks */
+            o.plan.schedule =
+                o.plan.worker[0].roles & SL_ROLE_EXPERT ? SL_SCHED_EP : SL_SCHED_DEP;
         if (!gpus) vary_guesses(&o.plan, m, state);
-        if (!gpus) vary_ranks(&o.plan, m->n_layers, state);
+        if (!gpus && !m->n_linear) vary_ranks(&o.plan, m->n_layers, state); /* states are not cut */
         if (gpus && !of_gpu) vary_devices(&o.plan, state);
         vary_resolve(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
-        if (st == SL_OK && !devices.seed) st = vary_sides(&o.plan, err);
+        if (st == SL_OK && !devices.seed && !m->n_linear) st = vary_sides(&o.plan, err);
     }
     *count = &law_tally[o.plan.schedule][law_ranks_of(&o.plan)];
     snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
@@ -631,10 +634,11 @@ static int check_fixture(const char *folder) {
     sl_err err;
     int bad = 0;
     if (sl_model_read_spec(folder, &m, &gen, &err) != SL_OK) return printf("%s\n", err.msg), 1;
+    if (gpus && m.n_linear) return 0; /* GPUs do not have it */
     for (uint32_t i = 0; i <= (many ? 0u : SL_WIRE_FORMAT_COUNT); i++) {
         uint32_t wire = i % SL_WIRE_FORMAT_COUNT;
         skewed = i == SL_WIRE_FORMAT_COUNT;
-        segmented = !gpus && (seed + i + name_code(folder) / 3) % 2;
+        segmented = !gpus && !m.n_linear && (seed + i + name_code(folder) / 3) % 2;
         activations = (sl_activations)((seed + i + name_code(folder)) %
                                        (gpus ? SL_ACTIVATIONS_BF16 : SL_ACTIVATIONS_COUNT));
         kv_type = (sl_kv_type)((seed + 2 * i + name_code(folder) / 6) % SL_KV_TYPES);

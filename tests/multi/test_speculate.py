@@ -25,6 +25,7 @@ TOKENS = 240
 GOLDEN = ROOT / "tests" / "golden"
 # Checkpoints with a block that predicts a further token, a family each; the block at one device, and cut by ranks.
 MTP = [("glm4moe-tiny" if i % 2 else "deepseekv3-tiny", *d, []) for i, d in enumerate(DEPLOYMENTS)]
+HYBRID = [("qwen3next-tiny", *d, []) for d in DEPLOYMENTS]  # what guesses left in a state is taken back
 RANKS = [("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("glm4moe-tiny", "ep", [], ["--tp", "4", "--tp-ranks", "processes"]),
          ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1"], ["--attention-tp", "2"]),
          ("deepseekv3-tiny", "aep", ["--attention", "1", "--experts", "1"], ["--attention-tp", "2", "--tp-ranks", "processes"]),
@@ -33,7 +34,7 @@ RANKS = [("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("gl
 BOTH = [("glm4moe-tiny", "ep", ["--transport", "loop"], []), ("deepseekv3-tiny", "dep", ["--attention", "1", "--experts", "2"], []),
         ("glm4moe-tiny", "pingpong", ["--attention", "1", "--experts", "1"], []), ("deepseekv3-tiny", "aep", ["--attention", "2", "--experts", "1"], []),
         ("deepseekv3-tiny", "ep", ["--transport", "loop"], ["--tp", "2"]), ("glm4moe-tiny", "pingpong", ["--transport", "loop"], ["--pp", "2"])]
-BLOCK, BOTH = sample.of(MTP + RANKS, 1, 5, 7, 10), sample.of(BOTH, 0, 4)
+BLOCK, BOTH = sample.of(MTP + RANKS, 1, 5, 7, 10) + sample.of(HYBRID, 3, 4), sample.of(BOTH + HYBRID, 0, 4, 7)
 MTP_TOKENS = 150
 
 
@@ -189,8 +190,9 @@ def test_ranks_guess_what_one_device_guesses(folder):
 @pytest.mark.parametrize("folder, schedule, options, killed", [
     ("deepseekv3-tiny", "dep", ["--attention", "2", "--experts", "2", "--kv-replicas", "1"], [0, 3]),
     ("glm4moe-tiny", "aep", ["--attention", "2", "--experts", "2"], [1]),
+    ("qwen3next-tiny", "dep", ["--attention", "2", "--experts", "2"], [0, 3]),
     ("glm4moe-tiny", "dep", ["--attention", "2", "--experts", "1", "--attention-tp", "2", "--kv-replicas", "1"], [0])],
-    ids=["dep", "aep", "dep-attention-tp"])  # fmt: skip
+    ids=["dep", "aep", "states", "dep-attention-tp"])  # fmt: skip
 def test_kills_while_the_block_guesses(folder, schedule, options, killed):
     server = served.Server(GOLDEN / folder, "--exact", "--schedule", schedule, "--speculate", "mtp-always", "--transport", "shm", *options)
     streams = ask(server, MTP_TOKENS)

@@ -5,7 +5,7 @@
 
 Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388,
 OLMoE arXiv:2409.02060, DeepSeek-V2 arXiv:2405.04434, DeepSeek-V3 arXiv:2412.19437, GLM-4.5
-arXiv:2508.06471, gpt-oss arXiv:2508.10925) and from Llama 4's model card and published code, for small checkpoints: no cache,
+arXiv:2508.06471, gpt-oss arXiv:2508.10925, Gated DeltaNet arXiv:2412.06464) and from Llama 4's model card and published code, for small checkpoints: no cache,
 every position at once. It ties the goldens to the stored weights without torch.
 """
 
@@ -441,9 +441,68 @@ class Arctic(Model):
         return rms_norm(x, self.w["model.norm.weight"], eps) @ self.w["lm_head.weight"].T
 
 
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+class Qwen3Next(Model):
+    """Gated DeltaNet (arXiv:2412.06464, eq. 10) in most blocks, gated attention in the others; weights of norms are stored less 1."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.qwen2 = True  # its shared expert
+        for name in self.w:
+            if name.endswith(("layernorm.weight", "q_norm.weight", "k_norm.weight", "model.norm.weight")):
+                self.w[name] = self.w[name] + 1
+        layers, every = self.config["num_hidden_layers"], self.config.get("full_attention_interval", 4)
+        default = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+        self.types = self.config.get("layer_types") or default
+        self.layer = 0
+
+    def linear(self, x, p):
+        c, n = self.config, len(x)
+        keys, values, dk, dv = (c[f"linear_{k}"] for k in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
+        group, taps = values // keys, c["linear_conv_kernel_dim"]
+        each = (x @ self.w[f"{p}.in_proj_qkvz.weight"].T).reshape(n, keys, -1)
+        q, k, v, z = np.split(each, np.cumsum([dk, dk, group * dv]), -1)
+        b, a = np.split((x @ self.w[f"{p}.in_proj_ba.weight"].T).reshape(n, keys, -1), 2, -1)
+        channels = np.concatenate([t.reshape(n, -1) for t in (q, k, v)], -1)
+        before = np.concatenate([np.zeros((taps - 1, channels.shape[1])), channels])
+        mixed = silu(sum(before[j : j + n] * self.w[f"{p}.conv1d.weight"][:, 0, j] for j in range(taps)))
+        q, k, v = np.split(mixed, [keys * dk, 2 * keys * dk], -1)
+        q, k = (t.reshape(n, keys, dk).repeat(group, 1) for t in (q, k))
+        q, k = (t / np.sqrt((t * t).sum(-1, keepdims=True) + 1e-6) for t in (q, k))
+        v, z = v.reshape(n, values, dv), z.reshape(n, values, dv)
+        beta = 1 / (1 + np.exp(-b.reshape(n, values)))
+        rate = np.exp(self.w[f"{p}.A_log"]) * np.logaddexp(0, a.reshape(n, values) + self.w[f"{p}.dt_bias"])
+        state, out = np.zeros((values, dk, dv)), np.empty((n, values, dv))
+        for t in range(n):
+            state *= np.exp(-rate[t])[:, None, None]
+            change = beta[t][:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], state))
+            state += np.einsum("hk,hv->hkv", k[t], change)
+            out[t] = np.einsum("hk,hkv->hv", q[t], state) / np.sqrt(dk)
+        out = rms_norm(out, self.w[f"{p}.norm.weight"], c["rms_norm_eps"]) * silu(z)
+        return out.reshape(n, -1) @ self.w[f"{p}.out_proj.weight"].T
+
+    def attention(self, x, p, windowed=False):
+        self.layer += 1
+        if self.types[(self.layer - 1) % len(self.types)] == "linear_attention":
+            return self.linear(x, p.replace("self_attn", "linear_attn"))
+        c, n = self.config, len(x)
+        dim = c["head_dim"]
+        q, gate = np.split((x @ self.w[f"{p}.q_proj.weight"].T).reshape(n, -1, 2 * dim), 2, -1)
+        k, v = ((x @ self.w[f"{p}.{t}_proj.weight"].T).reshape(n, -1, dim) for t in "kv")
+        q, k = (rms_norm(t, self.w[f"{p}.{s}_norm.weight"], c["rms_norm_eps"]) for t, s in ((q, "q"), (k, "k")))
+        q, k = (rotate(t, c["rope_theta"], c["partial_rotary_factor"]) for t in (q, k))
+        k, v = (np.repeat(t, q.shape[1] // k.shape[1], axis=1) for t in (k, v))
+        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim) + np.triu(np.full((n, n), -np.inf), 1)
+        mixed = np.einsum("hqk,khd->qhd", softmax(scores), v) / (1 + np.exp(-gate))
+        return mixed.reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+
+
 def model_of(folder):
     kind = json.loads((pathlib.Path(folder) / "config.json").read_text())["model_type"]
-    return {"arctic": Arctic, "dbrx": Dbrx}.get(kind, Model)(folder)
+    return {"arctic": Arctic, "dbrx": Dbrx, "qwen3_next": Qwen3Next}.get(kind, Model)(folder)
 
 
 def main():
