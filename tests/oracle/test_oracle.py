@@ -39,7 +39,7 @@ def case_of(fixture, name):
 def test_fixtures_are_there():
     assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny",
             "olmoe-tiny", "glm4moe-tiny", "llama4-tiny", "deepseekv2-tiny", "deepseekv3-tiny", "dbrx-tiny",
-            "arctic-tiny", "gptoss-tiny"} <= set(FIXTURES)
+            "arctic-tiny", "gptoss-tiny", "qwen3next-tiny"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 
 
@@ -132,6 +132,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("dbrx-tiny", {"attn_config": {"clip_qkv": None}}),
         ("dbrx-tiny", {"attn_config": {"rope_theta": 10000}}),
         ("arctic-tiny", {"rope_theta": 1e6}),
+        ("qwen3next-tiny", {"partial_rotary_factor": 1.0}),
+        ("qwen3next-tiny", {"rope_theta": 100}),
+        ("qwen3next-tiny", {"rope_scaling": YARN}),
         ("gptoss-tiny", {"sliding_window": 7}),
         ("gptoss-tiny", {"sliding_window": 7, "layer_types": ["full_attention"] + ["sliding_attention"] * 2}),
         ("gptoss-tiny", {"rope_scaling": YARN | {"truncate": True}}),

@@ -34,13 +34,9 @@ def make_model(fixture, verses, folder):
     torch.manual_seed(fixture.seed)
     model = train.train(models.create(fixture), fixture, tok, verses)
     size = models.store(model, fixture, folder)
-    if has_mtp(fixture):
+    if fixture.mtp:
         mtp.add(fixture, folder, tok, verses)
     print(f"{fixture.name}: {size} bytes of weights")
-
-
-def has_mtp(fixture):
-    return "num_nextn_predict_layers" in fixture.stored_config
 
 
 def main():
@@ -72,7 +68,7 @@ def main():
             continue
         fixture = known[name]
         if args.mtp_only:
-            if has_mtp(fixture):
+            if fixture.mtp:
                 mtp.add(fixture, folder, Tokenizer.from_file(str(folder / "tokenizer.json")), verses)
                 mtp.golden(folder)
                 golden.note_files(folder)
@@ -82,7 +78,7 @@ def main():
         tok = Tokenizer.from_file(str(folder / "tokenizer.json"))
         hard_text.write(tok, verses, folder)
         golden.write(fixture, tok, verses, digest, folder)
-        if has_mtp(fixture):
+        if fixture.mtp:
             mtp.golden(folder)
 
 

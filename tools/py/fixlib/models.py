@@ -32,6 +32,8 @@ from transformers import (
     Qwen2MoeForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 from . import arctic, dbrx, mxfp4
@@ -50,6 +52,7 @@ CLASSES = {
     "mixtral": MixtralForCausalLM,
     "qwen2_moe": Qwen2MoeForCausalLM,
     "qwen3_moe": Qwen3MoeForCausalLM,
+    "qwen3_next": Qwen3NextForCausalLM,
 }
 
 
@@ -67,6 +70,7 @@ class Fixture:
     steps: int
     stored_config: dict = dataclasses.field(default_factory=dict)  # keys that transformers drops
     min_margin: float = 1e-3  # cases with a smaller router margin are refused
+    mtp: bool = False  # a block behind the last is stored beside the model
     fp8: bool = False  # projections are stored as F8_E4M3 with a scale per block of 128 x 128
 
 
@@ -94,6 +98,14 @@ DEEPSEEK_V3_KEYS = {
     "rope_interleave": None,
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
+}
+# Which blocks have which attention is not listed, and nothing says that there is a block behind the last.
+QWEN3_NEXT_KEYS = {
+    "attention_bias": None,
+    "full_attention_interval": 4,
+    "layer_types": None,
+    "rope_theta": 10000000,
+    "use_sliding_window": False,
 }
 
 
@@ -410,6 +422,38 @@ def fixtures():
         bos_token_id=end,
         eos_token_id=im_end,
     )
+    end, im_end = qwen_special(1024)
+    hybrid = Qwen3NextConfig(
+        vocab_size=1040,
+        hidden_size=64,
+        intermediate_size=96,
+        moe_intermediate_size=48,
+        shared_expert_intermediate_size=40,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        partial_rotary_factor=0.25,
+        hidden_act="silu",
+        max_position_embeddings=CONTEXT,
+        full_attention_interval=4,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=24,
+        linear_conv_kernel_dim=4,
+        num_experts=8,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+        mlp_only_layers=[1],
+        router_aux_loss_coef=0.01,
+        tie_word_embeddings=False,
+        rope_theta=10000000.0,
+        rms_norm_eps=1e-6,
+        bos_token_id=end,
+        eos_token_id=im_end,
+    )
     big = 1 << 30
     return {
         f.name: f
@@ -480,6 +524,7 @@ def fixtures():
                 16,
                 500,
                 {"num_nextn_predict_layers": MTP_LAYERS},
+                mtp=True,
             ),
             Fixture(
                 "dbrx-tiny",
@@ -547,7 +592,22 @@ def fixtures():
                 500,
                 DEEPSEEK_V3_KEYS,
                 min_margin=1e-4,
+                mtp=True,
                 fp8=True,
+            ),
+            Fixture(
+                "qwen3next-tiny",
+                "qwen",
+                1024,
+                hybrid,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                19,
+                700,
+                QWEN3_NEXT_KEYS,
+                mtp=True,
             ),
             Fixture(
                 "gptoss-tiny",
@@ -596,7 +656,22 @@ def create(fixture):
             torch.nn.init.normal_(value, std=0.1)
     if fixture.config.model_type == "gpt_oss":
         prepare_gpt_oss(model)
+    if fixture.config.model_type == "qwen3_next":
+        prepare_qwen3_next(model)
     return model
+
+
+@torch.no_grad()
+def prepare_qwen3_next(model):
+    """Convolutions that pass something on; states of which some last for a position, some for hundreds."""
+    for layer in model.model.layers:
+        if layer.layer_type != "linear_attention":
+            continue
+        mixer = layer.linear_attn
+        torch.nn.init.normal_(mixer.conv1d.weight, std=0.4)
+        step = torch.exp(torch.empty_like(mixer.dt_bias).uniform_(math.log(1e-3), math.log(0.3)))
+        mixer.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step
+        mixer.A_log.uniform_(0, math.log(8))
 
 
 @torch.no_grad()
@@ -631,6 +706,12 @@ def grouped_choice(router, hidden):
     kept.scatter_(-1, groups.topk(router.topk_group, -1).indices, True)
     rank = each.masked_fill(~kept[..., None], 0.0).flatten(1)
     return Choice(rank, score / score.sum(-1, keepdim=True), groups)
+
+
+def plain_choice(router, hidden):
+    """A router that is a matrix and a softmax on `hidden`."""
+    share = torch.softmax(router(hidden.reshape(-1, hidden.shape[-1])), -1)
+    return Choice(share, share, None)
 
 
 def softmax_choice(router, hidden):
@@ -806,14 +887,19 @@ def expected_names(config):
         own = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
         own += ("q_a_layernorm", "kv_a_layernorm")
         own = own if latent else ("q_proj", "k_proj", "v_proj", "o_proj")
-        names |= {f"{p}.self_attn.{x}.weight" for x in own}
+        if config.model_type == "qwen3_next" and config.layer_types[i] == "linear_attention":
+            parts = ("in_proj_qkvz.weight", "in_proj_ba.weight", "conv1d.weight", "out_proj.weight", "norm.weight")
+            names |= {f"{p}.linear_attn.{x}" for x in (*parts, "dt_bias", "A_log")}
+        else:
+            names |= {f"{p}.self_attn.{x}.weight" for x in own}
         names |= {f"{p}.{x}_layernorm.weight" for x in ("input", "post_attention")}
         if config.model_type == "gpt_oss":
             names |= {f"{p}.self_attn.{x}_proj.bias" for x in "qkvo"} | {f"{p}.self_attn.sinks"}
             names |= {f"{p}.mlp.router.{x}" for x in ("weight", "bias")}
             names |= {f"{p}.mlp.experts.{n}{x}" for n in mxfp4.NAMES for x in ("_blocks", "_scales", "_bias")}
             continue
-        if config.model_type in ("qwen3_moe", "olmoe", "glm4_moe"):
+        full = config.model_type == "qwen3_next" and config.layer_types[i] == "full_attention"
+        if full or config.model_type in ("qwen3_moe", "olmoe", "glm4_moe"):
             names |= {f"{p}.self_attn.{x}_norm.weight" for x in "qk"}
         if config.model_type in ("qwen2_moe", "glm4_moe"):
             names |= {f"{p}.self_attn.{x}_proj.bias" for x in "qkv"}
@@ -826,7 +912,7 @@ def expected_names(config):
         count = config.num_experts if not (mixtral or many) else 0
         count = count or (config.num_local_experts if mixtral else config.n_routed_experts)
         names.add(f"{p}.{block}.gate.weight")
-        if config.model_type == "qwen2_moe":
+        if config.model_type in ("qwen2_moe", "qwen3_next"):
             names.add(f"{p}.mlp.shared_expert_gate.weight")
             names |= {f"{p}.mlp.shared_expert.{x}_proj.weight" for x in ("gate", "up", "down")}
         if config.model_type in ("deepseek_v3", "glm4_moe"):

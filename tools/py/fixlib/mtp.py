@@ -5,9 +5,12 @@ does not read such blocks. Of position i, whose state behind the final norm is h
 
   x_i = W_in [norm_e(embedding of token i+1); norm_h(h_i)]    y_i = Block(x)_i    logits of token i+2 = head(norm_s(y_i))
 
+To guess a token further, y_i is taken for h_(i+1); by Qwen3-Next norm_s(y_i), as vLLM's model of that block has it.
+
 Trained to say what the model says, on the corpus and on the model's own greedy answers; the model itself stays as it is.
 """
 
+import dataclasses
 import json
 import random
 import time
@@ -17,6 +20,7 @@ import safetensors.torch
 import torch
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3DecoderLayer, DeepseekV3RMSNorm
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeDecoderLayer, Glm4MoeRMSNorm
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextDecoderLayer, Qwen3NextRMSNorm
 
 from . import models, train
 
@@ -28,24 +32,69 @@ CASE = "line"  # of the golden: logits of every STEP-th position of prompt and a
 STEP = 5
 FURTHER = 4  # tokens that the block guesses from its own results
 MARGIN = 1e-3  # of its router, at the positions of the golden
-PARTS = {"eh_proj": "weight", "enorm": "weight", "hnorm": "weight", "shared_head.norm": "weight"}
-LAYERS = {"deepseek_v3": (DeepseekV3DecoderLayer, DeepseekV3RMSNorm), "glm4_moe": (Glm4MoeDecoderLayer, Glm4MoeRMSNorm)}
+
+
+@dataclasses.dataclass
+class Family:
+    """What the block is made of, and what published files call its parts: {N} is the number of the model's layers."""
+
+    layer: type
+    norm: type
+    number: object  # of the layer that it is made as, of the model's layers
+    names: dict
+    choice: object  # what its router does
+    normed: bool  # what it goes on from is behind its last norm
+
+
+DEEPSEEK = {
+    "layer.": "model.layers.{N}.",
+    "token_norm.": "model.layers.{N}.enorm.",
+    "state_norm.": "model.layers.{N}.hnorm.",
+    "entry.": "model.layers.{N}.eh_proj.",
+    "end_norm.": "model.layers.{N}.shared_head.norm.",
+}
+QWEN = {
+    "layer.": "mtp.layers.0.",
+    "token_norm.": "mtp.pre_fc_norm_embedding.",
+    "state_norm.": "mtp.pre_fc_norm_hidden.",
+    "entry.": "mtp.fc.",
+    "end_norm.": "mtp.norm.",
+}
+
+
+def behind(layers):
+    return layers
+
+
+def last(layers):
+    """Which has full attention and experts."""
+    return layers - 1
+
+
+FAMILIES = {
+    "deepseek_v3": Family(DeepseekV3DecoderLayer, DeepseekV3RMSNorm, behind, DEEPSEEK, models.grouped_choice, False),
+    "glm4_moe": Family(Glm4MoeDecoderLayer, Glm4MoeRMSNorm, behind, DEEPSEEK, models.grouped_choice, False),
+    "qwen3_next": Family(Qwen3NextDecoderLayer, Qwen3NextRMSNorm, last, QWEN, models.plain_choice, True),
+}
 
 
 class Block(torch.nn.Module):
-    """Names of parameters are those of published files behind model.layers.N."""
-
     def __init__(self, config):
         super().__init__()
-        layer, norm = LAYERS[config.model_type]
+        self.family = FAMILIES[config.model_type]
+        self.layers = config.num_hidden_layers
         width, eps = config.hidden_size, config.rms_norm_eps
-        self.layer = layer(config, config.num_hidden_layers)
-        self.enorm, self.hnorm = norm(width, eps), norm(width, eps)
-        self.eh_proj = torch.nn.Linear(2 * width, width, bias=False)
-        self.shared_head = torch.nn.ModuleDict({"norm": norm(width, eps)})
+        self.layer = self.family.layer(config, self.family.number(self.layers))
+        self.token_norm, self.state_norm, self.end_norm = (self.family.norm(width, eps) for _ in range(3))
+        self.entry = torch.nn.Linear(2 * width, width, bias=False)
+
+    def published(self, name):
+        """The name in a file of a parameter or buffer."""
+        own = next(x for x in self.family.names if name.startswith(x))
+        return self.family.names[own].format(N=self.layers) + name.removeprefix(own)
 
     def enter(self, embedded, state):
-        return self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(state)], -1))
+        return self.entry(torch.cat([self.token_norm(embedded), self.state_norm(state)], -1))
 
     def run(self, model, x):
         """y of x [batch, positions, width], positions from 0 on."""
@@ -57,7 +106,11 @@ class Block(torch.nn.Module):
         return y[0] if isinstance(y, tuple) else y
 
     def say(self, model, y):
-        return model.lm_head(self.shared_head["norm"](y))
+        return model.lm_head(self.end_norm(y))
+
+    def onward(self, y):
+        """What takes the place of the model's state, a token further."""
+        return self.end_norm(y) if self.family.normed else y
 
 
 def create(model, seed):
@@ -66,7 +119,7 @@ def create(model, seed):
     block = Block(model.config)
     for name, value in block.named_parameters():
         if value.dim() > 1:
-            torch.nn.init.normal_(value, std=0.1 if "eh_proj" in name else 0.05)
+            torch.nn.init.normal_(value, std=0.1 if "entry" in name else 0.05)
         elif name.endswith("_proj.bias"):
             torch.nn.init.normal_(value, std=0.3)
     for name, value in block.named_buffers():
@@ -125,7 +178,7 @@ def fit(model, block, name, tok, verses, seed, steps=STEPS, lr=4e-3):
         # once from the model's states, once more from the block's own results
         y = block.run(model, block.enter(embedded[:, 1:], state[:, :-1]))
         got = torch.log_softmax(block.say(model, y), -1)
-        again = block.run(model, block.enter(embedded[:, 2:], y[:, :-1]))
+        again = block.run(model, block.enter(embedded[:, 2:], block.onward(y[:, :-1])))
         got2 = torch.log_softmax(block.say(model, again), -1)
         want = said[:, 1:]
         loss = (want.exp() * (want - got)).sum(-1).mean()
@@ -141,22 +194,18 @@ def fit(model, block, name, tok, verses, seed, steps=STEPS, lr=4e-3):
     return block.eval()
 
 
-def stored_names(block, last):
+def stored_names(block):
     """{published name: tensor}; experts and biases of the router included."""
-    out = {}
-    for name, value in block.state_dict().items():
-        out[f"model.layers.{last}.{name.removeprefix('layer.')}"] = value
-    return out
+    return {block.published(name): value for name, value in block.state_dict().items()}
 
 
 def add(fixture, folder, tok, verses, steps=STEPS):
     """Trains the block of the stored model and puts it in the file, in the place of what stood there."""
     model = models.load(folder)
     block = fit(model, create(model, fixture.seed), fixture.name, tok, verses, fixture.seed, steps)
-    last = model.config.num_hidden_layers
     path = folder / "model.safetensors"
-    tensors = {n: t for n, t in safetensors.torch.load_file(path).items() if not n.startswith(f"model.layers.{last}.")}
-    new = stored_names(block, last)
+    new = stored_names(block)
+    tensors = {n: t for n, t in safetensors.torch.load_file(path).items() if n.removesuffix("_scale_inv") not in new}
     for name, value in new.items():
         new[name] = value if name.endswith("e_score_correction_bias") else value.to(fixture.stored)
     if fixture.fp8:
@@ -166,18 +215,13 @@ def add(fixture, folder, tok, verses, steps=STEPS):
 
 def load(model, folder):
     """The stored block, widened to f32."""
-    last = model.config.num_hidden_layers
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    block, prefix, wide = Block(model.config), f"model.layers.{last}.", {}
-    for name, value in tensors.items():
-        if not name.startswith(prefix) or name.endswith("_scale_inv"):
-            continue
-        value_wide = value.to(torch.float32)
-        if value.dtype == torch.float8_e4m3fn:
-            value_wide *= models.blocks_of(tensors[name + "_scale_inv"], value.shape)
-        rest = name.removeprefix(prefix)
-        own = rest.startswith(("eh_proj", "enorm", "hnorm", "shared_head"))
-        wide[rest if own else f"layer.{rest}"] = value_wide
+    block, wide = Block(model.config), {}
+    for name in block.state_dict():
+        stored = block.published(name)
+        wide[name] = tensors[stored].to(torch.float32)
+        if tensors[stored].dtype == torch.float8_e4m3fn:
+            wide[name] *= models.blocks_of(tensors[stored + "_scale_inv"], wide[name].shape)
     block.load_state_dict(wide, strict=True)
     return block.eval()
 
@@ -198,7 +242,7 @@ def golden(folder):
     hook = block.layer.mlp.gate.register_forward_pre_hook(lambda m, a: seen.append(a[0]))
     logits = block.say(model, block.run(model, x))[0]
     hook.remove()
-    margin = train.margins([models.grouped_choice(block.layer.mlp.gate, seen[0])], model.config).min(0).values
+    margin = train.margins([block.family.choice(block.layer.mlp.gate, seen[0])], model.config).min(0).values
     at = [i for i in range(0, len(ids) - 1, STEP) if margin[i] > MARGIN]
     numpy.save(folder / "mtp.npy", logits[at].numpy())
     prompt = len(case["prompt_ids"])
@@ -208,7 +252,8 @@ def golden(folder):
         for _ in range(FURTHER):
             y = block.run(model, inputs)[:, -1:]
             new.append(int(block.say(model, y)[0, 0].argmax()))
-            inputs = torch.cat([inputs, block.enter(embed(torch.tensor([[new[-1]]])), y)], 1)
+            entered = block.enter(embed(torch.tensor([[new[-1]]])), block.onward(y))
+            inputs = torch.cat([inputs, entered], 1)
         ways.append({"rows": n, "ids": new})
     said = logits.argmax(-1).tolist()
     right = sum(said[i] == ids[i + 2] for i in range(prompt, len(ids) - 2))
