@@ -458,7 +458,7 @@ class Qwen3Next(Model):
 
     def __init__(self, folder):
         super().__init__(folder)
-        for name in [n for n in self.w if n.endswith("norm.weight") and "linear_attn" not in n]:
+        for name in [n for n in self.w if "norm" in n and "linear_attn" not in n]:
             self.w[name] += 1
         dim = self.config["head_dim"]
         for name in [n for n in self.w if n.endswith("q_proj.weight")]:  # of each head its query, then its gate
