@@ -165,6 +165,7 @@ typedef struct sl_arch {
     /* What names begin with of the block behind the last, in the place of "model.layers.N."; NULL:
      * that. A file that has a tensor `mtp_sign` has such a block, whatever its config says. */
     const char *mtp_block, *mtp_sign;
+    bool mtp_normed; /* such a block goes on from its own result behind the norm before the head */
 } sl_arch;
 
 #define SL_ARCH_NAME_MAX 256

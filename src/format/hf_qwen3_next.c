@@ -100,7 +100,7 @@ static sl_status read_delta(sl_json root, sl_model_spec *m, sl_err *err) {
 const sl_family sl_hf_qwen3_next = {
     .name = "Qwen3NextForCausalLM",
     .arch = {TENSORS(tensors), STORES(stores), .ignored = ignored, .mtp_block = "mtp.layers.0.",
-             .mtp_sign = "mtp.fc.weight"},
+             .mtp_sign = "mtp.fc.weight", .mtp_normed = true},
     .model_type = "qwen3_next",
     .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "moe_intermediate_size",
             .dense_width = "intermediate_size", .shared_width = "shared_expert_intermediate_size",
@@ -111,6 +111,7 @@ const sl_family sl_hf_qwen3_next = {
     .rms_eps = 1e-6,
     .rope_part = 0.25,
     .norm_topk = true,
+    .yarn = true,
     .own_types = true,
     .quant = "fp8",
     .own = SL_HF_KEYS(own),

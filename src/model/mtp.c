@@ -7,7 +7,7 @@
  *
  * are those of token i+2. The block is a routed one of the model's own kind, its attention goes
  * over the x of all positions up to i. For a token further on it is used again, with y_i and what
- * was guessed in the place of h_i and t_(i+1). Embedding and head are the model's: files may store
+ * was guessed in the place of h_i and t_(i+1); Qwen3-Next's goes on from norm_s(y_i). Embedding and head are the model's: files may store
  * them again beside the block, with the same values. */
 #include "model/block_int.h"
 
@@ -50,7 +50,9 @@ void sl_mtp_enter(const sl_model *m, const sl_exec *ex, const uint32_t *id, cons
     sl_norm(m, ex, &w[SL_ROLE_MTP_TOKEN_NORM], part, n, part);
     sl_copy_rows(ex, part, d, n, d, both, 2 * d);
     sl_pick_rows(ex, x, row, NULL, n, d, part);
-    if (!again) sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], part, n, part);
+    const bool normed = !again || m->arch->mtp_normed;
+    const sl_mat *norm = again ? &w[SL_ROLE_MTP_NORM] : &m->whole.mat[SL_ROLE_FINAL_NORM];
+    if (normed) sl_norm(m, ex, norm, part, n, part);
     sl_norm(m, ex, &w[SL_ROLE_MTP_STATE_NORM], part, n, part);
     sl_copy_rows(ex, part, d, n, d, both + d, 2 * d);
     sl_project_to(ex, &in, both, n, y + sl_model_columns(m).first, d, scratch);

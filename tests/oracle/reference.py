@@ -5,8 +5,8 @@
 
 Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388,
 OLMoE arXiv:2409.02060, DeepSeek-V2 arXiv:2405.04434, DeepSeek-V3 arXiv:2412.19437, GLM-4.5
-arXiv:2508.06471, gpt-oss arXiv:2508.10925, Gated DeltaNet arXiv:2412.06464) and from Llama 4's model card and published code, for small checkpoints: no cache,
-every position at once. It ties the goldens to the stored weights without torch.
+arXiv:2508.06471, gpt-oss arXiv:2508.10925, gated DeltaNet arXiv:2412.06464) and from Llama 4's and Qwen3-Next's model cards
+and published code, for small checkpoints: no cache, every position at once. It ties the goldens to the stored weights without torch.
 """
 
 import json
@@ -79,6 +79,14 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
 def swiglu(x, gate, up, down):
     g = x @ gate.T
     return (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
@@ -146,6 +154,7 @@ class Model:
         self.w = load_weights(folder)
         self.mixtral = self.config["model_type"] == "mixtral"
         self.qwen2 = self.config["model_type"] == "qwen2_moe"
+        self.qwen3_next = self.config["model_type"] == "qwen3_next"
         self.olmoe = self.config["model_type"] == "olmoe"
         self.glm = self.config["model_type"] in ("glm4_moe", "deepseek_v3")  # its router
         self.gpt_oss = self.config["model_type"] == "gpt_oss"
@@ -194,7 +203,7 @@ class Model:
             limit = c["clip_qkv"] or np.inf
             q, k, v = (np.clip(t, -limit, limit) for t in (q, k, v))
         q, k, v = (t.reshape(n, -1, dim) for t in (q, k, v))
-        if c["model_type"] == "qwen3_moe" or c.get("use_qk_norm"):
+        if c["model_type"] in ("qwen3_moe", "qwen3_next") or c.get("use_qk_norm"):
             q = rms_norm(q, self.w[f"{p}.q_norm.weight"], c["rms_norm_eps"])
             k = rms_norm(k, self.w[f"{p}.k_norm.weight"], c["rms_norm_eps"])
         part = c.get("partial_rotary_factor", 1.0)
@@ -209,7 +218,10 @@ class Model:
             share = softmax(np.concatenate([scores, sinks], -1))[..., :-1]
         else:
             share = softmax(scores)
-        mixed = np.einsum("hqk,khd->qhd", share, v).reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+        mixed = np.einsum("hqk,khd->qhd", share, v).reshape(n, -1)
+        if f"{p}.gate_proj.weight" in self.w:
+            mixed = mixed * sigmoid(x @ self.w[f"{p}.gate_proj.weight"].T)
+        mixed = mixed @ self.w[f"{p}.o_proj.weight"].T
         return mixed + self.w[f"{p}.o_proj.bias"] if self.gpt_oss else mixed
 
     def attention_llama4(self, x, p, layer):
@@ -318,11 +330,11 @@ class Model:
             rows, place = np.nonzero(order[:, :top_k] == e)
             parts = (self.w[f"{p}.experts.{e}.{name}.weight"] for name in names)
             y[rows] += weights[rows, place][:, None] * swiglu(x[rows], *parts)
-        shared = self.qwen2 or self.glm or self.deepseek
+        shared = self.qwen2 or self.qwen3_next or self.glm or self.deepseek
         return y + self.shared_expert(x, p) if shared else y
 
     def shared_expert(self, x, p):
-        if not self.qwen2:
+        if not (self.qwen2 or self.qwen3_next):
             parts = (self.w[f"{p}.shared_experts.{n}_proj.weight"] for n in ("gate", "up", "down"))
             return swiglu(x, *parts)
         gate = 1 / (1 + np.exp(-(x @ self.w[f"{p}.shared_expert_gate.weight"].T)))
@@ -441,63 +453,59 @@ class Arctic(Model):
         return rms_norm(x, self.w["model.norm.weight"], eps) @ self.w["lm_head.weight"].T
 
 
-def silu(x):
-    return x / (1 + np.exp(-x))
-
-
 class Qwen3Next(Model):
-    """Gated DeltaNet (arXiv:2412.06464, eq. 10) in most blocks, gated attention in the others; weights of norms are stored less 1."""
+    """Gated DeltaNet (arXiv:2412.06464) in most blocks, gated attention in the others; norms are stored less 1."""
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.qwen2 = True  # its shared expert
-        for name in self.w:
-            if name.endswith(("layernorm.weight", "q_norm.weight", "k_norm.weight", "model.norm.weight")):
-                self.w[name] = self.w[name] + 1
-        layers, every = self.config["num_hidden_layers"], self.config.get("full_attention_interval", 4)
-        default = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
-        self.types = self.config.get("layer_types") or default
-        self.layer = 0
-
-    def linear(self, x, p):
-        c, n = self.config, len(x)
-        keys, values, dk, dv = (c[f"linear_{k}"] for k in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
-        group, taps = values // keys, c["linear_conv_kernel_dim"]
-        each = (x @ self.w[f"{p}.in_proj_qkvz.weight"].T).reshape(n, keys, -1)
-        q, k, v, z = np.split(each, np.cumsum([dk, dk, group * dv]), -1)
-        b, a = np.split((x @ self.w[f"{p}.in_proj_ba.weight"].T).reshape(n, keys, -1), 2, -1)
-        channels = np.concatenate([t.reshape(n, -1) for t in (q, k, v)], -1)
-        before = np.concatenate([np.zeros((taps - 1, channels.shape[1])), channels])
-        mixed = silu(sum(before[j : j + n] * self.w[f"{p}.conv1d.weight"][:, 0, j] for j in range(taps)))
-        q, k, v = np.split(mixed, [keys * dk, 2 * keys * dk], -1)
-        q, k = (t.reshape(n, keys, dk).repeat(group, 1) for t in (q, k))
-        q, k = (t / np.sqrt((t * t).sum(-1, keepdims=True) + 1e-6) for t in (q, k))
-        v, z = v.reshape(n, values, dv), z.reshape(n, values, dv)
-        beta = 1 / (1 + np.exp(-b.reshape(n, values)))
-        rate = np.exp(self.w[f"{p}.A_log"]) * np.logaddexp(0, a.reshape(n, values) + self.w[f"{p}.dt_bias"])
-        state, out = np.zeros((values, dk, dv)), np.empty((n, values, dv))
-        for t in range(n):
-            state *= np.exp(-rate[t])[:, None, None]
-            change = beta[t][:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], state))
-            state += np.einsum("hk,hv->hkv", k[t], change)
-            out[t] = np.einsum("hk,hkv->hv", q[t], state) / np.sqrt(dk)
-        out = rms_norm(out, self.w[f"{p}.norm.weight"], c["rms_norm_eps"]) * silu(z)
-        return out.reshape(n, -1) @ self.w[f"{p}.out_proj.weight"].T
+        for name in [n for n in self.w if "norm" in n and "linear_attn" not in n]:
+            self.w[name] += 1
+        dim = self.config["head_dim"]
+        for name in [n for n in self.w if n.endswith("q_proj.weight")]:  # of each head its query, then its gate
+            each = self.w[name].reshape(-1, 2, dim, self.config["hidden_size"])
+            self.w[name] = each[:, 0].reshape(-1, each.shape[-1])
+            self.w[name.replace("q_proj", "gate_proj")] = each[:, 1].reshape(-1, each.shape[-1])
 
     def attention(self, x, p, windowed=False):
-        self.layer += 1
-        if self.types[(self.layer - 1) % len(self.types)] == "linear_attention":
-            return self.linear(x, p.replace("self_attn", "linear_attn"))
-        c, n = self.config, len(x)
-        dim = c["head_dim"]
-        q, gate = np.split((x @ self.w[f"{p}.q_proj.weight"].T).reshape(n, -1, 2 * dim), 2, -1)
-        k, v = ((x @ self.w[f"{p}.{t}_proj.weight"].T).reshape(n, -1, dim) for t in "kv")
-        q, k = (rms_norm(t, self.w[f"{p}.{s}_norm.weight"], c["rms_norm_eps"]) for t, s in ((q, "q"), (k, "k")))
-        q, k = (rotate(t, c["rope_theta"], c["partial_rotary_factor"]) for t in (q, k))
-        k, v = (np.repeat(t, q.shape[1] // k.shape[1], axis=1) for t in (k, v))
-        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim) + np.triu(np.full((n, n), -np.inf), 1)
-        mixed = np.einsum("hqk,khd->qhd", softmax(scores), v) / (1 + np.exp(-gate))
-        return mixed.reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+        interval, layer = self.config["full_attention_interval"], int(p.split(".")[2])
+        if (layer + 1) % interval == 0:
+            return super().attention(x, p)
+        return self.delta_net(x, p.replace("self_attn", "linear_attn"))
+
+    def heads(self, x, p):
+        """(q, k, v, z) [positions, heads, dim], before the convolution, and (b, a) [positions, value heads]: in the
+        file one key head after the other, each with what its value heads have."""
+        c, n = self.config, x.shape[0]
+        k_heads, v_heads, k_dim = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_key_head_dim"]
+        wide = v_heads // k_heads * c["linear_value_head_dim"]
+        rows = (x @ self.w[f"{p}.in_proj_qkvz.weight"].T).reshape(n, k_heads, -1)
+        parts = np.split(rows, [k_dim, 2 * k_dim, 2 * k_dim + wide], -1)
+        gates = np.split((x @ self.w[f"{p}.in_proj_ba.weight"].T).reshape(n, k_heads, -1), 2, -1)
+        return parts, [t.reshape(n, v_heads) for t in gates]
+
+    def delta_net(self, x, p):
+        c, n = self.config, x.shape[0]
+        k_heads, v_heads, k_dim = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_key_head_dim"]
+        (*qkv, z), (b, a) = self.heads(x, p)
+        rows = np.concatenate([t.reshape(n, -1) for t in qkv], -1)
+        taps = self.w[f"{p}.conv1d.weight"][:, 0]
+        padded = np.pad(rows, ((taps.shape[1] - 1, 0), (0, 0)))
+        rows = silu(sum(padded[j : j + n] * taps[:, j] for j in range(taps.shape[1])))
+        q, k, v = np.split(rows, [k_heads * k_dim, 2 * k_heads * k_dim], -1)
+        q, k = (t.reshape(n, k_heads, k_dim) for t in (q, k))
+        q, k = (t / np.sqrt((t * t).sum(-1, keepdims=True) + 1e-6) for t in (q, k))
+        q, k = (np.repeat(t, v_heads // k_heads, 1) for t in (q / np.sqrt(k_dim), k))
+        v, z = (t.reshape(n, v_heads, -1) for t in (v, z))
+        decay = np.exp(-np.exp(self.w[f"{p}.A_log"]) * np.logaddexp(0, a + self.w[f"{p}.dt_bias"]))
+        beta, y = sigmoid(b), np.zeros_like(v)
+        state = np.zeros((v_heads, k_dim, v.shape[-1]))
+        for t in range(n):
+            state *= decay[t, :, None, None]
+            wrong = beta[t, :, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+            state += k[t, :, :, None] * wrong[:, None]
+            y[t] = np.einsum("hkv,hk->hv", state, q[t])
+        y = rms_norm(y, self.w[f"{p}.norm.weight"], c["rms_norm_eps"]) * silu(z)
+        return y.reshape(n, -1) @ self.w[f"{p}.out_proj.weight"].T
 
 
 def model_of(folder):

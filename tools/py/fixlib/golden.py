@@ -19,6 +19,8 @@ import tokenizers
 import torch
 import transformers
 
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextDynamicCache
+
 from . import models, train
 
 NEW_TOKENS = 64
@@ -152,8 +154,8 @@ def find_swap(model, fixture, cases, choices):
 
 def double_deviation(model, cases):
     """max|f32 - f64| / max|f64| over the positions of all cases: the oracle's own noise."""
-    if model.config.model_type in (*models.HOOKED, "llama4_text", "dbrx"):
-        return None  # its router, or its rotation, is in f32 whatever the model is in
+    if model.config.model_type in (*models.HOOKED, "llama4_text", "dbrx", "qwen3_next"):
+        return None  # its router, its rotation or its state is in f32 whatever the model is in
     wide = model.double()
     worst = 0.0
     for c in cases:
@@ -166,10 +168,9 @@ def double_deviation(model, cases):
 
 @torch.no_grad()
 def write_cache(model, prompt, folder):
-    """cache.npy: what transformers' cache holds after the prompt, [positions][layers][K, V][heads][dim], of layers
-    that have keys and values."""
+    """cache.npy: what transformers' cache holds after the prompt, [positions][layers][K, V][heads][dim]."""
     if model.config.model_type == "qwen3_next":
-        return write_hybrid(model, prompt, folder)
+        return write_states(model, prompt, folder)
     cache = transformers.DynamicCache()  # without windows: every position stays
     latents, hooks = [], []
     for layer in model.model.layers:
@@ -181,17 +182,25 @@ def write_cache(model, prompt, folder):
         hook.remove()
     if latents:
         return write_latents(model, latents, cache, folder)
-    pairs = [torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers]
+    write_pairs([(layer.keys, layer.values) for layer in cache.layers], folder)
+
+
+def write_pairs(pairs, folder):
+    pairs = [torch.stack([keys[0], values[0]]) for keys, values in pairs]
     every = torch.stack(pairs).permute(3, 0, 1, 2, 4)[::KV_STEP]
     numpy.save(folder / "cache.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
 
 
-def write_hybrid(model, prompt, folder):
-    """Layers of linear attention have a state instead."""
-    cache = model(input_ids=torch.tensor([prompt]), use_cache=True).past_key_values
-    pairs = [torch.stack([k[0], v[0]]) for k, v in zip(cache.key_cache, cache.value_cache) if k is not None]
-    every = torch.stack(pairs).permute(3, 0, 1, 2, 4)[::KV_STEP]
-    numpy.save(folder / "cache.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
+def write_states(model, prompt, folder):
+    """cache.npy of the blocks of full attention alone. Of those of linear attention, what is there after the prompt:
+    state.npy [layers][value heads][key dim][value dim], and conv.npy [layers][channels][taps], the last inputs of the
+    convolution, the newest last (of which the next position has all but the first)."""
+    cache = Qwen3NextDynamicCache(model.config)
+    model(input_ids=torch.tensor([prompt]), past_key_values=cache, use_cache=True)
+    write_pairs([cache[i] for i in cache.transformer_layers], folder)
+    for name, parts in (("state", cache.recurrent_states), ("conv", cache.conv_states)):
+        every = torch.stack([x[0] for x in parts if x is not None])
+        numpy.save(folder / f"{name}.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
 
 
 def write_latents(model, latents, cache, folder):

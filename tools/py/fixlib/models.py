@@ -99,6 +99,14 @@ DEEPSEEK_V3_KEYS = {
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
 }
+# Which blocks have which attention is not listed, and nothing says that there is a block behind the last.
+QWEN3_NEXT_KEYS = {
+    "attention_bias": None,
+    "full_attention_interval": 4,
+    "layer_types": None,
+    "rope_theta": 10000000,
+    "use_sliding_window": False,
+}
 
 
 def yarn_scaling(**kw):
@@ -598,10 +606,7 @@ def fixtures():
                 "torch_dtype",
                 19,
                 700,
-                # as published: which blocks have which attention is not listed, and nothing says that
-                # there is a block behind the last
-                {"full_attention_interval": 4, "layer_types": None},
-                min_margin=1e-4,
+                QWEN3_NEXT_KEYS,
                 mtp=True,
             ),
             Fixture(
@@ -651,7 +656,22 @@ def create(fixture):
             torch.nn.init.normal_(value, std=0.1)
     if fixture.config.model_type == "gpt_oss":
         prepare_gpt_oss(model)
+    if fixture.config.model_type == "qwen3_next":
+        prepare_qwen3_next(model)
     return model
+
+
+@torch.no_grad()
+def prepare_qwen3_next(model):
+    """Convolutions that pass something on; states of which some last for a position, some for hundreds."""
+    for layer in model.model.layers:
+        if layer.layer_type != "linear_attention":
+            continue
+        mixer = layer.linear_attn
+        torch.nn.init.normal_(mixer.conv1d.weight, std=0.4)
+        step = torch.exp(torch.empty_like(mixer.dt_bias).uniform_(math.log(1e-3), math.log(0.3)))
+        mixer.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step
+        mixer.A_log.uniform_(0, math.log(8))
 
 
 @torch.no_grad()

@@ -5,6 +5,8 @@ does not read such blocks. Of position i, whose state behind the final norm is h
 
   x_i = W_in [norm_e(embedding of token i+1); norm_h(h_i)]    y_i = Block(x)_i    logits of token i+2 = head(norm_s(y_i))
 
+To guess a token further, y_i is taken for h_(i+1); by Qwen3-Next norm_s(y_i), as vLLM's model of that block has it.
+
 Trained to say what the model says, on the corpus and on the model's own greedy answers; the model itself stays as it is.
 """
 
@@ -34,65 +36,62 @@ MARGIN = 1e-3  # of its router, at the positions of the golden
 
 @dataclasses.dataclass
 class Family:
-    """How published files name what the block has: its layer's tensors behind `layer`, {N} the model's layers."""
+    """What the block is made of, and what published files call its parts: {N} is the number of the model's layers."""
 
-    make: type
+    layer: type
     norm: type
-    layer: str
-    token_norm: str
-    state_norm: str
-    enter: str
-    end_norm: str
-    number: object  # the layer's, of the model's layers
-    choice: object
+    number: object  # of the layer that it is made as, of the model's layers
+    names: dict
+    choice: object  # what its router does
+    normed: bool  # what it goes on from is behind its last norm
 
 
-DEEPSEEK = dict(
-    layer="model.layers.{N}.",
-    token_norm="model.layers.{N}.enorm.",
-    state_norm="model.layers.{N}.hnorm.",
-    enter="model.layers.{N}.eh_proj.",
-    end_norm="model.layers.{N}.shared_head.norm.",
-    number=lambda layers: layers,
-    choice=models.grouped_choice,
-)
+DEEPSEEK = {
+    "layer.": "model.layers.{N}.",
+    "token_norm.": "model.layers.{N}.enorm.",
+    "state_norm.": "model.layers.{N}.hnorm.",
+    "entry.": "model.layers.{N}.eh_proj.",
+    "end_norm.": "model.layers.{N}.shared_head.norm.",
+}
+QWEN = {
+    "layer.": "mtp.layers.0.",
+    "token_norm.": "mtp.pre_fc_norm_embedding.",
+    "state_norm.": "mtp.pre_fc_norm_hidden.",
+    "entry.": "mtp.fc.",
+    "end_norm.": "mtp.norm.",
+}
+
+
+def behind(layers):
+    return layers
+
+
+def last(layers):
+    """Which has full attention and experts."""
+    return layers - 1
+
+
 FAMILIES = {
-    "deepseek_v3": Family(DeepseekV3DecoderLayer, DeepseekV3RMSNorm, **DEEPSEEK),
-    "glm4_moe": Family(Glm4MoeDecoderLayer, Glm4MoeRMSNorm, **DEEPSEEK),
-    "qwen3_next": Family(
-        Qwen3NextDecoderLayer,
-        Qwen3NextRMSNorm,
-        layer="mtp.layers.0.",
-        token_norm="mtp.pre_fc_norm_embedding.",
-        state_norm="mtp.pre_fc_norm_hidden.",
-        enter="mtp.fc.",
-        end_norm="mtp.norm.",
-        number=lambda layers: layers - 1,  # the last has full attention, as this block
-        choice=models.plain_choice,
-    ),
+    "deepseek_v3": Family(DeepseekV3DecoderLayer, DeepseekV3RMSNorm, behind, DEEPSEEK, models.grouped_choice, False),
+    "glm4_moe": Family(Glm4MoeDecoderLayer, Glm4MoeRMSNorm, behind, DEEPSEEK, models.grouped_choice, False),
+    "qwen3_next": Family(Qwen3NextDecoderLayer, Qwen3NextRMSNorm, last, QWEN, models.plain_choice, True),
 }
 
 
 class Block(torch.nn.Module):
     def __init__(self, config):
         super().__init__()
-        family = FAMILIES[config.model_type]
+        self.family = FAMILIES[config.model_type]
+        self.layers = config.num_hidden_layers
         width, eps = config.hidden_size, config.rms_norm_eps
-        self.layer = family.make(config, family.number(config.num_hidden_layers))
-        self.token_norm, self.state_norm, self.end_norm = (family.norm(width, eps) for _ in range(3))
+        self.layer = self.family.layer(config, self.family.number(self.layers))
+        self.token_norm, self.state_norm, self.end_norm = (self.family.norm(width, eps) for _ in range(3))
         self.entry = torch.nn.Linear(2 * width, width, bias=False)
-        self.names = {
-            "layer.": family.layer.replace("{N}", str(config.num_hidden_layers)),
-            "token_norm.": family.token_norm.replace("{N}", str(config.num_hidden_layers)),
-            "state_norm.": family.state_norm.replace("{N}", str(config.num_hidden_layers)),
-            "entry.": family.enter.replace("{N}", str(config.num_hidden_layers)),
-            "end_norm.": family.end_norm.replace("{N}", str(config.num_hidden_layers)),
-        }
 
     def published(self, name):
-        """Of a parameter or buffer."""
-        own = next(x for x in self.names if name.startswith(x))
-        return self.names[own] + name.removeprefix(own)
+        """The name in a file of a parameter or buffer."""
+        own = next(x for x in self.family.names if name.startswith(x))
+        return self.family.names[own].format(N=self.layers) + name.removeprefix(own)
 
     def enter(self, embedded, state):
         return self.entry(torch.cat([self.token_norm(embedded), self.state_norm(state)], -1))
@@ -108,6 +107,10 @@ class Block(torch.nn.Module):
 
     def say(self, model, y):
         return model.lm_head(self.end_norm(y))
+
+    def onward(self, y):
+        """What takes the place of the model's state, a token further."""
+        return self.end_norm(y) if self.family.normed else y
 
 
 def create(model, seed):
@@ -175,7 +178,7 @@ def fit(model, block, name, tok, verses, seed, steps=STEPS, lr=4e-3):
         # once from the model's states, once more from the block's own results
         y = block.run(model, block.enter(embedded[:, 1:], state[:, :-1]))
         got = torch.log_softmax(block.say(model, y), -1)
-        again = block.run(model, block.enter(embedded[:, 2:], y[:, :-1]))
+        again = block.run(model, block.enter(embedded[:, 2:], block.onward(y[:, :-1])))
         got2 = torch.log_softmax(block.say(model, again), -1)
         want = said[:, 1:]
         loss = (want.exp() * (want - got)).sum(-1).mean()
@@ -239,7 +242,7 @@ def golden(folder):
     hook = block.layer.mlp.gate.register_forward_pre_hook(lambda m, a: seen.append(a[0]))
     logits = block.say(model, block.run(model, x))[0]
     hook.remove()
-    margin = train.margins([FAMILIES[model.config.model_type].choice(block.layer.mlp.gate, seen[0])], model.config).min(0).values
+    margin = train.margins([block.family.choice(block.layer.mlp.gate, seen[0])], model.config).min(0).values
     at = [i for i in range(0, len(ids) - 1, STEP) if margin[i] > MARGIN]
     numpy.save(folder / "mtp.npy", logits[at].numpy())
     prompt = len(case["prompt_ids"])
@@ -249,7 +252,8 @@ def golden(folder):
         for _ in range(FURTHER):
             y = block.run(model, inputs)[:, -1:]
             new.append(int(block.say(model, y)[0, 0].argmax()))
-            inputs = torch.cat([inputs, block.enter(embed(torch.tensor([[new[-1]]])), y)], 1)
+            entered = block.enter(embed(torch.tensor([[new[-1]]])), block.onward(y))
+            inputs = torch.cat([inputs, entered], 1)
         ways.append({"rows": n, "ids": new})
     said = logits.argmax(-1).tolist()
     right = sum(said[i] == ids[i + 2] for i in range(prompt, len(ids) - 2))
