@@ -87,6 +87,12 @@ static const float *growth_of(const sl_model_spec *s, const sl_exec *ex, const s
     return factor;
 }
 
+/* YaRN's factor of sin and cos is one of the scores where all of a head is rotated; else it is one of
+ * the values that are. */
+static bool stretches_part(const sl_model_spec *s) {
+    return s->yarn.factor > 0 && s->rope_dim < s->head_dim;
+}
+
 /* Positions enter queries and keys: rotations, and what follows them. */
 static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                         float *q, float *k, sl_arena *scratch) {
@@ -104,6 +110,10 @@ static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     shape.n_heads = s->n_kv_heads;
     shape.x_stride = kv_width;
     sl_rope(ex, k, rows->pos, m->tables.rope_freq, rows->n, &shape);
+    if (stretches_part(s)) {
+        sl_scale_part(ex, q, s->head_dim, rows->n * s->n_heads, s->rope_dim, s->yarn.attention);
+        sl_scale_part(ex, k, s->head_dim, rows->n * s->n_kv_heads, s->rope_dim, s->yarn.attention);
+    }
     if (!s->qk_unit) return;
     const sl_mat one = {.data = m->tables.ones, .n = 1, .k = s->head_dim, .dtype = SL_F32};
     norm_heads(m, ex, &one, rows->n, q_width, q);
@@ -198,7 +208,8 @@ static bool settle_at_once(const sl_model *m, const sl_exec *ex, uint32_t layer,
 
 /* YaRN's factor of sin and cos, of both sides, is one of their products. */
 static float score_scale(const sl_model_spec *s) {
-    double yarn = s->yarn.factor > 0 ? (double)s->yarn.attention : 1;
+    const bool whole = s->yarn.factor > 0 && !stretches_part(s);
+    double yarn = whole ? (double)s->yarn.attention : 1;
     return (float)(yarn * yarn / sqrt((double)s->head_dim));
 }
 

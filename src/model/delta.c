@@ -115,10 +115,10 @@ static bool raise_all(sl_model *m) {
 sl_status sl_delta_bind(sl_model *m, sl_err *err) {
     const sl_model_spec *s = &m->stored;
     bool done = !s->norm_past_one || raise_all(m);
-    if (s->n_linear && (!sl_rank_alone(m->rank) || m->segmented || m->held.n != s->n_layers))
+    if (s->n_linear && (!sl_rank_alone(m->rank) || m->segmented))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: %s has linear attention, which neither ranks share nor pipelines have "
-                       "parts of: it runs without --tp, --segments and --pp",
+                       "%s: %s has linear attention, which ranks do not share: it runs without --tp "
+                       "and --segments",
                        m->folder, s->arch);
     if (s->n_linear && !(m->delta = sl_alloc(s->n_layers, sizeof *m->delta))) done = false;
     for (uint32_t l = 0; done && s->n_linear && l < s->n_layers; l++) done = bind_block(m, l);

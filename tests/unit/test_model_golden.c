@@ -233,6 +233,50 @@ static double cache_deviation(const model_run *r, const model_seq *seq, uint32_t
     return worst;
 }
 
+/* The largest difference, over the largest value. */
+static double off_by(const float *got, const float *want, size_t n) {
+    double d = 0, top = 0;
+    for (size_t i = 0; i < n; i++) {
+        d = fmax(d, fabs((double)got[i] - want[i]));
+        top = fmax(top, fabs((double)want[i]));
+    }
+    return d / top;
+}
+
+/* What linear attention keeps after a prompt, block by block: states, and the convolution's last
+ * inputs, of which transformers keeps one more. */
+static void check_states(const model_run *r, const model_seq *seq, const char *folder) {
+    const sl_model_spec *s = r->s;
+    const sl_states *st = &model_states.of;
+    const uint32_t K = s->delta_k_heads, V = s->delta_v_heads, channels = sl_delta_channels(s);
+    const size_t heads = (size_t)V * s->delta_k_dim * s->delta_v_dim;
+    const size_t window = (size_t)(s->delta_taps - 1) * channels;
+    char path[1024], shape[96];
+    snprintf(path, sizeof path, "%s/state.npy", folder);
+    snprintf(shape, sizeof shape, "(%u, %u, %u, %u)", s->n_linear, V, s->delta_k_dim,
+             s->delta_v_dim);
+    float *state = read_array(path, shape, s->n_linear * heads);
+    snprintf(path, sizeof path, "%s/conv.npy", folder);
+    snprintf(shape, sizeof shape, "(%u, %u, %u)", s->n_linear, channels, s->delta_taps);
+    float *conv = read_array(path, shape, (size_t)s->n_linear * channels * s->delta_taps);
+    float *mine = malloc(window * sizeof *mine), *theirs = malloc(window * sizeof *theirs);
+    const uint32_t place = 2 * seq->number + model_states.version[seq->number];
+    for (uint32_t b = 0; b < s->n_linear; b++) {
+        const float *at = st->base + place * st->place + b * (window + heads);
+        for (uint32_t j = 0; j + 1 < s->delta_taps; j++)
+            for (uint32_t c = 0; c < channels; c++) {
+                mine[j * channels + c] = at[j * channels + c];
+                theirs[j * channels + c] = conv[((size_t)b * channels + c) * s->delta_taps + j + 1];
+            }
+        const double windows = off_by(mine, theirs, window);
+        const double states = off_by(at + window, state + b * heads, heads);
+        printf("linear block %u of %u key heads: states deviate by %.2e, windows by %.2e\n", b, K,
+               states, windows);
+        assert_true(states <= BAR && windows <= BAR);
+    }
+    free(state), free(conv), free(mine), free(theirs);
+}
+
 /* After a prompt the pages hold what the cache of transformers holds; cut into steps, the same
  * bits.
  */
@@ -267,6 +311,7 @@ static void pages_hold_what_transformers_caches(void **state) {
         for (uint32_t i = 0; i < kept; i++)
             worst =
                 fmax(worst, cache_deviation(&r, &whole, i * CACHE_STEP, want + (size_t)i * width));
+        if (r.s->n_linear) check_states(&r, &whole, g.folder);
         printf("%s cache: deviation %.2e\n", fixtures[f], worst);
         assert_true(worst <= BAR);
         free(want), free(logits);

@@ -6,6 +6,9 @@
 #include "base/pool.h"
 #include "base/rng.h"
 #include "base/topology.h"
+#include "engine/measure/stage_lab.h"
+#include "engine/measure/state_walk.h"
+#include "kernel/delta.h"
 #include "model/sampler.h"
 #include "plan/fit.h"
 #include "quant/kv_rows.h"
@@ -48,6 +51,10 @@ typedef struct bench {
     uint32_t *page; /* [n_pages] */
     const uint32_t **row_pages;
     uint32_t n_pages;
+    uint32_t layers; /* of attention, that take turns */
+    uint32_t calls;  /* that were one run */
+    sl_state_walk walk;
+    sl_states states; /* of linear attention */
     uint32_t drawn;
     uint32_t turn;               /* which weights are next */
     uint32_t max_sites;          /* (block, expert) pairs that take turns */
@@ -86,9 +93,21 @@ static sl_rows rows_of(bench *b, const task *t) {
                      .pages = b->row_pages};
 }
 
-/* Every row is a request of its own that has `context` keys. */
+static void attend(bench *b, const sl_rows *rows, uint32_t layer) {
+    sl_rows r = *rows;
+    if (b->spec->linear[layer]) {
+        sl_state_walk_place(&b->walk, r.n, false);
+        r.pos = b->walk.pos;
+        r.state = b->walk.state;
+        r.done = b->walk.done;
+        r.states = &b->states;
+    }
+    sl_block_attention(b->m, b->ex, layer, &r, b->x, &b->scratch);
+}
+
+/* Every row is a request of its own that has `context` keys. Where blocks differ all of them are
+ * one run. */
 static void run_attention(bench *b, const task *t) {
-    uint32_t layers = SL_MIN(b->spec->n_layers, CYCLE_LAYERS);
     uint32_t per_row = sl_kv_pages_for(t->context);
     sl_rows rows = rows_of(b, t);
     for (uint32_t r = 0; r < t->rows; r++) {
@@ -96,7 +115,13 @@ static void run_attention(bench *b, const task *t) {
         b->row_pages[r] = b->page + first;
         b->pos[r] = t->context - 1;
     }
-    sl_block_attention(b->m, b->ex, b->turn++ % layers, &rows, b->x, &b->scratch);
+    if (b->spec->n_linear == 0) {
+        attend(b, &rows, b->turn++ % b->layers);
+        return;
+    }
+    for (uint32_t l = 0; l < b->layers; l++) attend(b, &rows, l);
+    sl_state_walk_pass(&b->walk, t->rows, false);
+    b->calls = b->layers;
 }
 
 static void run_router(bench *b, const task *t) {
@@ -170,12 +195,13 @@ static void flush_caches(bench *b) {
     b->flushed += sum;
 }
 
-/* Median of the repetitions, microseconds. Not less: weights that a large cache happens to hold are
- * fast, and in a model they are not there. */
+/* Median of the repetitions, microseconds a call. Not less: weights that a large cache happens to
+ * hold are fast, and in a model they are not there. */
 static double time_task(bench *b, run_fn run, const task *t) {
     double us[MAX_REPS];
     uint32_t n = 0, most = b->flushes ? FLUSHED_REPS : MAX_REPS;
     uint64_t spent = 0;
+    b->calls = 1;
     run(b, t); /* the first call meets cold code and pages */
     while (n < most) {
         if (b->flushes) flush_caches(b);
@@ -188,7 +214,7 @@ static double time_task(bench *b, run_fn run, const task *t) {
         if (spent > POINT_NS && n >= MIN_REPS) break;
     }
     qsort(us, n, sizeof *us, by_value);
-    return us[n / 2];
+    return us[n / 2] / b->calls;
 }
 
 /* False: nothing larger. */
@@ -395,8 +421,8 @@ static void fill_rows(const sl_model_spec *s, uint8_t *out, size_t bytes, uint64
  * written, and only what is written takes memory. */
 static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
     const sl_model_spec *s = b->spec;
-    uint32_t layers = SL_MIN(s->n_layers, CYCLE_LAYERS);
-    size_t page = sl_kv_page_bytes(s), used = page / s->n_layers * layers;
+    const uint32_t keyed = sl_kv_blocks(s, 0, b->layers);
+    size_t page = sl_kv_page_bytes(s), used = sl_kv_block_bytes(s) * SL_MAX(keyed, 1u);
     uint64_t available = sl_profile_memory_available();
     size_t budget = available ? SL_MIN(b->kv_budget, available / 8) : b->kv_budget;
     b->n_pages =
@@ -439,6 +465,11 @@ static sl_status make_buffers(bench *b, uint64_t rng, sl_err *err) {
         !b->pos || !b->row_pages)
         return sl_fail(err, SL_ERR_NOMEM, "no memory for %u rows of %zu values", MAX_ROWS, d);
     fill_floats(b->x, MAX_ROWS * d, &rng);
+    b->layers = sl_lab_first_blocks(s, CYCLE_LAYERS).n;
+    if (s->n_linear == 0) b->layers = SL_MIN(s->n_layers, CYCLE_LAYERS);
+    st = sl_state_walk_open(s, (sl_extent){0, b->layers}, MAX_ROWS, &b->walk, err);
+    if (st == SL_OK && b->walk.n) st = sl_states_open(s, b->walk.n, false, &b->states, err);
+    if (st != SL_OK) return st;
     sl_model_stage_bytes(b->m, b->bytes);
     const double sites = (double)sl_profile_weight_bytes() / SL_MAX(b->bytes[SL_COST_EXPERT], 1);
     b->max_sites = (uint32_t)SL_MAX(SL_MIN((double)s->n_moe * s->n_experts, sites), 1);
@@ -455,6 +486,8 @@ static sl_status make_flush(bench *b, sl_err *err) {
 }
 
 static void free_buffers(bench *b) {
+    sl_states_close(&b->states);
+    sl_state_walk_close(&b->walk);
     if (b->kv) munmap(b->kv, b->kv_bytes);
     sl_free(b->page);
     sl_free(b->flush);
@@ -474,8 +507,7 @@ static void free_buffers(bench *b) {
 /* Weights come from their file on first use. */
 static void touch_weights(bench *b) {
     uint32_t layers = b->spec->n_layers;
-    for (uint32_t i = 0; i < SL_MIN(layers, CYCLE_LAYERS); i++)
-        run_attention(b, &(task){.rows = 1, .context = 32});
+    for (uint32_t i = 0; i < b->layers; i++) run_attention(b, &(task){.rows = 1, .context = 32});
     for (uint32_t i = 0; i < layers; i++) run_router(b, &(task){.rows = 1});
     for (uint32_t i = 0; i < b->max_sites && sl_now_ns() < b->deadline_ns; i++)
         run_experts(b, &(task){.rows = 1, .groups = 1});

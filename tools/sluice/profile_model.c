@@ -41,6 +41,22 @@ static void latents_of(const sl_shape *s, sl_model_spec *m) {
              s->router_bias ? "DeepseekV3ForCausalLM" : "DeepseekV2ForCausalLM");
 }
 
+/* Which blocks is not said: as in Qwen3-Next, each so many one has keys and values. */
+static void linear_of(const sl_shape *s, sl_model_spec *m) {
+    const uint32_t every = s->n_layers / SL_MAX(s->n_layers - s->n_linear_layers, 1u);
+    m->delta_v_heads = s->delta_heads;
+    m->delta_v_dim = s->delta_out / s->delta_heads;
+    m->delta_k_dim = s->delta_state / s->delta_out;
+    m->delta_k_heads = (s->delta_channels - s->delta_out) / 2 / m->delta_k_dim;
+    m->delta_taps = s->delta_taps;
+    m->gated = s->gated;
+    m->norm_past_one = true;
+    for (uint32_t i = 0; i < s->n_layers; i++) m->linear[i] = (i + 1) % every != 0;
+    sl_model_number_linear(m);
+    m->qk_norm = true;
+    snprintf(m->arch, sizeof m->arch, "Qwen3NextForCausalLM");
+}
+
 /* The computations of a described model as those of an architecture that is there: one with the
  * same tensors, up to names. Arctic's dense branch runs as a shared expert. */
 static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
@@ -75,6 +91,7 @@ static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
              : like_qwen3 ? "Qwen3MoeForCausalLM"
                           : "MixtralForCausalLM");
     if (mla) latents_of(s, m);
+    if (s->n_linear_layers) linear_of(s, m);
     for (uint32_t i = 0; i < s->n_layers; i++)
         m->ffn[i] = sl_shape_is_moe(s, i) ? SL_FFN_MOE : SL_FFN_DENSE;
     sl_model_number_blocks(m);

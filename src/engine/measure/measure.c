@@ -37,17 +37,17 @@ typedef struct doing {
     bool copies, leave;
 } doing;
 
-static void run(bench *b, const doing *d) {
-    if (d->copies)
-        sl_lab_copy(b->lab, d->leave, d->task.rows);
-    else
-        sl_lab_run(b->lab, &d->task);
+/* Returns how many calls that was. */
+static uint32_t run(bench *b, const doing *d) {
+    if (!d->copies) return sl_lab_run(b->lab, &d->task);
+    sl_lab_copy(b->lab, d->leave, d->task.rows);
+    return 1;
 }
 
 /* Microseconds of the fastest of a few calls; a first one touches the weights. */
 static double time_of(bench *b, const doing *d) {
     uint64_t began_ns = sl_now_ns(), best_ns = UINT64_MAX;
-    run(b, d);
+    const uint32_t calls = run(b, d);
     for (int i = 0; i < MOST_CALLS && (i == 0 || sl_now_ns() - began_ns < STAGE_BUDGET_NS); i++) {
         if (!d->copies && d->task.kind == SL_COST_SHARED) sl_lab_renew(b->lab);
         uint64_t at_ns = sl_now_ns();
@@ -55,7 +55,7 @@ static double time_of(bench *b, const doing *d) {
         best_ns = SL_MIN(best_ns, sl_now_ns() - at_ns);
         if (b->o->tick) b->o->tick(b->o->ctx);
     }
-    return (double)best_ns / 1e3;
+    return (double)best_ns / 1e3 / calls;
 }
 
 /* So many rows surely stay within the budget of a call. */
@@ -131,6 +131,7 @@ sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err
     bench b = {.o = o,
                .blocks = {o->m->moe_layer[o->m->n_moe / 2], 1}, /* one in the middle */
                .expert_bytes = EXPERT_BYTES};
+    if (o->m->n_linear) b.blocks = sl_lab_first_blocks(o->m, 1); /* or of each kind */
     sl_status st = open_lab(&b, o->roles, err);
     if (st != SL_OK) return st;
     if (o->roles & SL_ROLE_ATTENTION) measure_attention(&b, out);

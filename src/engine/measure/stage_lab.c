@@ -2,6 +2,7 @@
 #include "engine/measure/stage_lab.h"
 
 #include "base/mem.h"
+#include "engine/measure/state_walk.h"
 #include "quant/kv_rows.h"
 #include "spec/kv.h"
 #include "stage/stage.h"
@@ -15,6 +16,7 @@ struct sl_lab {
     sl_device *d;
     uint32_t turn;
     uint32_t *id, *pos;
+    sl_state_walk walk;         /* of linear attention */
     const uint32_t **row_pages; /* [max_rows] */
     uint32_t *page;             /* [pages] their numbers */
     float *row;                 /* a row's values... */
@@ -62,7 +64,8 @@ static sl_stage_call call_of(sl_lab *l, sl_stage_op op, uint32_t layer, uint32_t
                                     .gate = l->gate}};
 }
 
-static void run_attention(sl_lab *l, const sl_lab_task *t) {
+/* Where rows are in pages: each the last of its request, or together a prompt. */
+static void place_keys(sl_lab *l, const sl_lab_task *t) {
     const uint32_t per_row = sl_kv_pages_for(t->context ? t->context : t->rows);
     SL_ASSERT(per_row <= l->o.pages);
     for (uint32_t r = 0; r < t->rows; r++) {
@@ -70,8 +73,29 @@ static void run_attention(sl_lab *l, const sl_lab_task *t) {
         l->row_pages[r] = l->page + first;
         l->pos[r] = t->context ? t->context - 1 : r;
     }
-    const sl_stage_call c = call_of(l, SL_OP_ATTEND, next_block(l, SL_FFN_MOE, true), t->rows);
+}
+
+static void attend(sl_lab *l, const sl_lab_task *t, uint32_t block) {
+    sl_stage_call c = call_of(l, SL_OP_ATTEND, block, t->rows);
+    place_keys(l, t);
+    if (l->o.m->linear[block]) {
+        sl_state_walk_place(&l->walk, t->rows, !t->context);
+        c.rows.pos = l->walk.pos;
+        c.rows.state = l->walk.state;
+        c.rows.done = l->walk.done;
+    }
     ask(l, &c);
+}
+
+static uint32_t run_attention(sl_lab *l, const sl_lab_task *t) {
+    const sl_extent *b = &l->o.blocks;
+    if (!l->o.m->n_linear) {
+        attend(l, t, next_block(l, SL_FFN_MOE, true));
+        return 1;
+    }
+    for (uint32_t i = 0; i < b->n; i++) attend(l, t, b->first + i);
+    sl_state_walk_pass(&l->walk, t->rows, !t->context);
+    return b->n;
 }
 
 static void run_experts(sl_lab *l, const sl_lab_task *t) {
@@ -115,7 +139,7 @@ static void run_head(sl_lab *l, const sl_lab_task *t) {
     ask(l, &c);
 }
 
-void sl_lab_run(sl_lab *l, const sl_lab_task *t) {
+uint32_t sl_lab_run(sl_lab *l, const sl_lab_task *t) {
     static const struct {
         sl_stage_op op;
         sl_ffn_kind of;
@@ -124,7 +148,7 @@ void sl_lab_run(sl_lab *l, const sl_lab_task *t) {
                               [SL_COST_SHARED] = {SL_OP_SHARED, SL_FFN_MOE}};
     SL_ASSERT(t->rows <= l->o.max_rows);
     if (t->kind == SL_COST_ATTENTION) {
-        run_attention(l, t);
+        return run_attention(l, t);
     } else if (t->kind == SL_COST_EXPERT) {
         run_experts(l, t);
     } else if (t->kind == SL_COST_HEAD) {
@@ -134,6 +158,7 @@ void sl_lab_run(sl_lab *l, const sl_lab_task *t) {
         const sl_stage_call c = call_of(l, plain[t->kind].op, at, t->rows);
         ask(l, &c);
     }
+    return 1;
 }
 
 static void move(sl_lab *l, sl_stage_op op, sl_mem rows, uint8_t *const *at, uint32_t n) {
@@ -155,7 +180,9 @@ void sl_lab_renew(sl_lab *l) {
 
 sl_extent sl_lab_first_blocks(const sl_model_spec *m, uint32_t n) {
     const uint32_t least = m->moe_layer[0] + 1u;
-    return (sl_extent){0, SL_MIN(SL_MAX(n, least), m->n_layers)};
+    uint32_t end = SL_MIN(SL_MAX(n, least), m->n_layers);
+    while (end < m->n_layers && m->linear_before[end] * m->n_layers != m->n_linear * end) end++;
+    return (sl_extent){0, end};
 }
 
 /* What attention reads in a block's part of a page. */
@@ -176,7 +203,9 @@ static sl_status fill_pages(sl_lab *l, sl_err *err) {
     if (!block) return sl_fail(err, SL_ERR_NOMEM, "part of a KV page to measure with");
     fill_block(l->o.m, block);
     for (uint32_t i = 0; i < l->o.pages; i++)
-        for (uint32_t k = 0; k < b->n; k++) l->d->ops->write_page(l->d, i, b->first + k, 1, block);
+        for (uint32_t k = 0; k < b->n; k++)
+            if (!l->o.m->linear[b->first + k])
+                l->d->ops->write_page(l->d, i, b->first + k, 1, block);
     sl_free(block);
     return SL_OK;
 }
@@ -251,7 +280,7 @@ static sl_status open_device(sl_lab *l, sl_err *err) {
                                  .exact = !varies,
                                  .max_rows = o->max_rows,
                                  .max_pairs = experts ? o->max_pairs : 0,
-                                 .requests = attention && o->m->n_linear ? o->max_rows : 0,
+                                 .requests = attention ? l->walk.n : 0,
                                  .kv_pages = attention ? o->pages : 0,
                                  .tick = o->tick,
                                  .ctx = o->ctx,
@@ -266,7 +295,8 @@ sl_status sl_lab_open(const sl_lab_opts *o, sl_lab **out, sl_err *err) {
     sl_lab *l = *out = sl_alloc(1, sizeof *l);
     if (!l) return sl_fail(err, SL_ERR_NOMEM, "stages to measure");
     l->o = *o;
-    sl_status st = make_lists(l, err);
+    sl_status st = sl_state_walk_open(o->m, o->blocks, o->max_rows, &l->walk, err);
+    if (st == SL_OK) st = make_lists(l, err);
     if (st == SL_OK) st = open_device(l, err);
     if (st == SL_OK) st = make_rows(l, err);
     if (st == SL_OK) return SL_OK;
@@ -284,6 +314,7 @@ sl_status sl_lab_close(sl_lab *l, sl_status st, sl_err *err) {
         for (size_t i = 0; i < SL_LEN(rows); i++) sl_device_give(l->d, rows[i]);
     }
     sl_device_close(l->d);
+    sl_state_walk_close(&l->walk);
     sl_free(l->lists);
     sl_free(l);
     return st;

@@ -37,13 +37,14 @@ typedef struct sl_lab_task {
 } sl_lab_task;
 
 /* About n blocks from the first on, which is another kind than the others in some models; one with
- * experts is among them. */
+ * experts is among them, and of blocks of linear attention as large a part as in the model. */
 sl_extent sl_lab_first_blocks(const sl_model_spec *m, uint32_t n);
 /* Weights of the blocks are opened: read where they are used, or copied to a GPU. */
 sl_status sl_lab_open(const sl_lab_opts *o, sl_lab **out, sl_err *err) SL_MUST_CHECK;
 /* One call, to its end: what whoever waits for its results waits for is in it, copies, too. HEAD is
- * the embedding and all logits. A device that fails is through at once. */
-void sl_lab_run(sl_lab *l, const sl_lab_task *t);
+ * the embedding and all logits. A device that fails is through at once. Returns how many calls it
+ * was: of ATTENTION one of each block, where some have linear attention. */
+uint32_t sl_lab_run(sl_lab *l, const sl_lab_task *t);
 /* Rows as they leave in f32 for other workers, or come from there. */
 void sl_lab_copy(sl_lab *l, bool leave, uint32_t rows);
 /* SHARED works in place: what it made of its rows is undone. */

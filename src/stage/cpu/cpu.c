@@ -224,8 +224,8 @@ static uint8_t *blocks_of(const cpu *d, uint32_t page, uint32_t first, uint32_t 
     const sl_model_spec *m = sl_model_spec_of(d->model);
     SL_ASSERT(page < d->kv_pages && n > 0 && n <= m->n_layers && first <= m->n_layers - n);
     SL_ASSERT(first >= d->blocks.first && first + n <= d->blocks.first + d->blocks.n);
-    SL_ASSERT(m->n_linear == 0); /* pages stay: they are not all that a request has */
-    return sl_kv_page(&d->kv, page) + first * sl_kv_block_bytes(m);
+    SL_ASSERT(n == sl_kv_blocks(m, first, n)); /* blocks of linear attention have nothing there */
+    return sl_kv_page(&d->kv, page) + sl_kv_blocks(m, 0, first) * sl_kv_block_bytes(m);
 }
 
 static void cpu_read_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n, void *to) {

@@ -379,6 +379,10 @@ sl_status sl_pipeline_open(const sl_device_opts *o, sl_device **out, sl_err *err
     p->routed = o->routed;
     p->ctx = o->ctx;
     sl_status st = p->ways->open(p, o, err);
+    if (st == SL_OK && p->own->spec->n_linear && !modelled)
+        st = sl_fail(err, SL_ERR_UNSUPPORTED,
+                     "a pipeline of %u ranks: %s has linear attention, whose states have no parts",
+                     p->n, p->own->spec->arch);
     if (st != SL_OK) {
         pipeline_close(&p->base);
         return st;
