@@ -110,6 +110,10 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     case SL_ROLE_LM_HEAD:
         return !m->tied_head;
     case SL_ROLE_DELTA_IN:
+        return m->n_linear > 0 && !m->delta_parts;
+    case SL_ROLE_DELTA_QKV:
+    case SL_ROLE_DELTA_GATE:
+        return m->n_linear > 0 && m->delta_parts;
     case SL_ROLE_DELTA_SMALL:
     case SL_ROLE_DELTA_CONV:
     case SL_ROLE_DELTA_SHIFT:

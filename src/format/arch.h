@@ -81,8 +81,10 @@ typedef enum sl_arch_role {
     SL_ROLE_K_BIAS,
     SL_ROLE_V_BIAS,
     SL_ROLE_O_BIAS,
-    SL_ROLE_SINKS,    /* a logit a head in the denominator of its softmax */
-    SL_ROLE_DELTA_IN, /* of linear attention (kernel/delta.h): two products, */
+    SL_ROLE_SINKS,     /* a logit a head in the denominator of its softmax */
+    SL_ROLE_DELTA_IN,  /* of linear attention (kernel/delta.h): two products, */
+    SL_ROLE_DELTA_QKV, /* the first in two parts: GGUF, */
+    SL_ROLE_DELTA_GATE,
     SL_ROLE_DELTA_SMALL,
     SL_ROLE_DELTA_CONV,  /* the convolution, */
     SL_ROLE_DELTA_SHIFT, /* dt_bias, */

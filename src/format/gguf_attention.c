@@ -181,10 +181,46 @@ static sl_status read_windows(sl_gguf_reading *r, sl_err *err) {
     return st;
 }
 
+/* ---- linear attention ---- */
+
+/* Older files have the matrix of a checkpoint, ssm_in, where later ones have its two parts. */
+static sl_status read_linear(sl_gguf_reading *r, sl_err *err) {
+    sl_model_spec *m = r->m;
+    uint32_t every = 4, values = 0;
+    const struct {
+        const char *key;
+        uint32_t max, *out;
+    } sizes[] = {
+        {"ssm.group_count", SL_MAX_HEADS, &m->delta_k_heads},
+        {"ssm.time_step_rank", SL_MAX_HEADS, &m->delta_v_heads},
+        {"ssm.state_size", SL_DELTA_DIM, &m->delta_k_dim},
+        {"ssm.conv_kernel", SL_DELTA_TAPS, &m->delta_taps},
+        {"ssm.inner_size", SL_MAX_HEADS * SL_DELTA_DIM, &values},
+    };
+    sl_status st = sl_gguf_read_u32(r, "full_attention_interval", SL_GGUF_OPTIONAL, 1,
+                                    SL_MAX_LAYERS, &every, err);
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(sizes); i++)
+        st =
+            sl_gguf_read_u32(r, sizes[i].key, SL_GGUF_REQUIRED, 1, sizes[i].max, sizes[i].out, err);
+    if (st != SL_OK) return st;
+    m->delta_v_dim = values / m->delta_v_heads;
+    if (values % m->delta_v_heads != 0 || m->delta_v_dim > SL_DELTA_DIM || !sl_delta_fits(m))
+        return sl_gguf_fail(r->g, r->key, err, SL_ERR_LIMIT,
+                            "%u values of %u heads: must be heads of %u values at most, as many "
+                            "for each of the %u of ssm.group_count, with %u values each at most",
+                            values, m->delta_v_heads, SL_DELTA_DIM, m->delta_k_heads,
+                            SL_DELTA_VALUES);
+    sl_model_make_linear(m, every);
+    m->gated = m->delta_rates = true;
+    m->delta_parts = !sl_gguf_tensor_find(r->g, "blk.0.ssm_in.weight");
+    return SL_OK;
+}
+
 sl_status sl_gguf_read_attention(sl_gguf_reading *r, sl_err *err) {
     sl_status st = sl_gguf_read_u32(r, "attention.head_count", SL_GGUF_REQUIRED, 1, SL_MAX_HEADS,
                                     &r->m->n_heads, err);
     if (st == SL_OK) st = r->arch->has & SL_GGUF_LATENT ? read_latents(r, err) : read_heads(r, err);
     if (st == SL_OK) st = read_scaling(r, err);
+    if (st == SL_OK && r->arch->has & SL_GGUF_LINEAR) st = read_linear(r, err);
     return st == SL_OK ? read_windows(r, err) : st;
 }

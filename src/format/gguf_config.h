@@ -26,6 +26,7 @@ enum {
     SL_GGUF_LLAMA4 = 8192,    /* what its files leave unsaid, see SL_GGUF_LLAMA4_CHUNK */
     SL_GGUF_GPT_OSS = 16384,  /* ..., see SL_GGUF_GPT_OSS_LIMIT */
     SL_GGUF_BRANCH = 32768,   /* a dense branch beside experts */
+    SL_GGUF_LINEAR = 65536,   /* blocks of linear attention, gates of queries in the others */
 };
 
 /* Values of expert_gating_func. */

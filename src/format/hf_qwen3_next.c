@@ -12,6 +12,8 @@ static const sl_arch_tensor tensors[] = {
     {SL_ROLE_Q_NORM,       SL_SCOPE_FULL_BLOCK,   ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_HEAD,           SL_DIM_NONE},
     {SL_ROLE_K_NORM,       SL_SCOPE_FULL_BLOCK,   ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_HEAD,           SL_DIM_NONE},
     {SL_ROLE_DELTA_IN,     SL_SCOPE_LINEAR_BLOCK, ATTN, BLOCK "linear_attn.in_proj_qkvz.weight",    SL_DIM_DELTA_IN,       SL_DIM_MODEL},
+    {SL_ROLE_DELTA_QKV,    SL_SCOPE_LINEAR_BLOCK, ATTN, NULL,                                       SL_DIM_DELTA_CHANNELS, SL_DIM_MODEL},
+    {SL_ROLE_DELTA_GATE,   SL_SCOPE_LINEAR_BLOCK, ATTN, NULL,                                       SL_DIM_DELTA_OUT,      SL_DIM_MODEL},
     {SL_ROLE_DELTA_SMALL,  SL_SCOPE_LINEAR_BLOCK, ATTN, BLOCK "linear_attn.in_proj_ba.weight",      SL_DIM_DELTA_SMALL,    SL_DIM_MODEL},
     {SL_ROLE_DELTA_CONV,   SL_SCOPE_LINEAR_BLOCK, ATTN, BLOCK "linear_attn.conv1d.weight",          SL_DIM_DELTA_CHANNELS, SL_DIM_DELTA_TAPS},
     {SL_ROLE_DELTA_SHIFT,  SL_SCOPE_LINEAR_BLOCK, ATTN, BLOCK "linear_attn.dt_bias",                SL_DIM_DELTA_HEADS,    SL_DIM_NONE},
@@ -32,6 +34,7 @@ static const sl_arch_tensor tensors[] = {
 };
 /* clang-format on */
 
+static const sl_arch_alias names[] = {{"post_attention_norm.weight", SL_ROLE_FFN_NORM, false}, {0}};
 static const sl_arch_store stores[] = {{.role = SL_ROLE_DELTA_CONV, .stack = SL_STACK_CHANNELS}};
 static const char *const ignored[] = {"mtp.", NULL}; /* unless it is asked for */
 
@@ -59,12 +62,12 @@ static sl_status read_types(sl_json root, sl_model_spec *m, sl_err *err) {
     if (types.value && sl_json_count(types) != m->n_layers)
         return sl_json_fail(root, "layer_types", err, SL_ERR_FORMAT, "%zu entries for %u blocks",
                             sl_json_count(types), m->n_layers);
-    for (uint32_t i = 0; i < m->n_layers; i++) {
-        const bool is_linear = sl_json_is_text(sl_json_at(types, i), linear);
-        if (types.value && !is_linear && !sl_json_is_text(sl_json_at(types, i), full))
+    sl_model_make_linear(m, every);
+    for (uint32_t i = 0; types.value && i < m->n_layers; i++) {
+        m->linear[i] = sl_json_is_text(sl_json_at(types, i), linear);
+        if (!m->linear[i] && !sl_json_is_text(sl_json_at(types, i), full))
             return sl_json_fail(root, "layer_types", err, SL_ERR_UNSUPPORTED,
                                 "layer %u must be \"%s\" or \"%s\"", i, linear, full);
-        m->linear[i] = types.value ? is_linear : (i + 1) % every != 0;
     }
     sl_model_number_linear(m);
     return SL_OK;
@@ -88,8 +91,7 @@ static sl_status read_delta(sl_json root, sl_model_spec *m, sl_err *err) {
         st = sl_hf_u32(root, sizes[i].key, SL_JSON_OPTIONAL, 1, sizes[i].max, sizes[i].out, err);
     }
     if (st != SL_OK) return st;
-    if (m->delta_v_heads % m->delta_k_heads != 0 ||
-        m->delta_v_heads / m->delta_k_heads * m->delta_v_dim > SL_DELTA_VALUES)
+    if (!sl_delta_fits(m))
         return sl_json_fail(root, "linear_num_value_heads", err, SL_ERR_LIMIT,
                             "%u of %u values: must be a multiple of linear_num_key_heads %u, with "
                             "%u values each at most",
@@ -99,14 +101,18 @@ static sl_status read_delta(sl_json root, sl_model_spec *m, sl_err *err) {
 
 const sl_family sl_hf_qwen3_next = {
     .name = "Qwen3NextForCausalLM",
-    .arch = {TENSORS(tensors), STORES(stores), .ignored = ignored, .mtp_block = "mtp.layers.0.",
-             .mtp_sign = "mtp.fc.weight", .mtp_normed = true},
+    .arch = {TENSORS(tensors), STORES(stores), .gguf = names, .ignored = ignored,
+             .mtp_block = "mtp.layers.0.", .mtp_sign = "mtp.fc.weight", .mtp_normed = true},
     .model_type = "qwen3_next",
     .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "moe_intermediate_size",
             .dense_width = "intermediate_size", .shared_width = "shared_expert_intermediate_size",
             .every = "decoder_sparse_step", .dense = "mlp_only_layers"},
     .qk_norm = true,
     .read_delta = read_delta,
+    .gguf = {.name = "qwen3next",
+             .width = SL_GGUF_EXPERT_WIDTH,
+             .norm_topk = true,
+             .has = SL_GGUF_SHARED_WIDTH | SL_GGUF_YARN | SL_GGUF_PARTIAL | SL_GGUF_LINEAR},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
     .rope_part = 0.25,

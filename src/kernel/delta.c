@@ -10,6 +10,32 @@
 
 #define L2_EPS 1e-6f /* of the lengths of queries and keys */
 
+/* ---- rows of products ---- */
+
+sl_delta_lie sl_delta_lie_of(const sl_model_spec *m, bool by_parts, sl_delta_part part) {
+    const uint32_t heads = m->delta_v_heads / m->delta_k_heads, values = heads * m->delta_v_dim;
+    const uint32_t n[] = {m->delta_k_dim, m->delta_k_dim, values, values, heads, heads};
+    const bool small = part >= SL_DELTA_BETA;
+    const uint32_t begin = small ? SL_DELTA_BETA : 0, end = small ? SL_DELTA_PARTS : SL_DELTA_BETA;
+    uint32_t before = 0, all = 0;
+    for (uint32_t i = begin; i < end; i++) {
+        before += i < part ? n[i] : 0;
+        all += n[i];
+    }
+    if (by_parts && !small) return (sl_delta_lie){before * m->delta_k_heads, n[part], n[part]};
+    return (sl_delta_lie){before, all, n[part]};
+}
+
+uint32_t sl_delta_by_heads(const sl_model_spec *m, uint32_t at) {
+    for (sl_delta_part i = SL_DELTA_QUERY;; i++) {
+        const sl_delta_lie from = sl_delta_lie_of(m, true, i), to = sl_delta_lie_of(m, false, i);
+        const uint32_t rest = at - from.first;
+        SL_ASSERT(i < SL_DELTA_BETA);
+        if (rest < from.n * m->delta_k_heads)
+            return to.first + rest / from.n * to.step + rest % from.n;
+    }
+}
+
 /* ---- states ---- */
 
 static size_t windows(const sl_model_spec *m) {
@@ -88,35 +114,39 @@ typedef struct ctx {
 
 /* A key head's part of a row. */
 typedef struct piece {
-    const float *q; /* queries and keys [k_dim], values */
+    const float *x[3]; /* queries and keys [k_dim], values */
     const float *gate, *beta, *a;
     float *o; /* NULL: its state alone counts */
 } piece;
 
-/* Where a key head's channels are among all. */
+/* Where a key head's channels of the convolution are among all. */
 typedef struct shares {
     uint32_t heads, values; /* value heads, and their values */
     uint32_t at[3], n[3];   /* queries, keys, values */
 } shares;
 
 static shares shares_of(const sl_model_spec *m, uint32_t head) {
-    const uint32_t heads = m->delta_v_heads / m->delta_k_heads, values = heads * m->delta_v_dim;
-    const uint32_t keys = m->delta_k_heads * m->delta_k_dim, dim = m->delta_k_dim;
-    return (shares){.heads = heads,
-                    .values = values,
-                    .at = {head * dim, keys + head * dim, 2 * keys + head * values},
-                    .n = {dim, dim, values}};
+    shares s = {.heads = m->delta_v_heads / m->delta_k_heads};
+    for (uint32_t i = 0; i < 3; i++) {
+        const sl_delta_lie lie = sl_delta_lie_of(m, true, (sl_delta_part)i);
+        s.at[i] = lie.first + head * lie.step;
+        s.n[i] = lie.n;
+    }
+    s.values = s.n[SL_DELTA_VALUE];
+    return s;
 }
 
 static piece piece_of(const ctx *c, const shares *s, uint32_t head, uint32_t row) {
     const sl_model_spec *m = c->a->m;
-    const uint32_t width = 2 * m->delta_k_dim + 2 * s->values;
-    const float *in = c->a->in + (size_t)row * m->delta_k_heads * width + (size_t)head * width;
-    const float *small = c->a->small + (size_t)row * 2 * m->delta_v_heads + 2 * head * s->heads;
-    return (piece){.q = in,
-                   .gate = in + 2 * m->delta_k_dim + s->values,
-                   .beta = small,
-                   .a = small + s->heads,
+    const size_t width = sl_delta_channels(m) + sl_delta_out(m);
+    const float *in = c->a->in + row * width;
+    const float *small = c->a->small + (size_t)row * 2 * m->delta_v_heads, *at[SL_DELTA_PARTS];
+    for (sl_delta_part i = 0; i < SL_DELTA_PARTS; i++)
+        at[i] = (i < SL_DELTA_BETA ? in : small) + c->a->lie[i].first + head * c->a->lie[i].step;
+    return (piece){.x = {at[SL_DELTA_QUERY], at[SL_DELTA_KEY], at[SL_DELTA_VALUE]},
+                   .gate = at[SL_DELTA_GATE],
+                   .beta = at[SL_DELTA_BETA],
+                   .a = at[SL_DELTA_DECAY],
                    .o = c->a->o + (size_t)row * sl_delta_out(m) + (size_t)head * s->values};
 }
 
@@ -129,17 +159,17 @@ static float *log_of(const ctx *c, const shares *s, uint32_t head, uint32_t plac
 
 static piece piece_of_log(const ctx *c, const shares *s, uint32_t head, uint32_t place,
                           uint32_t pos) {
-    const float *row = log_of(c, s, head, place, pos);
-    const float *beta = row + 2 * c->a->m->delta_k_dim + s->values;
-    return (piece){.q = row, .beta = beta, .a = beta + s->heads};
+    const float *key = log_of(c, s, head, place, pos) + s->n[0], *value = key + s->n[1];
+    const float *beta = value + s->n[2];
+    return (piece){.x = {key - s->n[0], key, value}, .beta = beta, .a = beta + s->heads};
 }
 
 static void write_log(const ctx *c, const shares *s, uint32_t head, uint32_t place, uint32_t pos,
                       const piece *p) {
-    const size_t values = 2 * (size_t)c->a->m->delta_k_dim + s->values;
     float *row = log_of(c, s, head, place, pos);
-    memcpy(row, p->q, values * sizeof *row);
-    memcpy(row + values, p->beta, 2 * s->heads * sizeof *row); /* decay is behind it */
+    for (int i = 0; i < 3; row += s->n[i++]) memcpy(row, p->x[i], s->n[i] * sizeof *row);
+    memcpy(row, p->beta, s->heads * sizeof *row);
+    memcpy(row + s->heads, p->a, s->heads * sizeof *row);
 }
 
 /* What passes from row to row of a key head, in a version: windows are its rows before. */
@@ -172,16 +202,14 @@ static void convolve(const ctx *c, const passing *from, const passing *to, const
                      float *out) {
     const sl_model_spec *m = c->a->m;
     const uint32_t taps = m->delta_taps, channels = sl_delta_channels(m);
-    const float *in = p->q;
     for (int i = 0; i < 3; i++) {
         const uint32_t at = from->s->at[i], n = from->s->n[i];
         sl_taps t = {.n_taps = taps, .n = n, .w = c->a->conv + at, .w_stride = channels, .y = out};
         for (uint32_t j = 0; j + 1 < taps; j++) t.x[j] = from->window + (size_t)j * channels + at;
-        t.x[taps - 1] = in;
+        t.x[taps - 1] = p->x[i];
         c->k->taps(&t);
         for (uint32_t j = 0; j + 1 < taps; j++)
             memcpy(to->window + (size_t)j * channels + at, t.x[j + 1], n * sizeof *out);
-        in += n;
         out += n;
     }
 }

@@ -1,12 +1,11 @@
 /* Linear attention by the gated delta rule (arXiv:2412.06464) with a convolution before it, as
  * Qwen3-Next has it, and the state that it keeps for each request in the place of keys and values.
  *
- * A row of products is cut by key heads: each has its queries and keys [k_dim], then values and
- * gates [its value heads][v_dim]; of the small product it has beta and decay, a value head each.
- * Queries, keys and values pass the convolution over positions; queries and keys are of unit length
- * then, and queries divided by the root of k_dim. A value head's state takes a token by
- * sl_delta_step, what that gives is normalised and weighed by silu of its gates
- * (docs/numbers.md#linear-attention).
+ * A row of products has of each key head its queries and keys [k_dim], values and gates [its value
+ * heads][v_dim]; the small product beta and decay, a value head each. Queries, keys and values pass
+ * the convolution over positions; queries and keys are of unit length then, and queries divided by
+ * the root of k_dim. A value head's state takes a token by sl_delta_step, what that gives is
+ * normalised and weighed by silu of its gates (docs/numbers.md#linear-attention).
  *
  * Versions. A request has two states of each block, at places 2i and 2i + 1; rows of a step go from
  * one to the other (sl_rowset.state), so that it can be given up and done again. Which rows of it
@@ -34,6 +33,30 @@ struct sl_states {
     uint32_t *log_at; /* [n / 2][n_linear][SL_DELTA_LOG] position of a row and 1 */
 };
 
+/* Parts of a row of products: of the first one, whose order by parts is that of the convolution's
+ * channels, and of the small one. */
+typedef enum sl_delta_part {
+    SL_DELTA_QUERY,
+    SL_DELTA_KEY,
+    SL_DELTA_VALUE,
+    SL_DELTA_GATE,
+    SL_DELTA_BETA,
+    SL_DELTA_DECAY,
+    SL_DELTA_PARTS
+} sl_delta_part;
+
+/* Where a part lies in a row: n values of the first key head from `first` on, those of each next
+ * one `step` behind. */
+typedef struct sl_delta_lie {
+    uint32_t first, step, n;
+} sl_delta_lie;
+
+/* Of rows that go by key heads, all parts of one before the next head's; or by parts, all heads of
+ * one before the next part. The small product goes by key heads in both. */
+sl_delta_lie sl_delta_lie_of(const sl_model_spec *m, bool by_parts, sl_delta_part part);
+/* Which value of the first product by key heads is its value `at` by parts. */
+uint32_t sl_delta_by_heads(const sl_model_spec *m, uint32_t at);
+
 /* Bytes that a request's states take: both versions, and the log. */
 size_t sl_states_bytes(const sl_model_spec *m, bool guesses);
 /* Places for so many requests of a model with linear attention, of which guesses may be dropped.
@@ -48,6 +71,7 @@ typedef struct sl_delta_args {
     uint32_t n_rows;                    /* those of a request in ascending position */
     const float *in;                    /* [n_rows][channels + out] */
     const float *small;                 /* [n_rows][2 * v_heads] */
+    sl_delta_lie lie[SL_DELTA_PARTS];   /* in a row of these */
     const float *conv;                  /* [taps][channels]: queries of all heads, keys, values */
     const float *rate, *shift;          /* [v_heads] e^A_log, dt_bias */
     const float *norm;                  /* [v_dim] */

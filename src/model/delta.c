@@ -15,14 +15,18 @@ size_t sl_delta_scratch_bytes(const sl_model_spec *s, uint32_t max_rows) {
 /* The rows' products with the matrices before the rule. */
 static void project(const sl_model *m, const sl_exec *ex, const sl_mat *w, const sl_rows *rows,
                     const float *x, float *h, float *in, float *small, sl_arena *scratch) {
-    sl_gemm_job jobs[] = {sl_dense_job(&w[SL_ROLE_DELTA_IN], h, rows->n, in),
-                          sl_dense_job(&w[SL_ROLE_DELTA_SMALL], h, rows->n, small)};
-    const sl_mat *const into[] = {jobs[0].w, jobs[1].w};
+    const bool parts = m->spec.delta_parts;
+    const sl_mat *first = &w[parts ? SL_ROLE_DELTA_QKV : SL_ROLE_DELTA_IN];
+    sl_gemm_job jobs[] = {sl_dense_job(first, h, rows->n, in),
+                          sl_dense_job(&w[SL_ROLE_DELTA_SMALL], h, rows->n, small),
+                          sl_dense_job(&w[SL_ROLE_DELTA_GATE], h, rows->n, in + first->n)};
+    const sl_mat *const into[] = {jobs[0].w, jobs[1].w, jobs[2].w};
+    const uint32_t n = parts ? 3 : 2;
     const size_t level = scratch->used;
-    const sl_act act =
-        sl_norm_for(m, ex, &w[SL_ROLE_ATTN_NORM], x, rows->n, into, SL_LEN(into), h, scratch);
-    for (size_t i = 0; i < SL_LEN(jobs); i++) jobs[i].act = act;
-    sl_gemm(ex, jobs, SL_LEN(jobs));
+    const sl_act act = sl_norm_for(m, ex, &w[SL_ROLE_ATTN_NORM], x, rows->n, into, n, h, scratch);
+    for (uint32_t i = 0; i < n; i++) jobs[i].act = act;
+    if (parts) jobs[0].y_stride = jobs[2].y_stride = first->n + jobs[2].w->n;
+    sl_gemm(ex, jobs, n);
     scratch->used = level;
 }
 
@@ -33,24 +37,27 @@ static void pass(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_
     const sl_delta_weights *own = &m->delta[layer];
     const size_t level = scratch->used;
     float *h = sl_take_rows(scratch, rows->n, s->d_model), *y = h;
-    float *in = sl_take_rows(scratch, rows->n, w[SL_ROLE_DELTA_IN].n);
+    float *in = sl_take_rows(scratch, rows->n, sl_delta_channels(s) + sl_delta_out(s));
     float *small = sl_take_rows(scratch, rows->n, w[SL_ROLE_DELTA_SMALL].n);
     float *o = sl_take_rows(scratch, rows->n, sl_delta_out(s));
     project(m, ex, w, rows, x, h, in, small, scratch);
-    sl_delta(ex, &(sl_delta_args){.m = s,
-                                  .layer = layer,
-                                  .n_rows = rows->n,
-                                  .in = in,
-                                  .small = small,
-                                  .conv = own->conv,
-                                  .rate = own->rate,
-                                  .shift = own->shift,
-                                  .norm = own->norm,
-                                  .pos = rows->pos,
-                                  .state = rows->state,
-                                  .done = rows->done,
-                                  .states = rows->states,
-                                  .o = o});
+    sl_delta_args a = {.m = s,
+                       .layer = layer,
+                       .n_rows = rows->n,
+                       .in = in,
+                       .small = small,
+                       .conv = own->conv,
+                       .rate = own->rate,
+                       .shift = own->shift,
+                       .norm = own->norm,
+                       .pos = rows->pos,
+                       .state = rows->state,
+                       .done = rows->done,
+                       .states = rows->states,
+                       .o = o};
+    for (sl_delta_part i = 0; i < SL_DELTA_PARTS; i++)
+        a.lie[i] = sl_delta_lie_of(s, s->delta_parts, i);
+    sl_delta(ex, &a);
     sl_project(ex, &w[SL_ROLE_DELTA_OUT], o, rows->n, y, scratch);
     sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
     scratch->used = level;
@@ -59,7 +66,7 @@ static void pass(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_
 void sl_delta_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                         float *x, sl_arena *scratch) {
     const uint32_t most = sl_exec_rows(ex, DELTA_ROWS);
-    SL_ASSERT(m->block[layer].mat[SL_ROLE_DELTA_IN].data && rows->states && !m->gang);
+    SL_ASSERT(m->block[layer].mat[SL_ROLE_DELTA_OUT].data && rows->states && !m->gang);
     for (uint32_t at = 0; at < rows->n; at += most) {
         const sl_rows some = sl_some_rows(rows, at, SL_MIN(rows->n - at, most));
         pass(m, ex, layer, &some, x + (size_t)at * m->spec.d_model, scratch);
@@ -88,7 +95,9 @@ static bool bind_block(sl_model *m, uint32_t layer) {
     if (!rows || !own->conv || !own->rate || !own->shift || !own->norm) return false;
     for (size_t c = 0; c < conv->n; c++)
         for (size_t j = 0; j < conv->k; j++) own->conv[j * conv->n + c] = rows[c * conv->k + j];
-    for (uint32_t h = 0; h < m->spec.delta_v_heads; h++) own->rate[h] = sl_expf(own->rate[h]);
+    const bool rates = m->spec.delta_rates && !m->random; /* random ones have any sign */
+    for (uint32_t h = 0; h < m->spec.delta_v_heads; h++)
+        own->rate[h] = rates ? -own->rate[h] : sl_expf(own->rate[h]);
     return true;
 }
 

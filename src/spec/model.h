@@ -161,6 +161,9 @@ typedef struct sl_model_spec {
     bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation */
     bool gated;        /* each head's queries come with a gate, whose sigmoid weighs its result */
     bool norm_past_one; /* weights of norms are stored less 1 */
+    bool delta_parts;   /* linear attention: the gates of results are a matrix of their own, behind
+                         * one whose rows are in the order of the convolution's channels */
+    bool delta_rates;   /* and its rates are stored, negative, not their logarithms */
     /* Blocks of linear attention (gated DeltaNet, arXiv:2412.06464), which have a state a request
      * in the place of keys and values: 0 where there are none. Value heads are a multiple of key
      * heads; a convolution over so many positions is before them. */
@@ -202,6 +205,12 @@ static inline uint32_t sl_delta_out(const sl_model_spec *m) {
     return m->delta_v_heads * m->delta_v_dim;
 }
 
+/* Whether sizes of linear attention that are each within their limits can be computed. */
+static inline bool sl_delta_fits(const sl_model_spec *m) {
+    return m->delta_v_heads % m->delta_k_heads == 0 &&
+           m->delta_v_heads / m->delta_k_heads * m->delta_v_dim <= SL_DELTA_VALUES;
+}
+
 /* Fills n_linear and linear_before from linear, also of the block behind the last. */
 static inline void sl_model_number_linear(sl_model_spec *m) {
     m->n_linear = 0;
@@ -209,6 +218,12 @@ static inline void sl_model_number_linear(sl_model_spec *m) {
         m->linear_before[i] = (uint16_t)m->n_linear;
         m->n_linear += i < m->n_layers && m->linear[i];
     }
+}
+
+/* Each so many one block has keys and values, the others are of linear attention. */
+static inline void sl_model_make_linear(sl_model_spec *m, uint32_t every) {
+    for (uint32_t i = 0; i < m->n_layers; i++) m->linear[i] = (i + 1) % every != 0;
+    sl_model_number_linear(m);
 }
 
 /* Fills n_moe, moe_index and moe_layer from ffn. */

@@ -1,5 +1,5 @@
 """What gguf_make.py writes for the families whose files differ from those of the Llama line: tensors and keys of olmoe,
-glm4moe, gpt-oss, deepseek2, dbrx and arctic, from a checkpoint folder. Nothing here shares code with Sluice.
+glm4moe, gpt-oss, deepseek2, dbrx, arctic and qwen3next, from a checkpoint folder. Nothing here shares code with Sluice.
 """
 
 import re
@@ -14,6 +14,7 @@ CLASSES = {
     "DeepseekV3ForCausalLM": "deepseek2",
     "DbrxForCausalLM": "dbrx",
     "ArcticForCausalLM": "arctic",
+    "Qwen3NextForCausalLM": "qwen3next",
 }
 WHOLE = {
     "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
@@ -33,6 +34,10 @@ USUAL = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate.weight": "ffn_gate_inp.weight",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
@@ -58,6 +63,11 @@ OWN = {
         "ffn.router.layer": "ffn_gate_inp",
     },
     "arctic": {"block_sparse_moe.gate.weight": "ffn_gate_inp.weight"},
+    "qwen3next": POST | {
+        "linear_attn.in_proj_qkvz": "ssm_in", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.conv1d": "ssm_conv1d",
+        "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a", "linear_attn.norm": "ssm_norm",
+        "linear_attn.out_proj": "ssm_out",
+    },
 }  # fmt: skip
 CODES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], "<f4")
 
@@ -100,6 +110,24 @@ def latent_parts(w, c):
     return {"attn_k_b.weight": w[:, :nope].swapaxes(1, 2), "attn_v_b.weight": w[:, nope:]}
 
 
+def delta_parts(w, c):
+    """Rows by key heads become queries of all heads, keys, values; and gates apart."""
+    keys, dim = c["linear_num_key_heads"], c["linear_key_head_dim"]
+    values = c["linear_num_value_heads"] // keys * c["linear_value_head_dim"]
+    parts = np.split(w.reshape(keys, 2 * (dim + values), -1), np.cumsum([dim, dim, values]), axis=1)
+    q, k, v, gate = (p.reshape(-1, w.shape[1]) for p in parts)
+    return {"attn_qkv.weight": np.concatenate([q, k, v]), "attn_gate.weight": gate}
+
+
+def delta_value(rest, w):
+    """What files of qwen3next hold in the place of a checkpoint's values."""
+    if rest.endswith("norm.weight") and rest != "linear_attn.norm.weight":
+        return w + np.float32(1)
+    if rest == "linear_attn.A_log":
+        return -np.exp(w)
+    return w.squeeze() if rest in ("linear_attn.conv1d.weight", "mlp.shared_expert_gate.weight") else w
+
+
 def arctic_names(rest, routed):
     if routed:
         table = {"residual_layernorm.weight": "ffn_norm.weight", "residual_mlp.w1": "ffn_gate",
@@ -138,15 +166,19 @@ def experts_of(arch, rest, w, c):
     return [(f"ffn_gate_exps.{tail}", w[:, ::2]), (f"ffn_up_exps.{tail}", w[:, 1::2])]
 
 
-def tensors_of(arch, tensors, c, whole_latents=False, further=False):
-    """{GGUF name: float32 array}. whole_latents: attn_kv_b as it is; further: blocks behind the last, too."""
+def tensors_of(arch, tensors, c, whole_latents=False, further=False, whole_delta=False):
+    """{GGUF name: float32 array}. whole_latents: attn_kv_b as it is; further: blocks behind the last, too; whole_delta: ssm_in."""
     tensors = widen(tensors)
     out, stacks = {}, {}
     layers = c.get("num_hidden_layers") or c["n_layers"]
     routed = {m[1] for n in tensors if (m := re.match(r"model\.layers\.(\d+)\.block_sparse_moe\.gate\.", n))}
     for name, w in tensors.items():
+        if arch == "qwen3next":
+            w = delta_value(name.partition(".layers.")[2].partition(".")[2] or name, w)
         if name in WHOLE:
             out[WHOLE[name]] = w
+            continue
+        if name.startswith("mtp."):  # left out, as converters do
             continue
         layer, rest = re.fullmatch(r"(?:model\.layers|transformer\.blocks)\.(\d+)\.(.*)", name).groups()
         if int(layer) >= layers and not further:
@@ -160,6 +192,9 @@ def tensors_of(arch, tensors, c, whole_latents=False, further=False):
             continue
         if rest == "self_attn.kv_b_proj.weight" and not whole_latents:
             out |= {f"blk.{layer}.{n}": v for n, v in latent_parts(w, c).items()}
+            continue
+        if rest == "linear_attn.in_proj_qkvz.weight" and not whole_delta:
+            out |= {f"blk.{layer}.{n}": v for n, v in delta_parts(w, c).items()}
             continue
         if arch == "arctic" and rest in ("self_attn.q_proj.weight", "self_attn.k_proj.weight"):
             w = paired(w, c["num_attention_heads" if rest[10] == "q" else "num_key_value_heads"])
@@ -206,7 +241,16 @@ def add_router(w, arch, c, further):
         w.add_uint32(f"{arch}.nextn_predict_layers", c["num_nextn_predict_layers"])
 
 
-def add_config(w, arch, c, whole_latents=False, further=False):
+def add_linear(w, c):
+    w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
+    w.add_ssm_state_size(c["linear_key_head_dim"])
+    w.add_ssm_group_count(c["linear_num_key_heads"])
+    w.add_ssm_time_step_rank(c["linear_num_value_heads"])
+    w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
+    w.add_full_attention_interval(c["full_attention_interval"])
+
+
+def add_config(w, arch, c, whole_latents=False, further=False, whole_delta=False):
     if arch == "dbrx":
         a, f = c["attn_config"], c["ffn_config"]
         c = c | {"max_position_embeddings": c["max_seq_len"], "hidden_size": c["d_model"],
@@ -239,7 +283,11 @@ def add_config(w, arch, c, whole_latents=False, further=False):
     if c.get("head_dim"):
         w.add_key_length(c["head_dim"])
         w.add_value_length(c["head_dim"])
-    if arch == "glm4moe":
+    if arch == "qwen3next":
+        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+        add_linear(w, c)
+    if arch in ("glm4moe", "qwen3next"):
         w.add_rope_dimension_count(int(c["head_dim"] * c["partial_rotary_factor"]))
     if c.get("rope_scaling"):
         add_rope(w, arch, c, c["rope_scaling"])

@@ -14,8 +14,8 @@ import struct
 
 import gguf_families
 import numpy as np
+from gguf import GGML_QUANT_SIZES, GGUFWriter, quants
 from gguf import GGMLQuantizationType as T
-from gguf import GGUFWriter, quants
 
 ARCHS = {
     "MixtralForCausalLM": ("llama", "block_sparse_moe.", {"w1": "gate", "w3": "up", "w2": "down"}),
@@ -172,7 +172,7 @@ def add_tokenizer(writer, folder, config, pre=None):
 
 def write(out, folder, kind, pick=None, parts=None, rounded=None, pre=None, **shape):
     """`pick(name, array)` may give another type for a tensor; `parts`: how GGUFWriter splits; `rounded`:
-    values are those that blocks of this type have; `pre`: how texts are split; `shape`: as gguf_families.tensors_of."""
+    values are those that blocks of this type have; rows that are no whole blocks stay F32; `pre`: how texts are split; `shape`: as gguf_families.tensors_of."""
     config = json.loads((pathlib.Path(folder) / "config.json").read_text())
     family = gguf_families.CLASSES.get(config["architectures"][0])
     arch = family or ARCHS[config["architectures"][0]][0]
@@ -183,10 +183,12 @@ def write(out, folder, kind, pick=None, parts=None, rounded=None, pre=None, **sh
         add_config(writer, arch, config)
     add_tokenizer(writer, folder, config, pre)
     for name, w in tensors_of(folder, config, **shape).items():
-        t = T[kind] if w.ndim > 1 and "ffn_gate_inp" not in name else T.F32
+        whole = w.shape[-1] % GGML_QUANT_SIZES[T[rounded or kind]][0] == 0
+        plain = w.ndim == 1 or not whole or "ffn_gate_inp" in name or "conv1d" in name
+        t = T.F32 if plain else T[kind]
         if pick:
             t = pick(name, w) or t
-        if rounded and w.ndim > 1 and "ffn_gate_inp" not in name:
+        if rounded and not plain:
             w = quants.dequantize(quantize(w, T[rounded]), T[rounded]).reshape(w.shape)
         data = np.ascontiguousarray(w) if t == T.F32 else quantize(w, t)
         writer.add_tensor(name, data, raw_dtype=None if t in (T.F32, T.F16) else t)
