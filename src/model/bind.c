@@ -16,7 +16,7 @@ typedef struct sl_site {
 
 typedef sl_status (*sl_site_fn)(void *ctx, const sl_site *site, const char *name, sl_err *err);
 
-static bool block_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t layer) {
+bool sl_model_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t layer) {
     switch (t->scope) {
     case SL_SCOPE_MODEL:
         return layer == 0;
@@ -55,7 +55,7 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
         if (!sl_arch_tensor_used(spec, site.t)) continue;
         uint32_t copies = site.t->scope == SL_SCOPE_EXPERT ? spec->n_experts : 1;
         for (site.layer = 0; site.layer < sl_model_blocks(m); site.layer++) {
-            if (!block_has(spec, site.t, site.layer)) continue;
+            if (!sl_model_has(spec, site.t, site.layer)) continue;
             for (site.expert = 0; site.expert < copies; site.expert++) {
                 sl_status st = visit(m, &site, fn, ctx, err);
                 if (st != SL_OK) return st;

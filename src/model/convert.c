@@ -2,6 +2,7 @@
 #include "model/convert.h"
 
 #include "format/gguf_config.h"
+#include "kernel/delta.h"
 #include "model/convert_int.h"
 #include "quant/block.h"
 
@@ -11,13 +12,17 @@
 
 #define CHUNK_ROWS 256u /* of one matrix, encoded at once */
 
-/* A tensor of the file: one matrix, or those of all experts of a block or of all heads. */
+/* A tensor of the file: one matrix, some of its rows in another order, or the matrices of all
+ * experts of a block or of all heads. */
 typedef struct piece {
     char name[SL_ARCH_NAME_MAX];
     const sl_mat *first; /* NULL: `whole` */
     sl_mat whole;
     size_t stride;          /* bytes from the matrix of one expert to that of the next */
     uint32_t n_mats, heads; /* heads: rows of each are to be paired; 0: they stay */
+    bool delta;             /* rows are those of linear attention by parts, */
+    uint32_t first_row;     /* from this one on */
+    bool minus;             /* values are written with the other sign */
     sl_dtype type;
     uint64_t dim[3];
     uint32_t n_dims;
@@ -38,7 +43,8 @@ typedef struct converting {
 
 static sl_dtype type_of(const converting *c, const sl_arch_tensor *t, uint32_t k) {
     sl_dtype type = c->o->type;
-    if (t->k == SL_DIM_NONE || t->role == SL_ROLE_ROUTER || t->role == SL_ROLE_SHARED_SCALE)
+    if (t->k == SL_DIM_NONE || t->role == SL_ROLE_ROUTER || t->role == SL_ROLE_SHARED_SCALE ||
+        t->role == SL_ROLE_DELTA_CONV)
         return SL_F32;
     if (type == SL_MXFP4 && t->scope != SL_SCOPE_EXPERT) type = SL_Q8_0;
     if (t->role == SL_ROLE_LM_HEAD && !sl_dtype_is_plain(type)) type = SL_Q8_0;
@@ -99,12 +105,35 @@ static sl_status add_latents(converting *c, uint32_t layer) {
     return st == SL_OK ? add_piece(c, sl_arch_tensor_of(c->m->arch, SL_ROLE_V_B), layer, p) : st;
 }
 
+/* The first product of linear attention as its two parts. */
+static sl_status add_delta(converting *c, const sl_mat *in, uint32_t layer) {
+    const sl_arch_role roles[] = {SL_ROLE_DELTA_QKV, SL_ROLE_DELTA_GATE};
+    piece p = {.whole = *in, .n_mats = 1, .delta = true};
+    sl_status st = SL_OK;
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(roles); i++, p.first_row += p.whole.n) {
+        const sl_arch_tensor *t = sl_arch_tensor_of(c->m->arch, roles[i]);
+        p.whole.n = (uint32_t)sl_arch_dim_value(&c->m->spec, t->n);
+        st = add_piece(c, t, layer, p);
+    }
+    return st;
+}
+
+/* Rates of linear attention as they are computed with. */
+static sl_status add_rates(converting *c, const sl_arch_tensor *t, uint32_t layer) {
+    piece p = {.n_mats = 1, .minus = true};
+    p.whole = (sl_mat){
+        .data = c->m->delta[layer].rate, .n = 1, .k = c->m->spec.delta_v_heads, .dtype = SL_F32};
+    return add_piece(c, t, layer, p);
+}
+
 static sl_status add_tensor(converting *c, const sl_arch_tensor *t, uint32_t layer) {
     const sl_model_spec *s = &c->m->spec;
     const sl_arch_store *store = sl_arch_gguf_store_of(c->m->arch, t->role);
     bool expert = t->scope == SL_SCOPE_EXPERT;
     piece p = {.first = sl_model_mat(c->m, t, layer, 0), .n_mats = expert ? s->n_experts : 1};
     if (t->role == SL_ROLE_KV_B) return add_latents(c, layer);
+    if (t->role == SL_ROLE_DELTA_IN) return add_delta(c, p.first, layer);
+    if (t->role == SL_ROLE_DELTA_RATE) return add_rates(c, t, layer);
     if (store && store->before[0] != SL_DIM_NONE) return SL_OK; /* rows of another's tensor */
     if (store) {
         uint64_t shape[3];
@@ -141,20 +170,13 @@ static sl_status add_rope_factors(converting *c) {
     return SL_OK;
 }
 
-static bool in_block(const sl_model_spec *s, sl_arch_scope scope, uint32_t layer) {
-    if (scope == SL_SCOPE_MODEL) return layer == 0;
-    if (scope == SL_SCOPE_BLOCK) return true;
-    if (scope == SL_SCOPE_MTP) return false;
-    return (s->ffn[layer] == SL_FFN_DENSE) == (scope == SL_SCOPE_DENSE_BLOCK);
-}
-
 static sl_status list_tensors(converting *c) {
     const sl_model *m = c->m;
     sl_status st = SL_OK;
     for (uint32_t layer = 0; layer < m->spec.n_layers; layer++)
         for (size_t i = 0; st == SL_OK && i < m->arch->n_tensors; i++) {
             const sl_arch_tensor *t = &m->arch->tensor[i];
-            if (sl_arch_tensor_used(&m->spec, t) && in_block(&m->spec, t->scope, layer))
+            if (sl_arch_tensor_used(&m->spec, t) && sl_model_has(&m->spec, t, layer))
                 st = add_tensor(c, t, layer);
         }
     if (st == SL_OK && m->spec.long_waves.factor > 0) st = add_rope_factors(c);
@@ -165,6 +187,7 @@ static sl_status list_tensors(converting *c) {
 /* Rows [from, from + n) of one matrix into `out`, any number of them at once. */
 typedef struct chunk {
     const sl_kernels *k;
+    const sl_model_spec *s;
     const sl_mat *mat;
     const piece *p;
     uint32_t from;
@@ -172,8 +195,9 @@ typedef struct chunk {
     uint8_t *out;
 } chunk;
 
-/* The row that becomes row `r` where those of a head are paired. */
-static uint32_t source_row(const piece *p, uint32_t r) {
+/* The row that becomes row `r`. */
+static uint32_t source_row(const sl_model_spec *s, const piece *p, uint32_t r) {
+    if (p->delta) return sl_delta_by_heads(s, p->first_row + r);
     if (!p->heads) return r;
     uint32_t dim = piece_mat(p, 0)->n / p->heads, at = r % dim;
     return r - at + at / 2 + (at % 2) * (dim / 2);
@@ -184,8 +208,9 @@ static void encode_rows(void *ctx, size_t begin, size_t end) {
     const sl_exec alone = {.k = k->k};
     for (size_t i = begin; i < end; i++) {
         float *wide = k->wide + i * k->mat->k;
-        uint32_t from = source_row(k->p, k->from + (uint32_t)i);
+        uint32_t from = source_row(k->s, k->p, k->from + (uint32_t)i);
         sl_widen_row(&alone, k->mat, from, wide);
+        for (uint32_t j = 0; k->p->minus && j < k->mat->k; j++) wide[j] = -wide[j];
         sl_block_encode(k->p->type, wide, k->mat->k,
                         k->out + i * sl_dtype_row_bytes(k->p->type, k->mat->k));
     }
@@ -196,7 +221,7 @@ static sl_status write_mat(converting *c, const piece *p, const sl_mat *mat, flo
     sl_status st = SL_OK;
     for (uint32_t r = 0; st == SL_OK && r < mat->n; r += CHUNK_ROWS) {
         uint32_t n = SL_MIN(CHUNK_ROWS, mat->n - r);
-        chunk k = {sl_kernels_base(), mat, p, r, wide, out};
+        chunk k = {sl_kernels_base(), &c->m->spec, mat, p, r, wide, out};
         if (c->o->pool)
             sl_pool_run(c->o->pool, n, 4, encode_rows, &k);
         else

@@ -94,6 +94,23 @@ static void put_yarn(writing *x) {
                 (float)(0.1 * sl_gguf_mscale_of_scores((double)y->factor, (double)y->scores)));
 }
 
+/* Each so many one block has keys and values: as the first of them says, if there is one. */
+static uint32_t full_every(const sl_model_spec *s) {
+    uint32_t first = 0;
+    while (first < s->n_layers && s->linear[first]) first++;
+    return first + 1;
+}
+
+static void put_linear(writing *x) {
+    const sl_model_spec *s = x->s;
+    put_u32(x, "full_attention_interval", full_every(s));
+    put_u32(x, "ssm.conv_kernel", s->delta_taps);
+    put_u32(x, "ssm.state_size", s->delta_k_dim);
+    put_u32(x, "ssm.group_count", s->delta_k_heads);
+    put_u32(x, "ssm.time_step_rank", s->delta_v_heads);
+    put_u32(x, "ssm.inner_size", sl_delta_out(s));
+}
+
 static void put_attention(writing *x) {
     const sl_model_spec *s = x->s;
     const char *eps = x->a->eps ? x->a->eps : "attention.layer_norm_rms_epsilon";
@@ -108,6 +125,7 @@ static void put_attention(writing *x) {
     put_u32(x, "rope.dimension_count", s->rope_dim);
     put_f32(x, eps, s->rms_eps);
     put_f32(x, "rope.freq_base", s->rope_theta);
+    if (x->a->has & SL_GGUF_LINEAR) put_linear(x);
     if (x->a->has & SL_GGUF_CLAMP) put_f32(x, "attention.clamp_kqv", s->clip_qkv);
     if (s->sliding_window) put_u32(x, "attention.sliding_window", s->sliding_window);
     if (s->yarn.factor > 0) put_yarn(x);
@@ -190,6 +208,8 @@ static const char *unsaid_blocks(const sl_model_spec *s, const sl_gguf_arch *a) 
             return "dense blocks behind routed ones";
         if (a->has & SL_GGUF_WINDOWS && (s->sight[i] == SL_SIGHT_WINDOW) == (i % 2 != 0))
             return "layer_types other than a window in every other block from the first";
+        if (s->linear[i] != ((i + 1) % full_every(s) != 0))
+            return "layer_types other than full attention in each so many one block";
     }
     if (a->has & SL_GGUF_BRANCH && !s->dense_branch) return "parallel_attn_mlp_res false";
     return NULL;
@@ -197,7 +217,7 @@ static const char *unsaid_blocks(const sl_model_spec *s, const sl_gguf_arch *a) 
 
 /* Where llama.cpp takes one value, whatever a file says. */
 static const char *unsaid_options(const sl_model_spec *s, const sl_gguf_arch *a) {
-    static const char *const fixed[] = {"olmoe", "dbrx", "arctic", "gpt-oss"};
+    static const char *const fixed[] = {"olmoe", "dbrx", "arctic", "gpt-oss", "qwen3next"};
     if (s->clip_qkv > 0 && !(a->has & SL_GGUF_CLAMP)) return "clip_qkv";
     for (size_t i = 0; i < SL_LEN(fixed); i++)
         if (strcmp(a->name, fixed[i]) == 0 && s->norm_topk != a->norm_topk)

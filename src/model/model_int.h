@@ -157,6 +157,8 @@ static inline sl_status sl_model_goes_on(const sl_model *m, sl_err *err) {
 double sl_rope_stretch(const sl_long_waves *w, double freq);
 /* The same as a file of GGUF says it: divides the frequencies by its factors, where it has any. */
 sl_status sl_rope_apply_factors(sl_model *m, sl_err *err) SL_MUST_CHECK;
+/* Whether a block has such a tensor, of those that a model of this kind uses at all. */
+bool sl_model_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t layer);
 /* The matrix of a tensor; layer and expert count where its scope has them. */
 const sl_mat *sl_model_mat(const sl_model *m, const sl_arch_tensor *t, uint32_t layer,
                            uint32_t expert);

@@ -34,6 +34,7 @@ FAMILIES = {
     "olmoe-tiny": {"clip_qkv": None},
     "dbrx-tiny": {},
     "arctic-tiny": {},
+    "qwen3next-tiny": {},
     "qwen3moe-tiny": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}},
 }
 # What llama.cpp takes whatever a file says: 1e-6 in norms of latents, whole pairs where YaRN blends, its betas.
@@ -60,6 +61,21 @@ def copied(name, tmp_path, changes=None):
     return changed(tmp_path / name, FAMILIES.get(name, {}) | (changes or {}))
 
 
+def rewritten(folder, change):
+    """Tensors as change(name, array) gives them: [(name, array)]."""
+    tensors = [pair for name, w in gguf_make.load(folder).items() for pair in change(name, w)]
+    gguf_make.write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def readable(name, tmp_path):
+    """A copy whose values others can store: a rate of linear attention is e^A_log, which their programs round as they like."""
+    folder = copied(name, tmp_path)
+    if name == "qwen3next-tiny":
+        rewritten(folder, lambda n, w: [(n, w * 0 if n.endswith("A_log") else w)])
+    return folder
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_converted_families_keep_their_bits(name, tmp_path):
     folder, out = copied(name, tmp_path), tmp_path / "m.gguf"
@@ -71,7 +87,7 @@ def test_converted_families_keep_their_bits(name, tmp_path):
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n != "qwen3moe-tiny"])
 def test_families_of_gguf_py_give_the_bits_of_safetensors(name, tmp_path):
-    folder, out = copied(name, tmp_path), tmp_path / "m.gguf"
+    folder, out = readable(name, tmp_path), tmp_path / "m.gguf"
     gguf_make.write(out, folder, "F32")
     assert logits(out, IDS).tobytes() == logits(folder, IDS).tobytes()
     want = check.golden_of(GOLDEN / name)["cases"][0]
@@ -122,6 +138,28 @@ def test_latents_in_one_tensor_are_read(name, tmp_path):
     folder = copied(name, tmp_path)
     gguf_make.write(tmp_path / "m.gguf", folder, "F32", whole_latents=True)
     assert logits(tmp_path / "m.gguf", IDS).tobytes() == logits(folder, IDS).tobytes()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_linear_attention_is_read_in_both_orders(whole, tmp_path):
+    """Older files have queries, keys, values and gates in one tensor, as checkpoints do. Rates are numpy's e^A_log."""
+    folder = GOLDEN / "qwen3next-tiny"
+    gguf_make.write(tmp_path / "m.gguf", folder, "F32", whole_delta=whole)
+    assert (b"blk.0.ssm_in.weight" in (tmp_path / "m.gguf").read_bytes()) == whole
+    assert check.deviation(logits(tmp_path / "m.gguf", IDS), logits(folder, IDS))[0] <= 1e-5
+
+
+@pytest.mark.parametrize("kind,whole", [("Q8_0", False), ("Q8_0", True), ("Q5_0", False), ("IQ4_NL", False), ("BF16", False)])
+def test_linear_attention_in_blocks_gives_the_bits_of_its_values(kind, whole, tmp_path):
+    from gguf import GGUFReader
+
+    folder, blocks, plain = GOLDEN / "qwen3next-tiny", tmp_path / "blocks.gguf", tmp_path / "f32.gguf"
+    gguf_make.write(blocks, folder, kind, whole_delta=whole)
+    gguf_make.write(plain, folder, "F32", rounded=kind, whole_delta=whole)
+    kinds = {t.name: t.tensor_type.name for t in GGUFReader(blocks).tensors}
+    for name in ["ssm_in"] if whole else ["attn_qkv", "attn_gate"]:
+        assert kinds[f"blk.0.{name}.weight"] == kinds["blk.0.ssm_out.weight"] == kinds["blk.0.ssm_ba.weight"] == kind
+    assert logits(blocks, IDS).tobytes() == logits(plain, IDS).tobytes()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -228,6 +266,7 @@ def test_latents_in_blocks_give_the_bits_of_their_values(kind, whole, tmp_path):
         ("gptoss-tiny", {"rope_scaling.truncate": True}, "truncate"),
         ("gptoss-tiny", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types"),
         ("dbrx-tiny", {"ffn_config.moe_normalize_expert_weights": None}, "as they are"),
+        ("qwen3next-tiny", {"norm_topk_prob": False}, "as they are"),
     ],
 )
 def test_what_files_cannot_say_is_refused(name, changes, says, tmp_path):
@@ -265,6 +304,13 @@ def f32(key, value):
         ("dbrx-tiny", b"dbrx.attention.layer_norm_epsilon", b"dbrx.attention.layer_nurm_epsilon", "unknown key"),
         ("dbrx-tiny", b"blk.1.attn_qkv.weight\2\0\0\0" + struct.pack("<QQ", 56, 112),
          b"blk.1.attn_qkv.weight\2\0\0\0" + struct.pack("<QQ", 112, 56), "shape [56, 112], expected [112, 56]"),
+        ("qwen3next-tiny", u32("ssm.inner_size", 96), u32("ssm.inner_size", 98), "ssm.inner_size: 98 values of 4 heads"),
+        ("qwen3next-tiny", u32("ssm.time_step_rank", 4), u32("ssm.time_step_rank", 3), "as many for each of the 2"),
+        ("qwen3next-tiny", u32("ssm.conv_kernel", 4), u32("ssm.conv_kernel", 9), "ssm.conv_kernel: 9"),
+        ("qwen3next-tiny", u32("full_attention_interval", 4), u32("full_attention_interval", 3), "blk.2.attn_q.weight"),
+        ("qwen3next-tiny", b"qwen3next.ssm.group_count", b"qwen3next.ssm.dt_b_c_rms.", "unknown key"),
+        ("qwen3next-tiny", b"qwen3next.rope.freq_base", b"qwen3next.nextn_predict_", "unknown key"),
+        ("qwen3next-tiny", b"blk.2.attn_gate.weight", b"blk.2.attn_gata.weight", "blk.2.attn_gate.weight"),
         ("olmoe-tiny", b"olmoe.expert_used_count", b"olmoe.attention.clampqk", "olmoe.attention.clampqk: unknown key"),
     ],
 )  # fmt: skip
@@ -306,9 +352,40 @@ def whole_olmoe(tmp_path):
     return folder
 
 
+def even_qwen3next(tmp_path):
+    """qwen3next-tiny without its dense block, and with values as wide as keys: llama.cpp knows no others. Rates are 1."""
+    folder = copied("qwen3next-tiny", tmp_path, {"mlp_only_layers": [], "num_hidden_layers": 3, "full_attention_interval": 3,
+                                                 "linear_value_head_dim": 16})  # fmt: skip
+
+    def narrow(w, axis, before, heads):  # of each head's 24 values the first 16, behind what comes before them
+        head, rest = numpy.split(w, [before], axis)
+        part = rest.reshape(*w.shape[:axis], heads, 24, *w.shape[axis + 1 :]).take(range(16), axis + 1)
+        return numpy.concatenate([head, part.reshape(*w.shape[:axis], heads * 16, *w.shape[axis + 1 :])], axis)
+
+    def change(name, w):
+        if name.startswith(("mtp.", "model.layers.1.")):
+            return []
+        if name.endswith("A_log"):
+            w = w * 0
+        if name.endswith("in_proj_qkvz.weight"):
+            w = numpy.concatenate([narrow(w[at : at + 128], 0, 32, 4) for at in (0, 128)])
+        if name.endswith("conv1d.weight"):
+            w = narrow(w, 0, 64, 4)
+        if name.endswith("linear_attn.norm.weight"):
+            w = w[:16]
+        if name.endswith("linear_attn.out_proj.weight"):
+            w = narrow(w, 1, 0, 4)
+        return [(re.sub(r"layers\.([23])", lambda m: f"layers.{int(m[1]) - 1}", name), w)]
+
+    return rewritten(folder, change)
+
+
+FOR_LLAMA = {"arctic-tiny": routed_arctic, "olmoe-tiny": whole_olmoe, "qwen3next-tiny": even_qwen3next}
+
+
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n != "qwen3moe-tiny"])
 def test_llama_cpp_agrees_on_families(name, tmp_path, llama):  # noqa: F811
-    make = {"arctic-tiny": routed_arctic, "olmoe-tiny": whole_olmoe}.get(name)
+    make = FOR_LLAMA.get(name)
     folder = make(tmp_path) if make else copied(name, tmp_path, LLAMA_CPP.get(name))
     convert(folder, tmp_path / "m.gguf", "f32")
     theirs, ours = llama(tmp_path / "m.gguf", IDS), logits(tmp_path / "m.gguf", IDS)
@@ -322,7 +399,8 @@ def test_llama_cpp_agrees_on_families(name, tmp_path, llama):  # noqa: F811
 def test_files_of_llama_cpps_converter_give_the_bits_of_safetensors(name, tmp_path):
     if not LLAMA or not all(importlib.util.find_spec(m) for m in ("torch", "transformers")):
         pytest.skip("SLUICE_LLAMA_CPP names no llama.cpp, or its converter lacks torch and transformers")
-    folder = routed_arctic(tmp_path) if name == "arctic-tiny" else copied(name, tmp_path)
+    make = FOR_LLAMA.get(name) if name != "olmoe-tiny" else None
+    folder = make(tmp_path) if make else copied(name, tmp_path)
     pre = {"gptoss-tiny": "gpt-4o", "dbrx-tiny": "dbrx", "arctic-tiny": "smollm"}.get(name, "qwen2")
     command = [sys.executable, HERE / "llama_convert.py", LLAMA, folder, tmp_path / "m.gguf", pre]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
