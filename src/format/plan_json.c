@@ -600,18 +600,20 @@ static sl_status check_kv_type(const sl_plan *p, sl_err *err) {
                    sl_kv_type_names[p->kv_type]);
 }
 
-/* State of requests that is in no page stays where it is, at one worker on a CPU. */
+/* State of requests that is in no page stays where it is, at an attention worker on a CPU that has
+ * no ranks. */
 static sl_status check_linear(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     const char *what = NULL;
     if (m->n_linear == 0 || sl_device_is_modelled(&p->device)) return SL_OK;
     if (p->segments) what = "sums in segments (--segments)";
-    if (sl_plan_has_gangs(p)) what = "gangs (--tp, --attention-tp, --expert-tp)";
+    if (sl_plan_ranks(p, SL_ROLE_ATTENTION) > 1) what = "gangs (--tp, --attention-tp)";
     if (sl_plan_pipeline(p) > 1) what = "pipelines (--pp)";
     if (p->kv_replicas) what = "copies of KV (--kv-replicas)";
     for (uint32_t i = 0; i < p->n_workers; i++) {
         const sl_device_spec device = sl_plan_device_of(p, i);
         if (p->worker[i].prefill) what = "workers for prompts (--prefill)";
-        if (!sl_device_is_cpu(&device)) what = "GPUs (--device)";
+        if (p->worker[i].roles & SL_ROLE_ATTENTION && !sl_device_is_cpu(&device))
+            what = "attention on GPUs (--device, --attention-device)";
     }
     if (!what) return SL_OK;
     return sl_fail(err, SL_ERR_UNSUPPORTED,

@@ -18,8 +18,9 @@
 #define SL_KERNEL_DELTA_H
 
 #include "kernel/ops.h"
+#include "spec/speculate.h"
 
-#define SL_DELTA_LOG 20u /* rows at most of a step of which some may be dropped */
+#define SL_DELTA_LOG SL_GUESSED_ROWS
 
 typedef struct sl_states sl_states;
 struct sl_states {

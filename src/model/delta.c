@@ -121,15 +121,23 @@ static bool raise_all(sl_model *m) {
     return done;
 }
 
+static bool has_some(const sl_model *m) {
+    for (uint32_t l = 0; m->stored.n_linear && l < m->stored.n_layers; l++)
+        if (m->block[l].mat[SL_ROLE_DELTA_IN].data) return true;
+    return false;
+}
+
 sl_status sl_delta_bind(sl_model *m, sl_err *err) {
     const sl_model_spec *s = &m->stored;
     bool done = !s->norm_past_one || raise_all(m);
-    if (s->n_linear && (!sl_rank_alone(m->rank) || m->segmented))
+    if (!has_some(m))
+        return done ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weights of norms", m->folder);
+    if (!sl_rank_alone(m->rank) || m->segmented)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: %s has linear attention, which ranks do not share: it runs without --tp "
                        "and --segments",
                        m->folder, s->arch);
-    if (s->n_linear && !(m->delta = sl_alloc(s->n_layers, sizeof *m->delta))) done = false;
-    for (uint32_t l = 0; done && s->n_linear && l < s->n_layers; l++) done = bind_block(m, l);
+    if (!(m->delta = sl_alloc(s->n_layers, sizeof *m->delta))) done = false;
+    for (uint32_t l = 0; done && l < s->n_layers; l++) done = bind_block(m, l);
     return done ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weights of linear attention", m->folder);
 }

@@ -1,7 +1,11 @@
 /* Rows of a step: decodes first, then prompts, oldest first. */
 #include "sched/batcher.h"
 
+#include "sched/draft.h"
+
 #include <inttypes.h>
+
+_Static_assert(1 + SL_BATCH_MORE + SL_DRAFT_MOST <= SL_GUESSED_ROWS, "so many rows can be dropped");
 
 static bool prefills(const sl_slot_need *s) {
     return s->state == SL_SLOT_PREFILL && s->max_rows > 0;
@@ -98,7 +102,7 @@ static void take_more(const sl_slot_need *slots, uint32_t budget, bool guesses, 
     for (size_t i = 0; i < out->n_parts && guesses && more > 0; i++) {
         sl_step_part *part = &out->parts[i];
         const sl_slot_need *s = &slots[part->slot];
-        if (!part->sample) continue;
+        if (!part->sample || part->rows > 1 + SL_BATCH_MORE) continue;
         part->guesses = SL_MIN(SL_MIN(s->guesses, s->max_rows - part->rows), more);
         grow(part, part->guesses, &more, out);
     }

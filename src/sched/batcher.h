@@ -9,7 +9,8 @@
  * starves when there are more of them than rows;
  *   4. who knows more tokens gets rows of these, too, the first of the table first, but all
  *      together no more than SL_BATCH_MORE, or than decode: others wait for this step;
- *   5. what is left of these may be guesses of what follows (sched/draft.h), if no prompt waits;
+ *   5. what is left of these may be guesses of what follows (sched/draft.h), if no prompt waits,
+ * and of who has no more than SL_BATCH_MORE known tokens besides;
  *   6. what is left, at most max_chunk, goes to the prefilling slots that may take rows, the oldest
  *      first: many short prompts share a step. */
 #ifndef SL_SCHED_BATCHER_H

@@ -310,13 +310,17 @@ static inline void carry_pages(const run *from, const run *to) {
     free(blocks);
 }
 
+/* Whether that is a model, of which ranks can have parts: states of linear attention have none. */
 static inline bool is_fixture(const char *name, char *path, size_t n) {
     char config[512];
+    sl_model_spec m;
+    sl_err err;
     size_t len = strlen(name);
     snprintf(path, n, GOLDEN "%s", name);
     if (len > 5 && strcmp(name + len - 5, ".gguf") == 0) return true;
     snprintf(config, sizeof config, "%s/config.json", path);
-    return name[0] != '.' && access(config, R_OK) == 0;
+    if (name[0] == '.' || access(config, R_OK) != 0) return false;
+    return sl_model_read_spec(path, &m, NULL, &err) != SL_OK || m.n_linear == 0;
 }
 
 /* Calls for each fixture, n: how many came before it; returns how many there are. */

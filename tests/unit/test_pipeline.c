@@ -146,7 +146,6 @@ static void pipelines_give_the_same(void **state) {
         sl_err err;
         if (!is_fixture(e->d_name, path, sizeof path)) continue;
         assert_int_equal(sl_model_read_spec(path, &m, NULL, &err), SL_OK);
-        if (m.n_linear) continue; /* refused */
         const sl_activations how = n % 2 == 0   ? SL_ACTIVATIONS_INT8
                                    : n % 4 == 1 ? SL_ACTIVATIONS_BF16
                                                 : SL_ACTIVATIONS_BF16_PARTS;

@@ -2,6 +2,7 @@
 #include "sched/batcher.h"
 
 #include "base/rng.h"
+#include "sched/draft.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -174,6 +175,8 @@ static void check_random(uint64_t seed) {
                                   .left = 1 + (uint32_t)sl_rng_below(&rng, 50),
                                   .max_rows = (uint32_t)sl_rng_below(&rng, 30),
                                   .arrival = sl_rng_below(&rng, 1000)};
+        if (slots[i].state == SL_SLOT_DECODE && sl_rng_below(&rng, 2))
+            slots[i].guesses = (uint32_t)sl_rng_below(&rng, SL_DRAFT_MOST + 1);
         decodes += slots[i].state == SL_SLOT_DECODE && slots[i].max_rows > 0;
         prompts += slots[i].state == SL_SLOT_PREFILL && slots[i].max_rows > 0;
     }
@@ -187,8 +190,10 @@ static void check_random(uint64_t seed) {
         HOLDS(s->state == (parts[i].prefill ? SL_SLOT_PREFILL : SL_SLOT_DECODE));
         if (i > 0 && !parts[i].prefill)
             HOLDS(!parts[i - 1].prefill && parts[i - 1].slot < parts[i].slot);
-        HOLDS(parts[i].rows <= s->left);
-        HOLDS(parts[i].sample == (parts[i].rows == s->left));
+        const uint32_t known = parts[i].rows - parts[i].guesses;
+        HOLDS(parts[i].guesses <= s->guesses && known <= s->left);
+        HOLDS(parts[i].sample == (known == s->left));
+        HOLDS(parts[i].guesses == 0 || (parts[i].sample && parts[i].rows <= SL_GUESSED_ROWS));
         if (!parts[i].prefill) {
             more += parts[i].rows - 1;
             decoded++;

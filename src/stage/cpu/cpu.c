@@ -190,6 +190,8 @@ static sl_status make_states(cpu *d, const sl_device_opts *o, sl_err *err) {
     d->base.resumes = false; /* they are not in pages */
     d->base.placed = true;
     d->base.rewinds = o->guesses;
+    sl_log(SL_LOG_INFO, "stage", "states of linear attention: up to %u requests of %.3f MB each",
+           o->requests, (double)sl_states_bytes(m, o->guesses) / 1e6);
     return sl_states_open(m, o->requests, o->guesses, &d->states, err);
 }
 

@@ -709,7 +709,7 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     d->cut = (sl_cuda_cut){info.expert_piece, info.expert_small, info.expert_pieces};
     d->expert_bytes = info.bytes_expert_most;
     d->base.spec = sl_model_stored_of(d->model);
-    if (d->base.spec->n_linear)
+    if (d->base.spec->n_linear && o->hosts.attention)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: %s has blocks of linear attention, which are not computed on GPUs yet",
                        o->folder, d->base.spec->arch);
