@@ -123,7 +123,7 @@ static bool raise_all(sl_model *m) {
 
 static bool has_some(const sl_model *m) {
     for (uint32_t l = 0; m->stored.n_linear && l < m->stored.n_layers; l++)
-        if (m->block[l].mat[SL_ROLE_DELTA_IN].data) return true;
+        if (m->block[l].mat[SL_ROLE_DELTA_OUT].data) return true;
     return false;
 }
 
