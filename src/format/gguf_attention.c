@@ -2,6 +2,7 @@
 #include "format/gguf_config_int.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* A number, or an array of one number a block that are all the same. */
 static sl_status read_kv_heads(sl_gguf_reading *r, sl_err *err) {
@@ -183,10 +184,47 @@ static sl_status read_windows(sl_gguf_reading *r, sl_err *err) {
 
 /* ---- linear attention ---- */
 
+/* Which blocks: each so many one is not, or an entry a block says it, those behind the last, too.
+ */
+static sl_status read_order(sl_gguf_reading *r, sl_err *err) {
+    sl_model_spec *m = r->m;
+    uint32_t every = 4;
+    const sl_gguf_kv *list = NULL;
+    sl_status st = sl_gguf_read_u32(r, "full_attention_interval", SL_GGUF_OPTIONAL, 1,
+                                    SL_MAX_LAYERS, &every, err);
+    if (st == SL_OK)
+        st = sl_gguf_numbers(r->g, sl_gguf_key(r, "attention.recurrent_layers"), SL_GGUF_OPTIONAL,
+                             &list, err);
+    if (st != SL_OK) return st;
+    sl_model_make_linear(m, every);
+    if (!list) return SL_OK;
+    if (list->count != m->n_layers + m->n_mtp)
+        return sl_gguf_fail(r->g, r->key, err, SL_ERR_FORMAT, "%llu entries for %u blocks",
+                            (unsigned long long)list->count, m->n_layers + m->n_mtp);
+    for (uint32_t i = 0; i < list->count; i++) {
+        const bool is_linear = sl_gguf_number_at(list, i) != 0;
+        if (i < m->n_layers)
+            m->linear[i] = is_linear;
+        else if (is_linear)
+            return sl_gguf_fail(r->g, r->key, err, SL_ERR_UNSUPPORTED,
+                                "block %u predicts a further token and has a state", i);
+    }
+    sl_model_number_linear(m);
+    return SL_OK;
+}
+
 /* Older files have the matrix of a checkpoint, ssm_in, where later ones have its two parts. */
+static bool has_parts(const sl_gguf_reading *r) {
+    char name[64];
+    uint32_t first = 0;
+    while (first < r->m->n_layers && !r->m->linear[first]) first++;
+    snprintf(name, sizeof name, "blk.%u.ssm_in.weight", first);
+    return !sl_gguf_tensor_find(r->g, name);
+}
+
 static sl_status read_linear(sl_gguf_reading *r, sl_err *err) {
     sl_model_spec *m = r->m;
-    uint32_t every = 4, values = 0;
+    uint32_t values = 0;
     const struct {
         const char *key;
         uint32_t max, *out;
@@ -197,8 +235,7 @@ static sl_status read_linear(sl_gguf_reading *r, sl_err *err) {
         {"ssm.conv_kernel", SL_DELTA_TAPS, &m->delta_taps},
         {"ssm.inner_size", SL_MAX_HEADS * SL_DELTA_DIM, &values},
     };
-    sl_status st = sl_gguf_read_u32(r, "full_attention_interval", SL_GGUF_OPTIONAL, 1,
-                                    SL_MAX_LAYERS, &every, err);
+    sl_status st = read_order(r, err);
     for (size_t i = 0; st == SL_OK && i < SL_LEN(sizes); i++)
         st =
             sl_gguf_read_u32(r, sizes[i].key, SL_GGUF_REQUIRED, 1, sizes[i].max, sizes[i].out, err);
@@ -210,9 +247,8 @@ static sl_status read_linear(sl_gguf_reading *r, sl_err *err) {
                             "for each of the %u of ssm.group_count, with %u values each at most",
                             values, m->delta_v_heads, SL_DELTA_DIM, m->delta_k_heads,
                             SL_DELTA_VALUES);
-    sl_model_make_linear(m, every);
     m->gated = m->delta_rates = true;
-    m->delta_parts = !sl_gguf_tensor_find(r->g, "blk.0.ssm_in.weight");
+    m->delta_parts = has_parts(r);
     return SL_OK;
 }
 

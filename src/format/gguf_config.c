@@ -43,6 +43,7 @@ static const struct {
     {"attention.sliding_window", 0},
     {"attention.sliding_window_pattern", SL_GGUF_WINDOWS},
     {"full_attention_interval", SL_GGUF_LINEAR},
+    {"attention.recurrent_layers", SL_GGUF_LINEAR},
     {"ssm.conv_kernel", SL_GGUF_LINEAR},
     {"ssm.inner_size", SL_GGUF_LINEAR},
     {"ssm.state_size", SL_GGUF_LINEAR},

@@ -112,7 +112,8 @@ const sl_family sl_hf_qwen3_next = {
     .gguf = {.name = "qwen3next",
              .width = SL_GGUF_EXPERT_WIDTH,
              .norm_topk = true,
-             .has = SL_GGUF_SHARED_WIDTH | SL_GGUF_YARN | SL_GGUF_PARTIAL | SL_GGUF_LINEAR},
+             .has = SL_GGUF_SHARED_WIDTH | SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_PARTIAL |
+                    SL_GGUF_LINEAR},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
     .rope_part = 0.25,

@@ -95,10 +95,12 @@ def test_families_of_gguf_py_give_the_bits_of_safetensors(name, tmp_path):
     assert len(text["ids"]) == 8
 
 
-def test_blocks_behind_the_last_are_not_read(tmp_path):
-    gguf_make.write(tmp_path / "m.gguf", GOLDEN / "glm4moe-tiny", "F32", further=True)
-    assert b"blk.3.nextn.eh_proj.weight" in (tmp_path / "m.gguf").read_bytes()
-    assert logits(tmp_path / "m.gguf", IDS).tobytes() == logits(GOLDEN / "glm4moe-tiny", IDS).tobytes()
+@pytest.mark.parametrize("name,block", [("glm4moe-tiny", 3), ("qwen3next-tiny", 4)])
+def test_blocks_behind_the_last_are_not_read(name, block, tmp_path):
+    folder = readable(name, tmp_path)
+    gguf_make.write(tmp_path / "m.gguf", folder, "F32", further=True)
+    assert b"blk.%d.nextn.eh_proj.weight" % block in (tmp_path / "m.gguf").read_bytes()
+    assert logits(tmp_path / "m.gguf", IDS).tobytes() == logits(folder, IDS).tobytes()
 
 
 # An answer so short never waits for what the front end has seen of it (SL_MAX_AHEAD), so that the guesses do not depend on how busy the machine is.
@@ -122,7 +124,7 @@ def guesses_of(model, cases):
     return said, *counts
 
 
-@pytest.mark.parametrize("name", ["glm4moe-tiny", "deepseekv3-tiny"])
+@pytest.mark.parametrize("name", ["glm4moe-tiny", "deepseekv3-tiny", "qwen3next-tiny"])
 def test_the_block_behind_the_last_guesses_the_same(name, tmp_path):
     gguf_make.write(tmp_path / "m.gguf", GOLDEN / name, "F32", further=True)
     cases = check.golden_of(GOLDEN / name)["cases"]
@@ -147,6 +149,18 @@ def test_linear_attention_is_read_in_both_orders(whole, tmp_path):
     gguf_make.write(tmp_path / "m.gguf", folder, "F32", whole_delta=whole)
     assert (b"blk.0.ssm_in.weight" in (tmp_path / "m.gguf").read_bytes()) == whole
     assert check.deviation(logits(tmp_path / "m.gguf", IDS), logits(folder, IDS))[0] <= 1e-5
+
+
+@pytest.mark.parametrize("further", [False, True])
+def test_an_entry_a_block_says_which_are_linear(further, tmp_path):
+    folder, types = readable("qwen3next-tiny", tmp_path), ["linear_attention"] * 3 + ["full_attention"]
+    changed(folder, {"layer_types": types, "full_attention_interval": 2})
+    gguf_make.write(tmp_path / "m.gguf", folder, "F32", further=further)
+    assert logits(tmp_path / "m.gguf", IDS).tobytes() == logits(folder, IDS).tobytes()
+    changed(folder, {"layer_types": types[1:]})
+    gguf_make.write(tmp_path / "bad.gguf", folder, "F32", further=further)
+    with pytest.raises(check.Failure, match=f"attention.recurrent_layers: {3 + further} entries for {4 + further} blocks"):
+        logits(tmp_path / "bad.gguf", [1, 2])
 
 
 @pytest.mark.parametrize("kind,whole", [("Q8_0", False), ("Q8_0", True), ("Q5_0", False), ("IQ4_NL", False), ("BF16", False)])
@@ -275,6 +289,13 @@ def test_what_files_cannot_say_is_refused(name, changes, says, tmp_path):
     assert not (tmp_path / "m.gguf").exists()
 
 
+def test_other_orders_of_linear_blocks_are_not_written(tmp_path):
+    folder = copied("qwen3next-tiny", tmp_path, {"layer_types": ["full_attention", *["linear_attention"] * 3], "mlp_only_layers": [2]})
+    rewritten(folder, lambda n, w: [(re.sub(r"^model\.layers\.(\d)", lambda m: f"model.layers.{(int(m[1]) + 1) % 4}", n), w)])
+    with pytest.raises(check.Failure, match="GGUF of qwen3next cannot say: layer_types"):
+        convert(folder, tmp_path / "m.gguf", "f32")
+
+
 def u32(key, value):
     return key.encode() + struct.pack("<II", 4, value)
 
@@ -309,7 +330,6 @@ def f32(key, value):
         ("qwen3next-tiny", u32("ssm.conv_kernel", 4), u32("ssm.conv_kernel", 9), "ssm.conv_kernel: 9"),
         ("qwen3next-tiny", u32("full_attention_interval", 4), u32("full_attention_interval", 3), "blk.2.attn_q.weight"),
         ("qwen3next-tiny", b"qwen3next.ssm.group_count", b"qwen3next.ssm.dt_b_c_rms.", "unknown key"),
-        ("qwen3next-tiny", b"qwen3next.rope.freq_base", b"qwen3next.nextn_predict_", "unknown key"),
         ("qwen3next-tiny", b"blk.2.attn_gate.weight", b"blk.2.attn_gata.weight", "blk.2.attn_gate.weight"),
         ("olmoe-tiny", b"olmoe.expert_used_count", b"olmoe.attention.clampqk", "olmoe.attention.clampqk: unknown key"),
     ],
@@ -363,7 +383,7 @@ def even_qwen3next(tmp_path):
         return numpy.concatenate([head, part.reshape(*w.shape[:axis], heads * 16, *w.shape[axis + 1 :])], axis)
 
     def change(name, w):
-        if name.startswith(("mtp.", "model.layers.1.")):
+        if name.startswith("model.layers.1."):
             return []
         if name.endswith("A_log"):
             w = w * 0
@@ -375,7 +395,7 @@ def even_qwen3next(tmp_path):
             w = w[:16]
         if name.endswith("linear_attn.out_proj.weight"):
             w = narrow(w, 1, 0, 4)
-        return [(re.sub(r"layers\.([23])", lambda m: f"layers.{int(m[1]) - 1}", name), w)]
+        return [(re.sub(r"^model\.layers\.([23])", lambda m: f"model.layers.{int(m[1]) - 1}", name), w)]
 
     return rewritten(folder, change)
 

@@ -48,6 +48,10 @@ NEXTN = {  # of a block behind the last
     "eh_proj.weight": "nextn.eh_proj.weight", "enorm.weight": "nextn.enorm.weight",
     "hnorm.weight": "nextn.hnorm.weight", "shared_head.norm.weight": "nextn.shared_head_norm.weight",
 }  # fmt: skip
+QWEN_NEXTN = {  # what NEXTN has under other names
+    "fc.weight": "eh_proj.weight", "pre_fc_norm_embedding.weight": "enorm.weight",
+    "pre_fc_norm_hidden.weight": "hnorm.weight", "norm.weight": "shared_head.norm.weight",
+}  # fmt: skip
 OWN = {
     "olmoe": FFN,
     "glm4moe": POST | NEXTN,
@@ -63,7 +67,7 @@ OWN = {
         "ffn.router.layer": "ffn_gate_inp",
     },
     "arctic": {"block_sparse_moe.gate.weight": "ffn_gate_inp.weight"},
-    "qwen3next": POST | {
+    "qwen3next": POST | NEXTN | {
         "linear_attn.in_proj_qkvz": "ssm_in", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.conv1d": "ssm_conv1d",
         "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a", "linear_attn.norm": "ssm_norm",
         "linear_attn.out_proj": "ssm_out",
@@ -174,11 +178,12 @@ def tensors_of(arch, tensors, c, whole_latents=False, further=False, whole_delta
     routed = {m[1] for n in tensors if (m := re.match(r"model\.layers\.(\d+)\.block_sparse_moe\.gate\.", n))}
     for name, w in tensors.items():
         if arch == "qwen3next":
+            if name.startswith("mtp."):
+                rest = name[len("mtp.") :].removeprefix("layers.0.")
+                name = f"model.layers.{layers}.{QWEN_NEXTN.get(rest, rest)}"
             w = delta_value(name.partition(".layers.")[2].partition(".")[2] or name, w)
         if name in WHOLE:
             out[WHOLE[name]] = w
-            continue
-        if name.startswith("mtp."):  # left out, as converters do
             continue
         layer, rest = re.fullmatch(r"(?:model\.layers|transformer\.blocks)\.(\d+)\.(.*)", name).groups()
         if int(layer) >= layers and not further:
@@ -241,13 +246,18 @@ def add_router(w, arch, c, further):
         w.add_uint32(f"{arch}.nextn_predict_layers", c["num_nextn_predict_layers"])
 
 
-def add_linear(w, c):
+def add_linear(w, c, further):
     w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
     w.add_ssm_state_size(c["linear_key_head_dim"])
     w.add_ssm_group_count(c["linear_num_key_heads"])
     w.add_ssm_time_step_rank(c["linear_num_value_heads"])
     w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
     w.add_full_attention_interval(c["full_attention_interval"])
+    if c.get("layer_types"):
+        linear = [t == "linear_attention" for t in c["layer_types"]]
+        w.add_array("qwen3next.attention.recurrent_layers", linear + [False] * further)
+    if further:
+        w.add_uint32("qwen3next.nextn_predict_layers", 1)
 
 
 def add_config(w, arch, c, whole_latents=False, further=False, whole_delta=False):
@@ -264,7 +274,7 @@ def add_config(w, arch, c, whole_latents=False, further=False, whole_delta=False
         w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
-    w.add_block_count(c["num_hidden_layers"] + (c["num_nextn_predict_layers"] if further else 0))
+    w.add_block_count(c["num_hidden_layers"] + (c.get("num_nextn_predict_layers", 1) if further else 0))
     w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(c["num_attention_heads"])
     w.add_rope_freq_base(c["rope_theta"])
@@ -286,7 +296,7 @@ def add_config(w, arch, c, whole_latents=False, further=False, whole_delta=False
     if arch == "qwen3next":
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
         w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
-        add_linear(w, c)
+        add_linear(w, c, further)
     if arch in ("glm4moe", "qwen3next"):
         w.add_rope_dimension_count(int(c["head_dim"] * c["partial_rotary_factor"]))
     if c.get("rope_scaling"):
