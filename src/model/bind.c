@@ -148,7 +148,7 @@ static const sl_arch_store *store_of(const sl_model *m, sl_arch_role role) {
 }
 
 /* What a tensor's shape has to be. Without experts: [n][k], [n]. In GGUF those of a block are
- * stacked, and a matrix of one row is a vector. */
+ * stacked, and a matrix of one row may be a vector. */
 static uint32_t wanted_shape(const sl_model *m, const sl_site *site, uint64_t want[3]) {
     bool gguf = sl_ckpt_gguf(m->ckpt) != NULL;
     const sl_arch_store *store = store_of(m, site->t->role);
@@ -182,6 +182,14 @@ static sl_status check_dtype(const sl_model *m, const sl_site *site, sl_ckpt_ten
     return SL_OK;
 }
 
+/* GGUF has a matrix of one row as either. */
+static bool has_shape(const sl_model *m, const sl_site *site, const sl_ckpt_tensor *t,
+                      const uint64_t want[3], uint32_t n_dims) {
+    const bool row = sl_ckpt_gguf(m->ckpt) && site->t->n == SL_DIM_ONE &&
+                     t->n_dims == n_dims + 1 && t->dim[0] == 1;
+    return t->n_dims == n_dims + row && memcmp(t->dim + row, want, n_dims * sizeof want[0]) == 0;
+}
+
 /* Type, shape and alignment of a tensor against the table; *out without data. */
 static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_tensor t, sl_mat *out,
                               sl_err *err) {
@@ -191,7 +199,7 @@ static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_te
     char has_text[128], want_text[96];
     sl_status st = check_dtype(m, site, t, err);
     if (st != SL_OK) return st;
-    if (t.n_dims != n_dims || memcmp(t.dim, want, n_dims * sizeof want[0]) != 0)
+    if (!has_shape(m, site, &t, want, n_dims))
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\": shape %s, expected %s by %s",
                        sl_ckpt_path(m->ckpt, t.file), t.name,
                        sl_st_shape_text(t.dim, t.n_dims, has_text, sizeof has_text),

@@ -129,7 +129,7 @@ def delta_value(rest, w):
         return w + np.float32(1)
     if rest == "linear_attn.A_log":
         return -np.exp(w)
-    return w.squeeze() if rest in ("linear_attn.conv1d.weight", "mlp.shared_expert_gate.weight") else w
+    return w.squeeze() if rest == "linear_attn.conv1d.weight" else w
 
 
 def arctic_names(rest, routed):
