@@ -8,7 +8,8 @@
 
 #define MOST_BYTES ((size_t)1 << 30) /* of all states */
 
-uint32_t sl_state_walk_requests(const sl_model_spec *m, sl_extent blocks, uint32_t most) {
+/* How many fit into what measuring may take. */
+static uint32_t requests_of(const sl_model_spec *m, sl_extent blocks, uint32_t most) {
     const size_t linear = blocks.n - sl_kv_blocks(m, blocks.first, blocks.n);
     const size_t each = sl_states_bytes(m, false) / SL_MAX(m->n_linear, 1u) * linear;
     if (m->n_linear == 0) return 0;
@@ -17,7 +18,7 @@ uint32_t sl_state_walk_requests(const sl_model_spec *m, sl_extent blocks, uint32
 
 sl_status sl_state_walk_open(const sl_model_spec *m, sl_extent blocks, uint32_t most,
                              sl_state_walk *out, sl_err *err) {
-    *out = (sl_state_walk){.n = sl_state_walk_requests(m, blocks, most)};
+    *out = (sl_state_walk){.n = requests_of(m, blocks, most)};
     if (out->n == 0) return SL_OK;
     out->taken = sl_alloc(2 * (size_t)out->n, sizeof *out->taken);
     out->pos = sl_alloc(3 * (size_t)most, sizeof *out->pos);
