@@ -24,7 +24,7 @@ import xml.etree.ElementTree as xml
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 JOBS = str(os.cpu_count())
 TESTS_AT_ONCE = str(os.cpu_count() + 2)  # many wait for timers and children
-FILES_AT_ONCE = str(os.cpu_count() + 4)  # of pytest, which waits more
+FILES_AT_ONCE = str(os.cpu_count() + 6)  # of pytest, which waits more than it computes
 SLOWEST = 12  # files that are named with what they took
 # Files of pytest that take longest, the longest first: the others fill what is left of the processes that run them.
 LONGEST = [f"tests/{name}.py" for name in (
