@@ -161,6 +161,8 @@ static void check(uint32_t d_model, uint32_t d_ff, sl_fast_types types, float li
     uint32_t *heard = host(b.m.n_pairs * sizeof *heard);
     download(got, b.m.y, b.floats * sizeof *got);
     download(heard, b.m.heard, b.m.n_pairs * sizeof *heard);
+    for (size_t i = 0; i < b.floats; i++) /* which NaN a sum keeps is the compiler's choice */
+        if (isnan(got[i]) && isnan(want[i])) got[i] = want[i];
     kt_same(sl_dtype_name(types.up), got, want, b.floats);
     assert_memory_equal(heard, b.id, b.m.n_pairs * sizeof *heard);
     forget();
