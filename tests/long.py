@@ -49,9 +49,9 @@ CLIENTS = sorted(p.stem.removeprefix("test_") for p in (ROOT / "tests" / "client
 FABRIC = ["test_net_shm_procs", "test_net_tcp"]
 ENGINES = ["test_engine_ledger", "test_engine_replay", "test_pipeline"]
 WHOLE = ["test_kernel", "test_kernel_driver", "test_model_forward", "test_model_golden", "test_gang", "test_engine_memory", *ENGINES, *FABRIC]
-WHOLE_FILES = ["api", "cli/test_cli.py::test_profile_without_weights", "cli/test_gpu.py", "cli/test_gpu_draws.py", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py",
+WHOLE_FILES = ["api", "cli/test_cli.py::test_profile_without_weights", "cli/test_gpu.py", "cli/test_gpu_draws.py", "cli/test_tp.py", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py",
                "multi/test_speculate.py", "multi/test_stall.py", "oracle/test_demo.py", "oracle/test_oracle.py"]
-EMULATED = ["test_products", "test_fast", "test_fast_products", "test_graphs", "test_groups", "test_exact"]  # of tests/cuda
+EMULATED = ["test_products", "test_attention", "test_fast_attention", "test_fast", "test_fast_products", "test_graphs", "test_groups", "test_exact"]  # of tests/cuda
 
 
 def listed(name):
@@ -147,7 +147,7 @@ PARTS = {
                  for file in WHOLE_FILES]),
     "whole-asan": ("the same programs under ASan and UBSan, what looks at every place to cut, and what `make test` leaves out there", 11,
                    [(name, whole("build-dev", name)) for name in
-                    dict.fromkeys((*(n for n in WHOLE if n != "test_engine_replay"), "test_answer", "test_segments", "test_net_rails", *listed("SL_ASAN_LONG")))]
+                    dict.fromkeys((*(n for n in WHOLE if n != "test_engine_replay"), "test_answer", "test_segments", "test_net_rails", "test_sched_prompts", "test_sched_policy", *listed("SL_ASAN_LONG")))]
                    + [(f"cuda, {name}", emulated("build-dev", name)) for name in dict.fromkeys((*EMULATED, *listed("SL_ASAN_CUDA_LONG")))]),
     "whole-tsan": ("those of them that have threads, under TSan", 4,
                    [(name, whole("build-tsan", name)) for name in dict.fromkeys((*ENGINES, *listed("SL_TSAN_LONG"), *FABRIC, "test_net_rails", "test_net_collective"))]),
@@ -214,7 +214,8 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
 
 def prepare(part):
     preset, folder, target = BUILDS[part]
-    for command in (["cmake", "--preset", preset], ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target", target]):
+    targets = ["all", "long_programs"] if target == "all" else [target]
+    for command in (["cmake", "--preset", preset], ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target", *targets]):
         done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode:
             sys.exit(f"{done.stdout[-6000:]}\n{folder} does not build")

@@ -28,9 +28,9 @@ FILES_AT_ONCE = str(os.cpu_count() + 4)  # of pytest, which waits more
 SLOWEST = 12  # files that are named with what they took
 # Files of pytest that take longest, the longest first: the others fill what is left of the processes that run them.
 LONGEST = [f"tests/{name}.py" for name in (
-    "cli/test_gpu", "multi/test_relay", "api/test_tls", "cli/test_cli", "api/test_kept_kv", "multi/test_rank_machines", "multi/test_kill",
-    "multi/test_gang", "api/test_structured", "multi/test_elastic", "cli/test_fetch", "multi/test_speculate", "cli/test_gpu_draws", "cli/test_gpu_auto",
-    "oracle/test_oracle", "api/test_journal", "multi/test_sides", "multi/test_copies", "multi/test_stall", "multi/test_encrypt", "cli/test_auto",
+    "cli/test_gpu", "multi/test_relay", "api/test_tls", "multi/test_kill", "cli/test_cli", "api/test_kept_kv", "multi/test_rank_machines",
+    "multi/test_gang", "api/test_structured", "cli/test_tp", "multi/test_elastic", "cli/test_fetch", "api/test_responses", "multi/test_crowd", "multi/test_speculate", "cli/test_gpu_draws", "cli/test_gpu_auto",
+    "oracle/test_oracle", "api/test_journal", "multi/test_sides", "multi/test_copies", "multi/test_stall", "multi/test_encrypt", "cli/test_auto", "cli/test_gpu_trace", "cli/test_lines",
     "page/test_page_watch", "page/test_page_chat", "oracle/test_gguf_families", "oracle/test_gguf", "oracle/test_demo", "chaos/test_chaos")]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 # UCX's memory hooks and gcc's sanitizers do not go together.

@@ -10,8 +10,8 @@
 
 #if defined(__SANITIZE_THREAD__)
 #define SL_SLOW_BUILD 2 /* times five to fifteen */
-#elif defined(__SANITIZE_ADDRESS__)
-#define SL_SLOW_BUILD 1 /* times two to five */
+#elif defined(__SANITIZE_ADDRESS__) || defined(SL_UNDER_QEMU)
+#define SL_SLOW_BUILD 1 /* times two to five; or ten, with two tables of kernels */
 #else
 #define SL_SLOW_BUILD 0
 #endif

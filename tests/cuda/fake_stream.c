@@ -12,7 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#define ASKED 4 /* questions at most until something is done */
+#define ASKED     4      /* questions at most until something is done */
+#define MOMENT_NS 100000 /* that an answer takes at most */
 
 struct CUstream_st {
     struct CUstream_st *next;
@@ -230,13 +231,28 @@ void fake_mark_captured(sl_cu_event e) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Each question lets the stream go on by a little, so that who only asks gets there, too. */
+/* With the lock: for a moment, or until something has happened. */
+static void wait_a_moment(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += MOMENT_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    (void)pthread_cond_timedwait(&changed, &lock, &until);
+}
+
+/* Each question lets the stream go on by a little, so that who only asks gets there, too. Where the
+ * stream is at work, the answer takes a moment: who asks in a loop would take a processor from it.
+ */
 sl_cu_result fake_mark_query(sl_cu_event e) {
     sl_cu_result r = SL_CU_OK;
     pthread_mutex_lock(&lock);
     sl_cu_stream s = e->stream;
     if (e->captured) r = SL_CU_CAPTURED_EVENT;
     if (s && !e->captured) {
+        if (s->done < e->number && s->broken == SL_CU_OK && is_due(s)) wait_a_moment();
         if (s->done < e->number) r = SL_CU_NOT_READY;
         if (s->broken != SL_CU_OK) r = s->broken;
         if (r == SL_CU_NOT_READY && seed() && sl_rng_below(&s->rng, ASKED) == 0) {

@@ -1,10 +1,12 @@
 /* Attention on the GPU: every form of it has the bits of the host's on drawn models and steps. */
 #include "rows_test.h"
+#include "sanitized.h"
 
 #define REQUESTS 3
 #define PAGES    72 /* of a request at most */
 #define SOME     5
 #define MAX_ROWS 40
+#define FEW      (SL_SLOW_BUILD ? 3 : 1) /* one in how many cases of a sample */
 
 typedef struct attn_case {
     sl_model_spec m;
@@ -106,6 +108,7 @@ static void of_heads(void **state) {
     static const uint32_t dims[] = {2, 8, 16, 20, 32, 33, 64, 80, 96, 128};
     (void)state;
     for (size_t i = 0; i < 2 * SL_LEN(dims); i++, cases += i % SL_LEN(dims) == 0) {
+        if (i % take_one_in(FEW) != 0) continue;
         draw_model(&drawn, 1 + kt_below(3), 1 + kt_below(9), dims[i % SL_LEN(dims)], 0);
         draw_rows(&drawn, SOME, 12);
         compare(&drawn);
@@ -115,7 +118,7 @@ static void of_heads(void **state) {
 static void of_wide_heads(void **state) {
     static const uint32_t dims[] = {130, 192, 256, 260, 512, 520, 1024};
     (void)state;
-    for (size_t i = 0; i < SL_LEN(dims); i++) {
+    for (size_t i = 0; i < SL_LEN(dims); i += take_one_in(FEW)) {
         draw_model(&drawn, 1 + kt_below(2), 1 + kt_below(3), dims[i], 0);
         draw_rows(&drawn, SOME, 3);
         compare(&drawn);
@@ -126,7 +129,7 @@ static void of_latents(void **state) {
     static const uint32_t dims[][2] = {{24, 16},   {40, 33},   {96, 64}, {144, 128},
                                        {320, 256}, {576, 512}, {17, 16}};
     (void)state;
-    for (size_t i = 0; i < 2 * SL_LEN(dims); i++) {
+    for (size_t i = 0; i < 2 * SL_LEN(dims); i += take_one_in(FEW)) {
         const uint32_t *d = dims[i % SL_LEN(dims)];
         draw_model(&drawn, 1, 1 + kt_below(20), d[0], d[1]);
         drawn.sink = false;
@@ -138,7 +141,7 @@ static void of_latents(void **state) {
 /* Groups larger than a block's queries, and ranks that have a part of one. */
 static void of_groups(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < 8; i += take_one_in(FEW)) {
         const uint32_t kv_heads = 1 + kt_below(2), group = 1 + kt_below(40);
         draw_model(&drawn, kv_heads, group, 16, 0);
         if (i & 1) {
@@ -154,7 +157,7 @@ static void of_groups(void **state) {
 /* More pages than a warp knows the numbers of, and many rounds of whatever rooms a block has. */
 static void of_long_contexts(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < SL_KV_TYPES; i++) {
+    for (uint32_t i = 0; i < SL_KV_TYPES; i += take_one_in(FEW)) {
         draw_model(&drawn, 1, 1 + kt_below(4), 8 * (2 + kt_below(3)), 0);
         drawn.m.sliding_window = 1500;
         draw_rows(&drawn, PAGES, 3);
@@ -216,7 +219,7 @@ static void run_spans(const span_rows *s, const span_rows *at, bool gpu) {
 
 static void of_spans(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 16; i++) {
+    for (uint32_t i = 0; i < 16; i += take_one_in(FEW)) {
         span_rows s, gpu;
         draw_span(&s);
         const size_t state_n = (size_t)s.rows * s.heads, o_n = state_n * s.v_dim;

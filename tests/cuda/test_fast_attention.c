@@ -2,11 +2,13 @@
  * and nothing of what no row sees comes in. */
 #include "quant/half.h"
 #include "rows_test.h"
+#include "sanitized.h"
 #include "stage/cuda/exec_products.h"
 
 #define REQUESTS 4
 #define PAGES    80 /* of a request at most */
 #define MAX_ROWS 300
+#define FEW      (SL_SLOW_BUILD ? 3 : 1) /* one in how many cases of a sample */
 
 /* Of the largest value: bf16 has 8 bits, tf32 and f16 have 11. */
 #define TOLERANCE_8  1e-2f
@@ -159,7 +161,7 @@ static void compare(const fast_case *k) {
 
 static void of_heads(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 20; i++) {
+    for (uint32_t i = 0; i < 20; i += take_one_in(FEW)) {
         draw(&drawn, i & 1 ? 64 : 128, 1 + kt_below(3), 1 + kt_below(i < 14 ? 8 : 20), 5);
         draw_rows(&drawn, false);
         compare(&drawn);
@@ -169,7 +171,7 @@ static void of_heads(void **state) {
 /* As many parts as are merged, more pages than a warp has numbers of, and the most of parts. */
 static void of_long_contexts(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < SL_KV_TYPES; i++) {
+    for (uint32_t i = 0; i < SL_KV_TYPES; i += take_one_in(FEW)) {
         draw(&drawn, 64, 1, 1 + kt_below(4), PAGES);
         drawn.m.sight[1] = SL_SIGHT_ALL;
         draw_rows(&drawn, false);
@@ -179,7 +181,7 @@ static void of_long_contexts(void **state) {
 
 static void of_chunks_and_ranks(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 10; i++) {
+    for (uint32_t i = 0; i < 10; i += take_one_in(FEW)) {
         const uint32_t kv_heads = 1 + kt_below(2), group = 1 + kt_below(12);
         draw(&drawn, i & 2 ? 64 : 128, kv_heads, group, 4);
         if (i & 1) {
@@ -195,7 +197,7 @@ static void of_chunks_and_ranks(void **state) {
 /* Prompts: all of one request, from its first position or behind others. */
 static void of_prompts(void **state) {
     (void)state;
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < 8; i += i & 1 ? take_one_in(FEW) : 1) { /* of a sample 0, 1, 4, 5 */
         sl_cuda_set_many(rt_gpu, i != 4);
         const uint32_t n = 64 + kt_below(150), kv_heads = 1 + kt_below(2), group = 1 + kt_below(9);
         draw(&drawn, i & 1 ? 64 : 128, kv_heads, group, 8);

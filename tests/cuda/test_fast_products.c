@@ -104,7 +104,7 @@ static void test_shapes(void **state) {
     const uint32_t ks[] = {8, 24, 56, 64, 72, 128, 200, 512, 520, 1000, 1536};
     (void)state;
     for (size_t i = 0; i < SL_LEN(rows); i++)
-        for (uint32_t t = 0; t < 6; t += take_one_in(SL_SLOW_BUILD ? 5 : 3))
+        for (uint32_t t = take_whole() ? 0 : i & 1; t < 6; t += take_one_in(6))
             draw_case(rows[i], ks[kt_below(SL_LEN(ks))], 1 + kt_below(150), t & 1);
 }
 
@@ -310,7 +310,7 @@ static void test_tiles(void **state) {
     (void)state;
     sl_cuda_set_many(gpu, true);
     for (uint32_t shape = 1; shape <= SL_WIDE_SHAPES; shape++) {
-        if (kt_below(take_one_in(SL_SLOW_BUILD ? 8 : 1))) continue;
+        if (kt_below(take_one_in(SL_SLOW_BUILD ? 8 : 3))) continue;
         const bool up = sl_wide_shape_of[shape - 1].halves == 2;
         sl_cuda_wide_as(gpu, shape, shape % 2);
         draw_wide(64 + kt_below(100), 8 * (1 + kt_below(30)), 8 * (1 + kt_below(20)),

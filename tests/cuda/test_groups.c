@@ -161,6 +161,8 @@ static void check(uint32_t d_model, uint32_t d_ff, sl_fast_types types, float li
     uint32_t *heard = host(b.m.n_pairs * sizeof *heard);
     download(got, b.m.y, b.floats * sizeof *got);
     download(heard, b.m.heard, b.m.n_pairs * sizeof *heard);
+    for (size_t i = 0; i < b.floats; i++) /* which NaN a sum keeps is the compiler's choice */
+        if (isnan(got[i]) && isnan(want[i])) got[i] = want[i];
     kt_same(sl_dtype_name(types.up), got, want, b.floats);
     assert_memory_equal(heard, b.id, b.m.n_pairs * sizeof *heard);
     forget();
@@ -189,7 +191,8 @@ static void test_types(void **state) {
     for (uint32_t i = 0; i < SL_LEN(type) * SL_LEN(few); i++) {
         const sl_fast_types t = {type[i % SL_LEN(type)], type[kt_below(SL_LEN(type))]};
         const uint32_t at = i / SL_LEN(type);
-        if ((i + kt_below(2)) % take_one_in(SL_SLOW_BUILD ? 8 : 2)) continue;
+        if (SL_SLOW_BUILD ? (i + kt_below(2)) % take_one_in(8) : (i + at) % take_one_in(3))
+            continue; /* each type once, with these rows or those */
         check(width(t.up, 600), width(t.down, 300), t, limit(), few[at].rows, few[at].experts,
               few[at].top_k);
         check(width(t.up, 300), width(t.down, 256), t, limit(), many[at].rows, many[at].experts,

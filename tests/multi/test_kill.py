@@ -446,7 +446,7 @@ def test_a_clean_stop_loses_nobody(transport):
     """Workers that leave say so, in whatever order the others hear of it."""
     for shape in (("--attention", "2", "--experts", "3"), ("--attention", "4")):
         server = Server(*shape, "--schedule", "dep" if "--experts" in shape else "ep", "--transport", transport)
-        streams = [Stream(server, i) for i in range(4)]
+        streams = [Stream(server, i, max_tokens=2 * FEW) for i in range(4)]
         for s in streams:
             s.start()
         join_all(streams)

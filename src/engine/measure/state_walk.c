@@ -8,8 +8,7 @@
 
 #define MOST_BYTES ((size_t)1 << 30) /* of all states */
 
-/* How many requests of a model, of which so many blocks are asked for, fit into what measuring may
- * take: 1 to `most`. */
+/* How many fit into what measuring may take. */
 static uint32_t requests_of(const sl_model_spec *m, sl_extent blocks, uint32_t most) {
     const size_t linear = blocks.n - sl_kv_blocks(m, blocks.first, blocks.n);
     const size_t each = sl_states_bytes(m, false) / SL_MAX(m->n_linear, 1u) * linear;

@@ -13,7 +13,7 @@ typedef struct sl_state_walk {
     uint32_t *pos, *state, *done; /* [most] of the next call, as of sl_rowset */
 } sl_state_walk;
 
-/* Calls of up to `most` rows. SL_ERR_NOMEM; *out can be closed then, too. */
+/* Calls of up to `most` rows for these blocks. SL_ERR_NOMEM; *out can be closed then, too. */
 sl_status sl_state_walk_open(const sl_model_spec *m, sl_extent blocks, uint32_t most,
                              sl_state_walk *out, sl_err *err) SL_MUST_CHECK;
 void sl_state_walk_close(sl_state_walk *w); /* zeroed is fine */
