@@ -172,7 +172,8 @@ def add_tokenizer(writer, folder, config, pre=None):
 
 def write(out, folder, kind, pick=None, parts=None, rounded=None, pre=None, **shape):
     """`pick(name, array)` may give another type for a tensor; `parts`: how GGUFWriter splits; `rounded`:
-    values are those that blocks of this type have; rows that are no whole blocks stay F32; `pre`: how texts are split; `shape`: as gguf_families.tensors_of."""
+    values are those that blocks of this type have; rows that are no whole blocks stay F32; `pre`: how texts are split;
+    `shape`: as gguf_families.tensors_of."""
     config = json.loads((pathlib.Path(folder) / "config.json").read_text())
     family = gguf_families.CLASSES.get(config["architectures"][0])
     arch = family or ARCHS[config["architectures"][0]][0]
