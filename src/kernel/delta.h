@@ -64,7 +64,7 @@ size_t sl_states_bytes(const sl_model_spec *m, bool guesses);
  * SL_ERR_NOMEM, SL_ERR_LIMIT; *out can be freed then, too. m is borrowed. */
 sl_status sl_states_open(const sl_model_spec *m, uint32_t requests, bool guesses, sl_states *out,
                          sl_err *err) SL_MUST_CHECK;
-void sl_states_close(sl_states *s); /* zeroed is fine */
+void sl_states_close(sl_states *s); /* zeroed is fine; m is there still */
 
 typedef struct sl_delta_args {
     const sl_model_spec *m;

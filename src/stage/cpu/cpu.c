@@ -137,10 +137,10 @@ static void cpu_share(sl_device *base, size_t n, sl_pool_fn fn, void *ctx) {
 static void cpu_close(sl_device *base) {
     cpu *d = (cpu *)base;
     sl_pool_free(d->pool);
+    sl_states_close(&d->states); /* whose sizes the model knows */
     sl_model_free(d->model);
     sl_arena_free(&d->scratch);
     sl_mtp_pages_close(&d->mtp);
-    sl_states_close(&d->states);
     if (base->kept)
         sl_memfd_unmap(d->pages, d->kv_pages * d->kv.page);
     else
