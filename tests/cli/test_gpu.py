@@ -365,7 +365,8 @@ def test_rows_that_stay_on_gpus_leave_headers_to_the_fabric(transport):
     print(f"{transport}: {all_bytes:.0f} bytes in {messages:.0f} messages by the host; {far:.0f} from GPU to GPU, {by_host:.0f} in {as_many:.0f} messages by the host")
     assert ids == plain and none == 0 and far > 100000, (ids, plain, none, far)
     assert max(messages, as_many) < 1.5 * min(messages, as_many), (messages, as_many)  # a slow machine's workers tell more often what they count
-    assert by_host < all_bytes / 2 and abs(all_bytes - far - by_host) < 100 * max(messages, as_many), (all_bytes, far, by_host, messages, as_many)
+    told = 1000 * abs(messages - as_many)  # what they count takes about 600 bytes to tell
+    assert by_host < all_bytes / 2 and abs(all_bytes - far - by_host) < 100 * max(messages, as_many) + told, (all_bytes, far, by_host, messages, as_many)
     assert "go by the host" not in log and (transport != "loop" or log.count("stay on GPUs") == 4), log
 
 
