@@ -5,8 +5,8 @@
 
 #define MOST_BITS   16u  /* of a table: what is older than half as many tokens may be forgotten */
 #define LONGEST     16u  /* tokens of a match that are looked at */
-#define NEW_SHARE   0.15 /* of a guess in its kind's chance */
-#define FIRST       0.5  /* chance, before anything is known */
+#define NEW_SHARE   0.15 /* of a guess in its kind's chance, once there were more of them */
+#define FIRST       0.5  /* chance, before anything is known, which counts as one guess */
 #define TIME_SHARE  0.2  /* of a measurement in the averages */
 #define FIRST_PRICE 0.3  /* of a row, before one was measured */
 
@@ -81,7 +81,9 @@ void sl_draft_look_aside(sl_draft *d, const uint32_t *tokens, uint32_t n) {
 }
 
 static void learn(sl_draft *d, uint32_t kind, bool right) {
-    d->chance[kind] += NEW_SHARE * (right - d->chance[kind]);
+    const double share = 1.0 / (d->judged[kind] + 2);
+    d->chance[kind] += SL_MAX(share, NEW_SHARE) * (right - d->chance[kind]);
+    if (share > NEW_SHARE) d->judged[kind]++;
 }
 
 void sl_draft_judge(sl_draft *d, bool right) {

@@ -11,10 +11,11 @@
  *   chance^(i+1) plain_us / decoding > row_us + made_us.
  *
  * `chance` is learnt from every guess, also from those that did not run: what was drawn says
- * whether they were right. plain_us and row_us are learnt from steps without and with rows of
- * guesses; every SL_DRAFT_PROBEth step has none, so that the former stays fresh. made_us is 0 of
- * lookups, and learnt of the block. The block makes no guess that would not run; then its chance
- * would never be learnt again, so that it makes one in SL_DRAFT_WAKE of SL_DRAFT_REST steps.
+ * whether they were right; the first few weigh as in a mean. plain_us and row_us are learnt from
+ * steps without and with rows of guesses; every SL_DRAFT_PROBEth step has none, so that the former
+ * stays fresh. made_us is 0 of lookups, and learnt of the block. The block makes no guess that
+ * would not run; then its chance would never be learnt again, so that it makes one in SL_DRAFT_WAKE
+ * of SL_DRAFT_REST steps.
  *
  * Where both kinds are asked for, a request has what was looked up if guesses of its kind were
  * right more often than the block's, else the block's. Beside these the first token that was looked
@@ -41,8 +42,8 @@
 #define SL_DRAFT_MTP    3u  /* kind of the block's guesses; those before it: by a match's length */
 #define SL_DRAFT_KINDS  4u
 #define SL_DRAFT_AHEAD  4u   /* guesses of the block at a time: each takes it once, and the head */
-#define SL_DRAFT_REST   64u  /* steps, of which a request that is hard to guess... */
-#define SL_DRAFT_WAKE   8u   /* ...has the block in so many */
+#define SL_DRAFT_REST   128u /* steps, of which a request that is hard to guess... */
+#define SL_DRAFT_WAKE   4u   /* ...has the block in so many */
 #define SL_DRAFT_TRIAL  128u /* steps without guesses, after which a row is tried... */
 #define SL_DRAFT_TRIED  0.25 /* ...of one that is right at least so often */
 
@@ -58,6 +59,7 @@ typedef struct sl_draft {
                                  * was, or it is judged */
     uint32_t rests;             /* steps in which the block had nothing to do for it */
     double chance[SL_DRAFT_KINDS];
+    uint32_t judged[SL_DRAFT_KINDS]; /* the first few guesses, which weigh more in it */
 } sl_draft;
 
 /* Chances before anything is known; nothing else of *d is there (the simulator's requests have no
