@@ -17,10 +17,7 @@ static const sl_arch_tensor qwen2[] = {
     QKV_BIAS,
     {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},
     MLP_DENSE,
-    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.gate_proj.weight",  SL_DIM_FF_SHARED, SL_DIM_MODEL},
-    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL},
-    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.down_proj.weight",  SL_DIM_MODEL,     SL_DIM_FF_SHARED},
-    {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert_gate.weight",       SL_DIM_ONE,       SL_DIM_MODEL},
+    MLP_SHARED_GATED,
     MLP_EXPERTS,
 };
 
@@ -55,9 +52,7 @@ static const sl_arch_tensor glm4[] = {
 
 /* clang-format on */
 
-/* The norm before the feed-forward is the one after attention in GGUF. */
-static const sl_arch_alias glm4_names[] = {{"post_attention_norm.weight", SL_ROLE_FFN_NORM, false},
-                                           {0}};
+static const sl_arch_alias glm4_names[] = {GGUF_FFN_NORM, {0}};
 
 static const sl_hf_key own_qwen3[] = {{"use_qk_norm", SL_HF_IS, {"true"}}};
 static const sl_hf_key own_qwen2[] = {{"qkv_bias", SL_HF_USED},

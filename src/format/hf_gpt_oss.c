@@ -28,9 +28,7 @@ static const sl_arch_store stores[] = {
     {.role = SL_ROLE_EXPERT_DOWN_BIAS, SL_STACK_EXPERTS},
 };
 
-/* The norm before the feed-forward is the one after attention in GGUF. */
-static const sl_arch_alias gguf_names[] = {{"post_attention_norm.weight", SL_ROLE_FFN_NORM, false},
-                                           {0}};
+static const sl_arch_alias gguf_names[] = {GGUF_FFN_NORM, {0}};
 
 static const sl_hf_key own[] = {
     {"attention_bias", SL_HF_USED},

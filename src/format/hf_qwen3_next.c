@@ -22,10 +22,7 @@ static const sl_arch_tensor tensors[] = {
     {SL_ROLE_DELTA_OUT,    SL_SCOPE_LINEAR_BLOCK, ATTN, BLOCK "linear_attn.out_proj.weight",        SL_DIM_MODEL,          SL_DIM_DELTA_OUT},
     {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,    ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,        SL_DIM_MODEL},
     MLP_DENSE,
-    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,    ATTN, BLOCK "mlp.shared_expert.gate_proj.weight", SL_DIM_FF_SHARED,      SL_DIM_MODEL},
-    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,    ATTN, BLOCK "mlp.shared_expert.up_proj.weight",   SL_DIM_FF_SHARED,      SL_DIM_MODEL},
-    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,    ATTN, BLOCK "mlp.shared_expert.down_proj.weight", SL_DIM_MODEL,          SL_DIM_FF_SHARED},
-    {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK,    ATTN, BLOCK "mlp.shared_expert_gate.weight",      SL_DIM_ONE,            SL_DIM_MODEL},
+    MLP_SHARED_GATED,
     MLP_EXPERTS,
     {SL_ROLE_MTP_TOKEN_NORM, SL_SCOPE_MTP, ATTN, "mtp.pre_fc_norm_embedding.weight", SL_DIM_MODEL, SL_DIM_NONE},
     {SL_ROLE_MTP_STATE_NORM, SL_SCOPE_MTP, ATTN, "mtp.pre_fc_norm_hidden.weight",    SL_DIM_MODEL, SL_DIM_NONE},
@@ -34,7 +31,7 @@ static const sl_arch_tensor tensors[] = {
 };
 /* clang-format on */
 
-static const sl_arch_alias names[] = {{"post_attention_norm.weight", SL_ROLE_FFN_NORM, false}, {0}};
+static const sl_arch_alias names[] = {GGUF_FFN_NORM, {0}};
 static const sl_arch_store stores[] = {{.role = SL_ROLE_DELTA_CONV, .stack = SL_STACK_CHANNELS}};
 static const char *const ignored[] = {"mtp.", NULL}; /* unless it is asked for */
 

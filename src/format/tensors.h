@@ -41,6 +41,12 @@
     {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
     {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
     {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}
+/* One shared expert, weighed by a gate. */
+#define MLP_SHARED_GATED                                                                                                             \
+    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_expert.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
+    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_expert.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
+    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_expert.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}, \
+    {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_expert_gate.weight",      SL_DIM_ONE,       SL_DIM_MODEL}
 /* Of the first block behind the last (num_nextn_predict_layers). */
 #define MTP                                                                                                 \
     {SL_ROLE_MTP_TOKEN_NORM, SL_SCOPE_MTP, ATTN, BLOCK "enorm.weight",            SL_DIM_MODEL, SL_DIM_NONE},        \
@@ -51,6 +57,8 @@
     {SL_ROLE_Q_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.q_proj.bias", SL_DIM_Q,  SL_DIM_NONE}, \
     {SL_ROLE_K_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.k_proj.bias", SL_DIM_KV, SL_DIM_NONE}, \
     {SL_ROLE_V_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.v_proj.bias", SL_DIM_KV, SL_DIM_NONE}
+/* The norm before the feed-forward is the one after attention in GGUF. */
+#define GGUF_FFN_NORM {"post_attention_norm.weight", SL_ROLE_FFN_NORM, false}
 /* clang-format on */
 
 #endif

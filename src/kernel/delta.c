@@ -225,10 +225,9 @@ static void pass_row(const ctx *c, const passing *from, const passing *to, const
     const uint32_t dim = m->delta_k_dim, v_dim = m->delta_v_dim;
     const size_t one = (size_t)dim * v_dim;
     float row[2 * SL_DELTA_DIM + SL_DELTA_VALUES], gate[SL_DELTA_DIM];
-    const float root = sqrtf((float)dim);
+    const float root = sqrtf((float)dim); /* of what rms_inverse divides the sum of squares by */
     convolve(c, from, to, p, row);
-    to_length(c->k, row, dim,
-              1.0f / (float)dim); /* over the root twice: of unit length, and once */
+    to_length(c->k, row, dim, 1.0f / (float)dim); /* and queries once more */
     to_length(c->k, row + dim, dim, 1.0f / root);
     for (uint32_t h = 0; h < from->s->heads; h++) {
         const uint32_t v = from->head * from->s->heads + h;

@@ -64,8 +64,13 @@ SL_FN float sl_sigmoid_scalar(float x) {
     return 1.0f / (1.0f + sl_exp_scalar(-x));
 }
 
-/* log(1 + e^x): x above 20, else by log of y = 1 + e^x in f64, y = 2^n m, m in [sqrt(1/2), sqrt(2)),
- * log m = 2 atanh(t), t = (m - 1) / (m + 1), to t^13. */
+/* y weighed by the sigmoid of its gate; of itself: silu. */
+SL_FN float sl_gated_scalar(float y, float gate) {
+    return y / (1.0f + sl_exp_scalar(-gate));
+}
+
+/* log(1 + e^x): x above 20, else by log of y = 1 + e^x in f64, y = 2^n m, m in [sqrt(1/2),
+ * sqrt(2)), log m = 2 atanh(t), t = (m - 1) / (m + 1), to t^13. */
 #define SL_LN2_F64     0x1.62e42fefa39efp-1
 #define SL_SQRT2_BELOW 0x3fe6a09e667f3bcdull /* bits of sqrt(1/2) */
 
@@ -99,7 +104,7 @@ SL_FN float sl_clip_scalar(float x, float limit) {
 }
 
 SL_FN float sl_swiglu_scalar(float gate, float up) {
-    return gate / (1.0f + sl_exp_scalar(-gate)) * up;
+    return sl_gated_scalar(gate, gate) * up;
 }
 
 SL_FN float sl_swiglu_clamped_scalar(float gate, float up, float limit) {

@@ -23,9 +23,9 @@ bool sl_model_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t laye
     case SL_SCOPE_BLOCK:
         return true;
     case SL_SCOPE_FULL_BLOCK:
-        return layer >= m->n_layers || !m->linear[layer];
+        return !sl_model_is_linear(m, layer);
     case SL_SCOPE_LINEAR_BLOCK:
-        return layer < m->n_layers && m->linear[layer];
+        return sl_model_is_linear(m, layer);
     case SL_SCOPE_DENSE_BLOCK:
         return m->ffn[layer] == SL_FFN_DENSE;
     case SL_SCOPE_MOE_BLOCK:
@@ -185,8 +185,8 @@ static sl_status check_dtype(const sl_model *m, const sl_site *site, sl_ckpt_ten
 /* GGUF has a matrix of one row as either. */
 static bool has_shape(const sl_model *m, const sl_site *site, const sl_ckpt_tensor *t,
                       const uint64_t want[3], uint32_t n_dims) {
-    const bool row = sl_ckpt_gguf(m->ckpt) && site->t->n == SL_DIM_ONE &&
-                     t->n_dims == n_dims + 1 && t->dim[0] == 1;
+    const bool row = sl_ckpt_gguf(m->ckpt) && site->t->n == SL_DIM_ONE && t->n_dims == n_dims + 1 &&
+                     t->dim[0] == 1;
     return t->n_dims == n_dims + row && memcmp(t->dim + row, want, n_dims * sizeof want[0]) == 0;
 }
 

@@ -87,8 +87,8 @@ static const float *growth_of(const sl_model_spec *s, const sl_exec *ex, const s
     return factor;
 }
 
-/* YaRN's factor of sin and cos is one of the scores where all of a head is rotated; else it is one of
- * the values that are. */
+/* YaRN's factor of sin and cos is one of the scores where all of a head is rotated; else it is one
+ * of the values that are. */
 static bool stretches_part(const sl_model_spec *s) {
     return s->yarn.factor > 0 && s->rope_dim < s->head_dim;
 }
@@ -280,7 +280,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
         sl_mla_attention(m, ex, layer, rows, x, scratch);
         return;
     }
-    if (layer < m->spec.n_layers && m->spec.linear[layer]) {
+    if (sl_model_is_linear(&m->spec, layer)) {
         sl_delta_attention(m, ex, layer, rows, x, scratch);
         return;
     }

@@ -133,10 +133,11 @@ sl_status sl_delta_bind(sl_model *m, sl_err *err) {
     if (!has_some(m))
         return done ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weights of norms", m->folder);
     if (!sl_rank_alone(m->rank) || m->segmented)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: %s has linear attention, which ranks do not share: it runs without --tp "
-                       "and --segments",
-                       m->folder, s->arch);
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "%s: %s has linear attention, which ranks do not share: it runs without --tp "
+            "and --segments",
+            m->folder, s->arch);
     if (!(m->delta = sl_alloc(s->n_layers, sizeof *m->delta))) done = false;
     for (uint32_t l = 0; done && l < s->n_layers; l++) done = bind_block(m, l);
     return done ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weights of linear attention", m->folder);

@@ -196,7 +196,7 @@ bool sl_copies_have(const sl_copies *c, const void *data);
 sl_status sl_mla_bind(sl_model *m, sl_err *err) SL_MUST_CHECK;
 
 /* The same: small weights of linear attention (delta.c). SL_ERR_NOMEM, SL_ERR_UNSUPPORTED: this
- * model is part of a gang or pipeline. */
+ * model is a rank's part, or its sums go in segments. */
 sl_status sl_delta_bind(sl_model *m, sl_err *err) SL_MUST_CHECK;
 
 /* Matrices of experts in MXFP4: model/mxfp4.c. `name` is that of the plain tensor; `out` gets shape

@@ -7,8 +7,8 @@
  *
  * are those of token i+2. The block is a routed one of the model's own kind, its attention goes
  * over the x of all positions up to i. For a token further on it is used again, with y_i and what
- * was guessed in the place of h_i and t_(i+1); Qwen3-Next's goes on from norm_s(y_i). Embedding and head are the model's: files may store
- * them again beside the block, with the same values. */
+ * was guessed in the place of h_i and t_(i+1); Qwen3-Next's goes on from norm_s(y_i). Embedding and
+ * head are the model's: files may store them again beside the block, with the same values. */
 #include "model/block_int.h"
 
 sl_status sl_mtp_take(sl_model *m, sl_err *err) {

@@ -23,7 +23,7 @@ typedef struct sl_search_state {
     double input, output, context, context_p95, output_p95;
     uint32_t n_moe, n_dense, kv_shards;
     double attn_bytes, column_bytes, kv_token, state; /* sl_footprint */
-    double block_bytes, block_kv_token;        /* the same, where the block guesses; else 0 */
+    double block_bytes, block_kv_token; /* the same, where the block guesses; else 0 */
     uint64_t layouts, evaluations;
     sl_search_lack lack;
 } sl_search_state;

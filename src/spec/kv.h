@@ -47,7 +47,7 @@ static inline uint32_t sl_kv_value_dim(const sl_model_spec *m) {
  * none (model/delta.c). Blocks behind the last have some. */
 static inline uint32_t sl_kv_blocks(const sl_model_spec *m, uint32_t first, uint32_t n) {
     uint32_t has = n;
-    for (uint32_t i = first; i < first + n && i < m->n_layers; i++) has -= m->linear[i];
+    for (uint32_t i = first; i < first + n; i++) has -= sl_model_is_linear(m, i);
     return has;
 }
 

@@ -211,12 +211,17 @@ static inline bool sl_delta_fits(const sl_model_spec *m) {
            m->delta_v_heads / m->delta_k_heads * m->delta_v_dim <= SL_DELTA_VALUES;
 }
 
+/* The block behind the last is none. */
+static inline bool sl_model_is_linear(const sl_model_spec *m, uint32_t block) {
+    return block < m->n_layers && m->linear[block];
+}
+
 /* Fills n_linear and linear_before from linear, also of the block behind the last. */
 static inline void sl_model_number_linear(sl_model_spec *m) {
     m->n_linear = 0;
     for (uint32_t i = 0; i < SL_MAX_LAYERS; i++) {
         m->linear_before[i] = (uint16_t)m->n_linear;
-        m->n_linear += i < m->n_layers && m->linear[i];
+        m->n_linear += sl_model_is_linear(m, i);
     }
 }
 

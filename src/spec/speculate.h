@@ -5,8 +5,9 @@
 
 #include <stdbool.h>
 
-/* Rows of a request at most in a step that has guesses of it: devices keep as many to take wrong ones
- * back. The token drawn last, known ones behind it, guesses (sched/batcher.h, sched/draft.h). */
+/* Rows of a request at most in a step that has guesses of it: devices keep as many to take wrong
+ * ones back. The token drawn last, known ones behind it, guesses (sched/batcher.h, sched/draft.h).
+ */
 #define SL_GUESSED_ROWS 17u
 
 typedef enum sl_speculate {

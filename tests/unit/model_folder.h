@@ -277,12 +277,8 @@ static inline void folder_make(char dir[64], const char *config, sl_dtype dtype,
     for (size_t i = 0; i < a->n_tensors; i++) {
         const sl_arch_tensor *t = &a->tensor[i];
         if (!sl_arch_tensor_used(&m, t) || t->scope == SL_SCOPE_MTP) continue;
-        for (uint32_t l = 0; l < (t->scope == SL_SCOPE_MODEL ? 1 : m.n_layers); l++) {
-            bool moe = m.ffn[l] == SL_FFN_MOE;
-            if (t->scope == SL_SCOPE_DENSE_BLOCK && moe) continue;
-            if (t->scope == SL_SCOPE_FULL_BLOCK && m.linear[l]) continue;
-            if (t->scope == SL_SCOPE_LINEAR_BLOCK && !m.linear[l]) continue;
-            if ((t->scope == SL_SCOPE_MOE_BLOCK || t->scope == SL_SCOPE_EXPERT) && !moe) continue;
+        for (uint32_t l = 0; l < m.n_layers; l++) {
+            if (!sl_model_has(&m, t, l)) continue;
             for (uint32_t e = 0; e < (t->scope == SL_SCOPE_EXPERT ? m.n_experts : 1); e++) {
                 const sl_arch_store *s = sl_arch_store_of(a, t->role);
                 char name[SL_ARCH_NAME_MAX];

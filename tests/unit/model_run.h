@@ -33,8 +33,8 @@ static struct {
     uint32_t used, seqs;
 } model_pages;
 
-/* States of all requests, of one model at a time: as of sl_life, what is done and which version that
- * left. */
+/* States of all requests, of one model at a time: as of sl_life, what is done and which version
+ * that left. */
 #define MODEL_RUN_SEQS 64u
 static struct {
     sl_states of;

@@ -1,6 +1,6 @@
 /* States of linear attention: rows that a step had and that do not count, whatever the reason,
- * leave nothing behind; a place that others had before is as a new one; and all of it is the same of
- * a file that has rows in another order. */
+ * leave nothing behind; a place that others had before is as a new one; and all of it is the same
+ * of a file that has rows in another order. */
 #include "model/convert.h"
 #include "model_folder.h"
 #include "model_run.h"

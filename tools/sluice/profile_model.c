@@ -51,8 +51,7 @@ static void linear_of(const sl_shape *s, sl_model_spec *m) {
     m->delta_taps = s->delta_taps;
     m->gated = s->gated;
     m->norm_past_one = true;
-    for (uint32_t i = 0; i < s->n_layers; i++) m->linear[i] = (i + 1) % every != 0;
-    sl_model_number_linear(m);
+    sl_model_make_linear(m, every);
     m->qk_norm = true;
     snprintf(m->arch, sizeof m->arch, "Qwen3NextForCausalLM");
 }

@@ -16,7 +16,7 @@ static void ref_swiglu_clamped(float *gate, const float *up, float limit, size_t
 }
 
 static void ref_gate_values(float *y, const float *gate, size_t n) {
-    for (size_t i = 0; i < n; i++) y[i] = y[i] / (1.0f + sl_exp_scalar(-gate[i]));
+    for (size_t i = 0; i < n; i++) y[i] = sl_gated_scalar(y[i], gate[i]);
 }
 
 static void ref_rotate(float *lo, float *hi, const float *c, const float *s, uint32_t n) {

@@ -5,7 +5,7 @@ void sl_ref_taps(const sl_taps *t) {
     for (uint32_t i = 0; i < t->n; i++) {
         float a = 0;
         for (uint32_t j = 0; j < t->n_taps; j++) a = fmaf(t->w[j * t->w_stride + i], t->x[j][i], a);
-        t->y[i] = a / (1.0f + sl_exp_scalar(-a));
+        t->y[i] = sl_gated_scalar(a, a);
     }
 }
 

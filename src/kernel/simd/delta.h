@@ -2,14 +2,13 @@
 #include "kernel/ref/ref.h"
 
 static inline void simd_taps(const sl_taps *t) {
-    const v16 one = v_set1(1.0f);
     sl_taps rest = *t;
     uint32_t i = 0;
     for (; i + 16 <= t->n; i += 16) {
         v16 a = v_set1(0);
         for (uint32_t j = 0; j < t->n_taps; j++)
             a = v_fma(v_load(t->w + j * t->w_stride + i), v_load(t->x[j] + i), a);
-        v_store(t->y + i, v_div(a, v_add(one, simd_exp(v_neg(a)))));
+        v_store(t->y + i, simd_gated(a, a));
     }
     if (i == t->n) return;
     rest.n -= i;

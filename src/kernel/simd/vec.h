@@ -22,13 +22,16 @@ SL_INLINE v16 simd_exp(v16 x) {
     return v_scale_exp(p, t);
 }
 
+/* sl_gated_scalar */
+SL_INLINE v16 simd_gated(v16 y, v16 gate) {
+    return v_div(y, v_add(v_set1(1.0f), simd_exp(v_neg(gate))));
+}
+
 static inline void simd_swiglu(float *gate, const float *up, size_t n) {
-    const v16 one = v_set1(1.0f);
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        v16 g = v_load(gate + i);
-        g = v_div(g, v_add(one, simd_exp(v_neg(g))));
-        v_store(gate + i, v_mul(g, v_load(up + i)));
+        const v16 g = v_load(gate + i);
+        v_store(gate + i, v_mul(simd_gated(g, g), v_load(up + i)));
     }
     for (; i < n; i++) gate[i] = sl_swiglu_scalar(gate[i], up[i]);
 }
@@ -45,13 +48,9 @@ static inline void simd_swiglu_clamped(float *gate, const float *up, float limit
 }
 
 static inline void simd_gate_values(float *y, const float *gate, size_t n) {
-    const v16 one = v_set1(1.0f);
     size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        v16 e = simd_exp(v_neg(v_load(gate + i)));
-        v_store(y + i, v_div(v_load(y + i), v_add(one, e)));
-    }
-    for (; i < n; i++) y[i] = y[i] / (1.0f + sl_exp_scalar(-gate[i]));
+    for (; i + 16 <= n; i += 16) v_store(y + i, simd_gated(v_load(y + i), v_load(gate + i)));
+    for (; i < n; i++) y[i] = sl_gated_scalar(y[i], gate[i]);
 }
 
 static inline float simd_rms_inverse(const float *x, float eps, uint32_t n) {
