@@ -6,13 +6,15 @@
 #define MOST_BITS   16u  /* of a table: what is older than half as many tokens may be forgotten */
 #define LONGEST     16u  /* tokens of a match that are looked at */
 #define NEW_SHARE   0.15 /* of a guess in its kind's chance, once there were more of them */
+#define OLD_SHARE   0.01 /* ...and in that of all requests, with which the next one begins */
 #define FIRST       0.5  /* chance, before anything is known, which counts as one guess */
 #define TIME_SHARE  0.2  /* of a measurement in the averages */
 #define FIRST_PRICE 0.3  /* of a row, before one was measured */
 
-void sl_draft_begin(sl_draft *d) {
-    *d = (sl_draft){.aside_kind = SL_DRAFT_MTP};
-    for (uint32_t i = 0; i < SL_DRAFT_KINDS; i++) d->chance[i] = FIRST;
+void sl_draft_begin(sl_draft *d, sl_draft_prior *prior) {
+    *d = (sl_draft){.prior = prior, .aside_kind = SL_DRAFT_MTP};
+    for (uint32_t i = 0; i < SL_DRAFT_KINDS; i++)
+        d->chance[i] = prior->judged[i] ? prior->chance[i] : FIRST;
 }
 
 sl_status sl_draft_open(sl_draft *d, uint32_t tokens, sl_err *err) {
@@ -80,10 +82,18 @@ void sl_draft_look_aside(sl_draft *d, const uint32_t *tokens, uint32_t n) {
     if (from) d->aside = tokens[from];
 }
 
+/* What is thought before the first guess counts as one, and a guess has `least` at least. */
+static void weigh(double *chance, uint32_t *judged, double least, bool right) {
+    const double share = 1.0 / (*judged + 2);
+    *chance += SL_MAX(share, least) * (right - *chance);
+    if (share > least) ++*judged;
+}
+
 static void learn(sl_draft *d, uint32_t kind, bool right) {
-    const double share = 1.0 / (d->judged[kind] + 2);
-    d->chance[kind] += SL_MAX(share, NEW_SHARE) * (right - d->chance[kind]);
-    if (share > NEW_SHARE) d->judged[kind]++;
+    sl_draft_prior *p = d->prior;
+    if (!p->judged[kind]) p->chance[kind] = FIRST;
+    weigh(&p->chance[kind], &p->judged[kind], OLD_SHARE, right);
+    weigh(&d->chance[kind], &d->judged[kind], NEW_SHARE, right);
 }
 
 void sl_draft_judge(sl_draft *d, bool right) {

@@ -11,11 +11,12 @@
  *   chance^(i+1) plain_us / decoding > row_us + made_us.
  *
  * `chance` is learnt from every guess, also from those that did not run: what was drawn says
- * whether they were right; the first few weigh as in a mean. plain_us and row_us are learnt from
+ * whether they were right; the first few weigh as in a mean. A request begins with what guesses of
+ * requests before it came to, which counts as one guess. plain_us and row_us are learnt from
  * steps without and with rows of guesses; every SL_DRAFT_PROBEth step has none, so that the former
  * stays fresh. made_us is 0 of lookups, and learnt of the block. The block makes no guess that
  * would not run; then its chance would never be learnt again, so that it makes one in SL_DRAFT_WAKE
- * of SL_DRAFT_REST steps.
+ * of SL_DRAFT_REST steps, the first ones of a request among them.
  *
  * Where both kinds are asked for, a request has what was looked up if guesses of its kind were
  * right more often than the block's, else the block's. Beside these the first token that was looked
@@ -47,8 +48,15 @@
 #define SL_DRAFT_TRIAL  128u /* steps without guesses, after which a row is tried... */
 #define SL_DRAFT_TRIED  0.25 /* ...of one that is right at least so often */
 
+/* How often guesses were right, of all requests of one owner; zeroed: nothing is known. */
+typedef struct sl_draft_prior {
+    double chance[SL_DRAFT_KINDS];
+    uint32_t judged[SL_DRAFT_KINDS]; /* the first ones, which weigh more in it */
+} sl_draft_prior;
+
 /* Of a request. */
 typedef struct sl_draft {
+    sl_draft_prior *prior; /* learns what it learns; the owner's */
     uint32_t *behind; /* [mask + 1] by hash of so many tokens: the position behind the last place
                        * where they stood; 0: nowhere */
     uint32_t mask;
@@ -62,9 +70,9 @@ typedef struct sl_draft {
     uint32_t judged[SL_DRAFT_KINDS]; /* the first few guesses, which weigh more in it */
 } sl_draft;
 
-/* Chances before anything is known; nothing else of *d is there (the simulator's requests have no
- * text, nor need the block's guesses any). */
-void sl_draft_begin(sl_draft *d);
+/* Chances before anything is known of it; nothing else of *d is there (the simulator's requests
+ * have no text, nor need the block's guesses any). prior: borrowed until nothing is judged. */
+void sl_draft_begin(sl_draft *d, sl_draft_prior *prior);
 /* One that has begun, of a request of at most `tokens` tokens, is going to look up. SL_ERR_NOMEM.
  */
 sl_status sl_draft_open(sl_draft *d, uint32_t tokens, sl_err *err) SL_MUST_CHECK;

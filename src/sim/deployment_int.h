@@ -207,6 +207,7 @@ struct sim_attn {
     uint32_t index;          /* among attention workers of its side */
     bool lost;
     sl_slots slots;
+    sl_draft_prior prior; /* with which guesses begin */
     sim_lane *lane;
     sim_told *told; /* ring of what is not acknowledged, oldest first */
     uint32_t told_head, n_told, cap_told;
@@ -437,7 +438,7 @@ double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
 /* The lane's step is formed, and its rows are not in the cache yet. */
 void sim_guess_begin_step(sim_lane *l);
 /* A request comes to that slot. */
-void sim_guess_begin(sim_lane *l, uint32_t slot);
+void sim_guess_begin(sim_attn *a, const sl_life *life);
 /* Whether there is something to look up for the request of a part that samples, whose step is about
  * to end, and that is likelier than what the block guesses. */
 bool sim_guess_looks_up(sim *s, sim_lane *l, const sl_step_part *part);

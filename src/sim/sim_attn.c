@@ -94,8 +94,7 @@ static void on_submit(sim *s, sim_worker *w, uint32_t request) {
     life->parks = q->parks;
     s->req[request].life = life;
     *request_of(w, life) = request;
-    sim_guess_begin(&w->attn->lane[sl_slots_lane(&w->attn->slots, life)],
-                    sl_slots_index(&w->attn->slots, life));
+    sim_guess_begin(w->attn, life);
     sim_attn_wake(s, w, life);
 }
 

@@ -23,8 +23,9 @@ void sim_guess_begin_step(sim_lane *l) {
         l->first_pos[i] = l->life[l->step.part[i].slot].done;
 }
 
-void sim_guess_begin(sim_lane *l, uint32_t slot) {
-    if (l->draft) sl_draft_begin(&l->draft[slot]);
+void sim_guess_begin(sim_attn *a, const sl_life *life) {
+    const sim_lane *l = &a->lane[sl_slots_lane(&a->slots, life)];
+    if (l->draft) sl_draft_begin(&l->draft[sl_slots_index(&a->slots, life)], &a->prior);
 }
 
 bool sim_guess_looks_up(sim *s, sim_lane *l, const sl_step_part *part) {

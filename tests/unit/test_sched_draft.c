@@ -15,9 +15,16 @@
 
 enum { ROOM = 4096, MOST = SL_DRAFT_MOST };
 
+/* Of a request before which there was none. */
+static void begins(sl_draft *d) {
+    static sl_draft_prior prior;
+    prior = (sl_draft_prior){0};
+    sl_draft_begin(d, &prior);
+}
+
 static void opens(sl_draft *d, uint32_t tokens) {
     sl_err err;
-    sl_draft_begin(d);
+    begins(d);
     if (sl_draft_open(d, tokens, &err) != SL_OK) fail_msg("%s", err.msg);
 }
 
@@ -94,6 +101,34 @@ static void right_ones_are_worth_more(void **state) {
     sl_draft_close(&d);
 }
 
+/* A request begins with what those before it came to, and soon knows better. */
+static void the_next_request_begins_with_it(void **state) {
+    (void)state;
+    sl_draft d;
+    sl_draft_prior prior = {0};
+    sl_draft_price p = {.speculate = SL_SPECULATE_MTP};
+    sl_draft_price_learn(&p, 0, 1000);
+    sl_draft_price_learn(&p, 1, 1200);
+    for (uint32_t i = 0; i < 4; i++) {
+        sl_draft_begin(&d, &prior);
+        sl_draft_made(&d);
+        const double first = sl_draft_chance(&d);
+        assert_true(i ? first < 0.05 : first == 0.5);
+        for (uint32_t j = 0; j < 30; j++) sl_draft_judge(&d, false);
+    }
+    sl_draft_begin(&d, &prior);
+    sl_draft_made(&d);
+    assert_int_equal(sl_draft_worth(sl_draft_chance(&d), 0.2, 4), 0);
+    for (uint32_t i = 0; i < SL_DRAFT_WAKE - 1; i++) { /* it is heard all the same */
+        assert_true(sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD) > 0);
+        sl_draft_judge(&d, true);
+    }
+    assert_true(sl_draft_chance(&d) > 0.7);
+    assert_true(prior.chance[SL_DRAFT_MTP] < 0.1); /* one request is not all */
+    d.kind = 0;
+    assert_true(sl_draft_chance(&d) == 0.5); /* another kind */
+}
+
 static void rows_have_a_price(void **state) {
     (void)state;
     sl_draft_price p = {0};
@@ -121,7 +156,7 @@ static void the_block_makes_what_pays(void **state) {
     (void)state;
     sl_draft d;
     sl_draft_price p = {.speculate = SL_SPECULATE_MTP};
-    sl_draft_begin(&d);
+    begins(&d);
     sl_draft_made(&d);
     assert_int_equal(sl_draft_ahead(&d, &p, 1, SL_DRAFT_AHEAD), 1); /* before anything is known */
     assert_int_equal(sl_draft_ahead(&d, &p, 4, SL_DRAFT_AHEAD), 0); /* many share a step */
@@ -359,6 +394,7 @@ int main(void) {
         cmocka_unit_test(a_circle_is_guessed_on),
         cmocka_unit_test(guesses_are_what_followed),
         cmocka_unit_test(right_ones_are_worth_more),
+        cmocka_unit_test(the_next_request_begins_with_it),
         cmocka_unit_test(rows_have_a_price),
         cmocka_unit_test(the_block_makes_what_pays),
         cmocka_unit_test(the_likelier_of_both_is_taken),

@@ -56,8 +56,9 @@ static void who_wants_more_goes_on(void **state) {
     static sl_guessers g;
     sl_life l[2] = {life_of(3), life_of(7)};
     sl_draft d[2];
+    sl_draft_prior prior = {0};
     uint32_t calls = 0;
-    for (uint32_t i = 0; i < 2; i++) sl_draft_begin(&d[i]);
+    for (uint32_t i = 0; i < 2; i++) sl_draft_begin(&d[i], &prior);
     sl_guessers_add(&g, 0, 11, 3);
     sl_guessers_add(&g, 1, 15, 1);
     while (g.n) {

@@ -49,7 +49,7 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     memcpy(s->bias, in->sampling.bias, in->sampling.n_bias * sizeof *s->bias);
     memcpy(s->bad, in->sampling.bad, in->sampling.n_bad * sizeof *s->bad);
     if (n_only) memcpy(s->only, in->sampling.allowed, n_only * sizeof *s->only);
-    sl_draft_begin(&s->draft);
+    sl_draft_begin(&s->draft, &a->prior);
     s->request = in->request;
     s->keys.root = in->root;
     s->tells = (in->flags & SL_SUBMIT_ROWS) != 0;

@@ -108,8 +108,9 @@ struct sl_attn {
     bool barriers; /* the schedule has them */
     void *side;
     sl_slots slots;
-    sl_slot *slot; /* [n_lanes][max_slots] */
-    uint8_t *moe;  /* [n_layers] nonzero: a block with routed experts */
+    sl_slot *slot;        /* [n_lanes][max_slots] */
+    sl_draft_prior prior; /* with which their guesses begin */
+    uint8_t *moe;         /* [n_layers] nonzero: a block with routed experts */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
     sl_cut cut;
     sl_resolve resolve;       /* what of the schedule is chosen anew; outlives plans */
