@@ -39,21 +39,15 @@ uint32_t sl_delta_by_heads(const sl_model_spec *m, uint32_t at) {
 /* ---- states ---- */
 
 static size_t windows(const sl_model_spec *m) {
-    return (size_t)(m->delta_taps - 1) * sl_delta_channels(m);
+    return sl_model_delta(m).window;
 }
 
 static size_t block_floats(const sl_model_spec *m) {
-    return windows(m) + (size_t)m->delta_v_heads * m->delta_k_dim * m->delta_v_dim;
-}
-
-/* Of a row of products, without what gates results. */
-static size_t logged_floats(const sl_model_spec *m) {
-    return sl_delta_channels(m) + 2 * (size_t)m->delta_v_heads;
+    return windows(m) + sl_model_delta(m).held;
 }
 
 size_t sl_states_bytes(const sl_model_spec *m, bool guesses) {
-    const size_t log = guesses ? SL_DELTA_LOG * logged_floats(m) : 0;
-    return m->n_linear * (2 * block_floats(m) + log) * sizeof(float);
+    return sl_delta_bytes(sl_model_delta(m), m->n_linear, guesses);
 }
 
 sl_status sl_states_open(const sl_model_spec *m, uint32_t requests, bool guesses, sl_states *out,
@@ -63,7 +57,7 @@ sl_status sl_states_open(const sl_model_spec *m, uint32_t requests, bool guesses
     *out = (sl_states){.m = m,
                        .n = 2 * requests,
                        .place = m->n_linear * block_floats(m),
-                       .logged = logged_floats(m)};
+                       .logged = sl_model_delta(m).logged};
     if (requests == 0 || requests > UINT32_MAX / 2 ||
         __builtin_mul_overflow((size_t)requests, sl_states_bytes(m, guesses), &bytes))
         return sl_fail(err, SL_ERR_LIMIT, "states of %u requests", requests);

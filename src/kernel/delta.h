@@ -18,9 +18,7 @@
 #define SL_KERNEL_DELTA_H
 
 #include "kernel/ops.h"
-#include "spec/speculate.h"
-
-#define SL_DELTA_LOG SL_GUESSED_ROWS
+#include "spec/delta.h"
 
 typedef struct sl_states sl_states;
 struct sl_states {

@@ -1,6 +1,8 @@
 /* Parameters, bytes and operations of a model's stages, counted. */
 #include "plan/account.h"
 
+#include "spec/delta.h"
+
 #include <stddef.h>
 
 /* One matrix of a stage: reads `in` values a row and writes `out`; `tp_in`, `tp_out`: that side is
@@ -158,8 +160,8 @@ sl_footprint sl_account_footprint(const sl_shape *s) {
         .expert = (double)p.expert * s->expert_weight_bytes,
         .kv_token =
             (double)(s->n_layers - s->n_linear_layers) * sl_shape_kv_values(s) * s->kv_value_bytes,
-        .state = 2.0 * s->n_linear_layers * sizeof(float) *
-                 (s->delta_state + (s->delta_taps - 1.0) * s->delta_channels),
+        .state = (double)sl_delta_bytes(sl_shape_delta(s), s->n_linear_layers, false),
+        .guessed_state = (double)sl_delta_bytes(sl_shape_delta(s), s->n_linear_layers, true),
     };
     f.expert_column = n_moe * f.expert;
     if (s->n_mtp) {

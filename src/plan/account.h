@@ -27,8 +27,9 @@ typedef struct sl_footprint {
     double expert;         /* one expert of one block */
     double expert_column;  /* one expert of every routed block */
     double total;
-    double kv_token; /* KV cache of one position, all blocks */
-    double state;    /* of one request, whatever its positions: both versions (kernel/delta.h) */
+    double kv_token;             /* KV cache of one position, all blocks */
+    double state, guessed_state; /* of one request, whatever its positions (spec/delta.h); with
+                                  * what takes guesses back */
     /* The block that guesses, which is in none of the above: all of it, its experts among them,
      * and its KV of a position; 0: the model has none. */
     double block, block_kv_token;

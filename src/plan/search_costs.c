@@ -126,7 +126,7 @@ sl_status sl_search_prepare(const sl_search_problem *p, sl_search_state *s, sl_e
     s->attn_bytes = f.attention_side;
     s->column_bytes = f.expert_column;
     s->kv_token = f.kv_token;
-    s->state = f.state;
+    s->state = p->speculate == SL_SPECULATE_OFF ? f.state : f.guessed_state;
     if (sl_speculates_by_mtp(p->speculate)) {
         s->block_bytes = f.block;
         s->block_kv_token = f.block_kv_token;

@@ -7,6 +7,7 @@
 #include "format/map.h"
 #include "format/shape_config.h"
 #include "plan/account.h"
+#include "spec/delta.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -176,6 +177,15 @@ static void same(const char *name, const sl_model_spec *a, const sl_model_spec *
 #undef SAME
 }
 
+/* What a request of linear attention leaves behind is counted from two descriptions of a model. */
+static void plans_with_what_devices_take(const sl_model_spec *m, const sl_shape *shape) {
+    const sl_footprint f = sl_account_footprint(shape);
+    if (!m->n_linear) assert_true(f.state == 0 && f.guessed_state == 0);
+    if (!m->n_linear) return;
+    assert_true(f.state == (double)sl_delta_bytes(sl_model_delta(m), m->n_linear, false));
+    assert_true(f.guessed_state == (double)sl_delta_bytes(sl_model_delta(m), m->n_linear, true));
+}
+
 static void saved_again_they_say_the_same(void **state) {
     (void)state;
     size_t found = 0;
@@ -193,6 +203,7 @@ static void saved_again_they_say_the_same(void **state) {
                 sl_shape_config_parse("config.json", name, after, &y, &err) != SL_OK)
                 fail_msg("%s: %s", name, err.msg);
             assert_int_equal(sl_account_params(&x).total, sl_account_params(&y).total);
+            plans_with_what_devices_take(&a, &x);
             found++;
         }
         free(text);

@@ -85,6 +85,17 @@ static void bytes_of_the_block_that_guesses(void **state) {
     assert_true(sl_account_footprint(v3).block_kv_token == 1152);
 }
 
+/* Of 36 blocks: two versions of the three rows before the convolution and of 32 states of 128 by
+ * 128, and 17 rows of what they are made of. */
+static void bytes_of_a_request_without_keys(void **state) {
+    (void)state;
+    const sl_footprint f = sl_account_footprint(sl_preset_model("qwen3-next-80b-a3b"));
+    const double version = 3 * 8192 + 32 * 128 * 128, log = 17 * (8192 + 64);
+    assert_true(f.state == 36 * 4 * 2 * version);
+    assert_true(f.guessed_state == 36 * 4 * (2 * version + log));
+    assert_true(sl_account_footprint(sl_preset_model("dbrx")).guessed_state == 0);
+}
+
 /* FinDEP specification, section 5: bytes of KV a token and layer; weights of the two groups. */
 static void bytes_of_findep(void **state) {
     (void)state;
@@ -200,6 +211,7 @@ int main(void) {
         cmocka_unit_test(totals_are_the_published_ones),
         cmocka_unit_test(active_without_embedding_is_what_gpt_oss_counts),
         cmocka_unit_test(bytes_of_the_block_that_guesses),
+        cmocka_unit_test(bytes_of_a_request_without_keys),
         cmocka_unit_test(bytes_of_findep),
         cmocka_unit_test(tensor_parallel_splits),
         cmocka_unit_test(flops_of_a_token_are_twice_the_active_matrices),
