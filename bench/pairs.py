@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What an option of `serve` costs: tokens per second of streams at once, with it and without, in pairs.
 
-  bench/pairs.py MODEL --with "OPTIONS" [--streams 16] [--tokens 200] [--pairs 9] [--prompts FILE] [-- OPTIONS OF both]
+  bench/pairs.py MODEL --with "OPTIONS" [--streams 16] [--tokens 200] [--pairs 9] [--rounds 1] [--prompts FILE] [-- OPTIONS OF both]
 
   a journal        --with "--responses 1000 --journal FOLDER/journal"
   being ready      --with "--placement replicas:2" -- --attention 1 --experts 2 --schedule dep
@@ -13,7 +13,8 @@
 FOLDER: one of this run's own, with a certificate for HTTPS. Two servers stand side by side, one of which has the options, and the other those of --without;
 they are asked in turn, so that what else the machine does falls on both. Prints each pair, and the median of the quotients with
 and without, of tokens per second, of the time to a stream's first token (the median of its streams) and of the coordinator's CPU time.
---handshakes N: then N new connections for each server, one after the other, each with a question. --prompts: a list of fields of requests, of which streams and
+--rounds N: so often, each time with two servers that are started anew, the other one first: where a process lies in memory moves all of its
+figures by several percent. --handshakes N: then N new connections for each server, one after the other, each with a question. --prompts: a list of fields of requests, of which streams and
 pairs take one after the other."""
 import argparse
 import concurrent.futures
@@ -37,6 +38,10 @@ class Server:
         self.process = subprocess.Popen([SLUICE, "serve", model, "--port", "0", "--json", *options], stdout=subprocess.PIPE,
                                         stderr=subprocess.DEVNULL, text=True)
         self.about = json.loads(self.process.stdout.readline())
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
 
     def cpu(self):
         """Seconds of all its threads."""
@@ -76,10 +81,26 @@ def certify(folder):
     os.environ["SSL_CERT_FILE"] = str(pathlib.Path(folder, "cert.pem").resolve())
 
 
+def compare(servers, o, prompts):
+    """Quotients of each pair, the first of two servers over the second."""
+    quotients = []
+    for pair in range(-1, o.pairs):
+        turn = servers if pair % 2 else servers[::-1]
+        got = {s: s.run(o.streams, o.tokens, prompts, max(pair, 0)) for s in turn}
+        (rate, decode, first, cpu), (rate0, decode0, first0, cpu0) = (got[s] for s in servers)
+        if pair < 0:
+            continue
+        quotients.append((rate / rate0, decode / decode0, first / first0, cpu / cpu0))
+        print(f"pair {pair}: {rate:8.0f} tokens/s with, {rate0:8.0f} without: {rate / rate0:.3f}; from first tokens on {decode / decode0:.3f}; "
+              f"first tokens after {1000 * first:.1f} and {1000 * first0:.1f} ms; "
+              f"coordinator {1000 * cpu:.1f} and {1000 * cpu0:.1f} us a token", flush=True)
+    return quotients
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    for name, default in (("streams", 16), ("tokens", 200), ("pairs", 9)):
+    for name, default in (("streams", 16), ("tokens", 200), ("pairs", 9), ("rounds", 1)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--with", dest="given", required=True)
     parser.add_argument("--without", default="")
@@ -94,27 +115,17 @@ def main():
         if "--tls-cert" in o.given:
             certify(folder)
         given = shlex.split(o.given.replace("FOLDER", folder))
-        servers = [Server(o.model, [*rest, *given]), Server(o.model, [*rest, *shlex.split(o.without)])]
-        quotients = []
-        for pair in range(-1, o.pairs):
-            turn = servers if pair % 2 else servers[::-1]
-            got = {s: s.run(o.streams, o.tokens, prompts, max(pair, 0)) for s in turn}
-            (rate, decode, first, cpu), (rate0, decode0, first0, cpu0) = (got[s] for s in servers)
-            if pair < 0:
-                continue
-            quotients.append((rate / rate0, decode / decode0, first / first0, cpu / cpu0))
-            print(f"pair {pair}: {rate:8.0f} tokens/s with, {rate0:8.0f} without: {rate / rate0:.3f}; from first tokens on {decode / decode0:.3f}; "
-                  f"first tokens after {1000 * first:.1f} and {1000 * first0:.1f} ms; "
-                  f"coordinator {1000 * cpu:.1f} and {1000 * cpu0:.1f} us a token", flush=True)
-        if o.handshakes:
-            for name, (rate, cpu) in zip(("with", "without"), [s.connect(o.handshakes) for s in servers]):
-                print(f"{name}: {rate:.0f} connections a second, one after the other; {1e6 * cpu:.0f} us of the coordinator's CPU time for each")
-        for s in servers:
-            s.process.terminate()
-        for s in servers:
-            s.process.wait()
+        options, quotients = [[*rest, *given], [*rest, *shlex.split(o.without)]], []
+        for turn in range(o.rounds):
+            servers = [Server(o.model, how) for how in options[::1 if turn % 2 else -1]][::1 if turn % 2 else -1]
+            quotients += compare(servers, o, prompts)
+            if o.handshakes:
+                for name, (rate, cpu) in zip(("with", "without"), [s.connect(o.handshakes) for s in servers]):
+                    print(f"{name}: {rate:.0f} connections a second, one after the other; {1e6 * cpu:.0f} us of the coordinator's CPU time for each")
+            for s in servers:
+                s.stop()
     rates, decodes, firsts, cpus = zip(*quotients)
-    print(f"median of {o.pairs} pairs: {statistics.median(rates):.3f} of the tokens per second ({min(rates):.3f} to {max(rates):.3f}), "
+    print(f"median of {len(quotients)} pairs: {statistics.median(rates):.3f} of the tokens per second ({min(rates):.3f} to {max(rates):.3f}), "
           f"from first tokens on {statistics.median(decodes):.3f} ({min(decodes):.3f} to {max(decodes):.3f}), "
           f"{statistics.median(firsts):.3f} of the time to a first token ({min(firsts):.3f} to {max(firsts):.3f}), "
           f"{statistics.median(cpus):.2f} of the coordinator's CPU time")

@@ -14,14 +14,14 @@ mkdir -p "$out"
 flags="-g1 -std=gnu11 -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno \
 -D_GNU_SOURCE -Isrc -Itests -Itests/unit"
 # The sources of the library sl_kernel, but for the choice that CMake tells its revision, and of what it needs.
-sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/kernel/neondot/*.c src/quant/*.c src/spec/kv_type.c) \
+sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/kernel/neondot/*.c src/kernel/neonmm/*.c src/quant/*.c src/spec/kv_type.c) \
 src/base/mem.c src/base/pool.c src/base/status.c src/base/rng.c src/base/clock.c"
 # Objects are of the newest header, too: which one includes it is not asked.
 header=$(find src/kernel src/quant src/base src/spec -name '*.[hd]*' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
 for s in $sources; do
     o="$out/$(echo "$s" | tr / .).o"
     [ "$o" -nt "$s" ] && [ "$o" -nt "$header" ] && continue
-    case "$s" in */neondot/*) arch=armv8.2-a+dotprod ;; *) arch=armv8-a ;; esac
+    case "$s" in */neondot/*) arch=armv8.2-a+dotprod ;; */neonmm/*) arch=armv8.2-a+dotprod+i8mm ;; *) arch=armv8-a ;; esac
     echo "$s $o $arch"
 done | xargs -r -P "$(nproc)" -L 1 sh -c "$gcc -O3 $flags -march=\"\$2\" -c \"\$0\" -o \"\$1\""
 tests="test_kernel test_kv_rows"

@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
 """What `make test` runs: everything that decides whether a change is good.
 
-  tests/run.py [REGEX] [--force] [--stages release,neon,asan,tsan,python]
+  tests/run.py [REGEX] [--force] [--stages release,neon,python,asan,tsan]
 
-REGEX: only the CTests of the release build whose name matches. Stages build what they need. A test that
+REGEX: only the CTests of the release build whose name matches. Stages build what they need; what sanitizers
+need is built in the background while pytest waits for servers. A test that
 passed is not run again while nothing that it can reach has changed: the bytes of its program and of the
 files that it reads, the processor, and variables SL_*, SLUICE_*. Programs are linked statically, so an
 edit reaches just those whose bytes it changes. What passed lies in BUILD/passed.json; --force forgets it.
 
 Prints what each stage cost and every skipped test with its reason; ends with the sums."""
 import argparse
+import atexit
 import hashlib
 import json
 import os
 import pathlib
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,6 +62,12 @@ READS = [
 
 def say(*words):
     print(*words, flush=True)
+
+
+def cpu_seconds():
+    """Of all children that have ended: those in the background count where they are waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Reach:
@@ -124,17 +134,43 @@ class Ledger:
         part.replace(self.path)
 
 
+def builds(preset):
+    """Commands that build a preset, and its folder."""
+    folder = "build" if preset == "release" else f"build-{preset}"
+    return [["cmake", "--preset", preset], ["cmake", "--build", folder, "-j", JOBS]], folder
+
+
+class Ahead:
+    """Presets that are built in the background, behind everything else. What fails there fails again, and is said, in its own stage."""
+
+    def __init__(self, presets):
+        steps = " && ".join(" ".join(command) for preset in presets for command in builds(preset)[0])
+        self.process = subprocess.Popen(["nice", "-n", "19", "sh", "-c", steps], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                        start_new_session=True) if presets else None
+        atexit.register(self.stop)
+
+    def wait(self):
+        if self.process:
+            self.process.wait()
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+
+
 class Run:
     def __init__(self, regex, force):
         self.regex, self.force = regex, force
         self.passed = self.failed = self.same = 0
         self.skips, self.costs, self.bad = [], [], []
+        self.ahead = Ahead([])
 
     # -- pieces of a stage
 
-    def build(self, preset, folder):
+    def build(self, preset):
         began = time.time()
-        for command in (["cmake", "--preset", preset], ["cmake", "--build", folder, "-j", JOBS]):
+        commands, folder = builds(preset)
+        for command in commands:
             done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if done.returncode:
                 say(done.stdout[-20000:])
@@ -187,7 +223,7 @@ class Run:
     # -- stages
 
     def release(self):
-        compile_s = self.build("release", "build")
+        compile_s = self.build("release")
         self.ctest("build", self.ctest_list("build", self.regex))
         return compile_s
 
@@ -214,15 +250,18 @@ class Run:
 
     def sanitized(self, preset):
         folder = f"build-{preset}"
-        compile_s = self.build(preset, folder)
+        began = time.time()
+        self.ahead.wait()
+        self.build(preset)
+        compile_s = time.time() - began
         self.ctest(folder, self.ctest_list(folder), SANITIZERS)
         return compile_s
 
     def asan(self):
-        return self.sanitized("dev")
+        return self.sanitized(SANITIZED["asan"])
 
     def tsan(self):
-        return self.sanitized("tsan")
+        return self.sanitized(SANITIZED["tsan"])
 
     def python(self):
         reach, ledger = Reach(), Ledger("build", self.force)
@@ -273,15 +312,15 @@ class Run:
 
     def stage(self, name, title):
         say(f"\n== {title}")
-        began = time.time()
+        began, before = time.time(), cpu_seconds()
         compile_s = getattr(self, name)()
-        self.costs.append((name, compile_s, time.time() - began - compile_s))
+        self.costs.append((name, compile_s, time.time() - began - compile_s, cpu_seconds() - before))
 
     def close(self):
-        say(f"\n{'stage':10} {'build s':>8} {'tests s':>8}")
-        for name, compile_s, test_s in self.costs:
-            say(f"{name:10} {compile_s:8.0f} {test_s:8.0f}")
-        say(f"{'in all':10} {sum(c for _, c, _ in self.costs):8.0f} {sum(t for _, _, t in self.costs):8.0f}")
+        said = [*self.costs, ("in all", *(sum(cost[i] for cost in self.costs) for i in (1, 2, 3)))]
+        say(f"\n{'stage':10} {'build s':>8} {'tests s':>8} {'cpu s':>8}")
+        for name, *costs in said:
+            say(f"{name:10}" + "".join(f" {cost:8.0f}" for cost in costs))
         for reason in self.skips:
             say("skipped:", reason)
         for name in self.bad:
@@ -295,10 +334,11 @@ class Run:
 STAGES = {
     "release": "release: unit, fuzz corpora, house, workers, simulation, protocol model",
     "neon": "AArch64 kernels under qemu",
+    "python": "oracles, API and command line",
     "asan": "ASan + UBSan",
     "tsan": "TSan: threads and workers",
-    "python": "oracles, API and command line",
 }
+SANITIZED = {"asan": "dev", "tsan": "tsan"}  # stage -> preset
 
 
 def main():
@@ -313,6 +353,8 @@ def main():
         sys.exit(f"no stage {unknown[0]}; there are {', '.join(STAGES)}")
     run = Run(args.regex, args.force)
     for name in wanted:
+        if name == "python" and "release" in wanted:
+            run.ahead = Ahead([SANITIZED[n] for n in wanted if n in SANITIZED])
         run.stage(name, STAGES[name])
     return run.close()
 

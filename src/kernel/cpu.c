@@ -11,7 +11,8 @@ enum {
     HAS_BF16 = 8,
     HAS_AMX = 16,
     HAS_DOTPROD = 32,
-    HAS_FLUSH = 64
+    HAS_FLUSH = 64,
+    HAS_I8MM = 128
 };
 
 #include <stdio.h>
@@ -89,7 +90,8 @@ static void describe(char *out, size_t cap) {
 #else
 static int detect(void) {
 #if defined(__aarch64__)
-    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? HAS_DOTPROD : 0;
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? HAS_DOTPROD : 0) |
+           (getauxval(AT_HWCAP2) & HWCAP2_I8MM ? HAS_I8MM : 0);
 #else
     return 0;
 #endif
@@ -145,4 +147,8 @@ bool sl_cpu_has_clflushopt(void) {
 
 bool sl_cpu_has_dotprod(void) {
     return cpu() & HAS_DOTPROD;
+}
+
+bool sl_cpu_has_i8mm(void) {
+    return cpu() & HAS_I8MM;
 }

@@ -18,6 +18,8 @@ bool sl_cpu_has_amx(void);
 bool sl_cpu_has_clflushopt(void);
 /* AArch64's products of bytes (FEAT_DotProd). */
 bool sl_cpu_has_dotprod(void);
+/* And of matrices of them (FEAT_I8MM). */
+bool sl_cpu_has_i8mm(void);
 /* The kind of CPU in one line of printable ASCII, as "GenuineIntel 6/207/2 Intel(R) Xeon(R)". */
 void sl_cpu_describe(char *out, size_t cap);
 

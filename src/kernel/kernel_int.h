@@ -307,7 +307,7 @@ extern const sl_kernels sl_kernels_ref;
 extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_avx512bf16, sl_kernels_amx,
     sl_kernels_avx512far;
 #elif defined(__aarch64__)
-extern const sl_kernels sl_kernels_neon, sl_kernels_neondot;
+extern const sl_kernels sl_kernels_neon, sl_kernels_neondot, sl_kernels_neonmm;
 #endif
 
 /* Whether every entry gives the bits of ref on drawn inputs: about 10 ms. False also without

@@ -17,6 +17,7 @@ static const sl_kernels *const tables[] = {
 #endif
     &sl_kernels_avx2,
 #elif defined(__aarch64__)
+    &sl_kernels_neonmm,
     &sl_kernels_neondot,
     &sl_kernels_neon,
 #endif

@@ -96,8 +96,9 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < SL_TILE_ROWS * K; i++) d.x[i] = (float)(i % 101) * 0.01f - 0.5f;
     int status = 2;
     for (size_t i = 0; argc == 2 && i < SL_LEN(pieces); i++) {
-        if (!strcmp(argv[1], "list")) puts(pieces[i].name), status = 0;
-        if (!strcmp(argv[1], pieces[i].name)) run(i, k, &d), status = 0;
+        const bool lists = !strcmp(argv[1], "list"), all = !strcmp(argv[1], "all");
+        if (lists) puts(pieces[i].name), status = 0;
+        if (all || !strcmp(argv[1], pieces[i].name)) run(i, k, &d), status = 0;
     }
     sl_free(d.w), sl_free(d.x), sl_free(d.y), sl_free(d.act);
     return status;

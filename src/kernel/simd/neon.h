@@ -168,9 +168,38 @@ static inline float v_tree(v16 a) {
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
 
-/* Sixteen sums of integers, one a weight row; how they are spread until i_store is its matter. */
+/* Sums of integers of sixteen weight rows and SIMD_ROWS rows of activations; how they are spread
+ * until i_store is its matter. i_dot adds the products of SIMD_RUN codes of each weight row, which
+ * lie row by row, with those of x from `at` on. */
 #define SIMD_CODE_BIAS 0
-#ifdef __ARM_FEATURE_DOTPROD
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define SIMD_ROWS 2u
+#define SIMD_RUN  8u
+typedef struct i16x {
+    int32x4_t q[8]; /* of two weight rows by two of activations */
+} i16x;
+
+static inline i16x i_zero(void) {
+    i16x r;
+    for (int i = 0; i < 8; i++) r.q[i] = vdupq_n_s32(0);
+    return r;
+}
+static inline i16x i_dot(i16x a, const uint8_t *w, const int8_t *const *x, uint32_t at) {
+    const int8x16_t xv = vcombine_s8(vld1_s8(x[0] + at), vld1_s8(x[1] + at));
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        a.q[i] = vmmlaq_s32(a.q[i], vld1q_s8((const int8_t *)w + 16 * i), xv);
+    return a;
+}
+static inline void i_store(int32_t (*out)[16], i16x a) {
+    V_EACH {
+        vst1q_s32(out[0] + 4 * i, vuzp1q_s32(a.q[2 * i], a.q[2 * i + 1]));
+        vst1q_s32(out[1] + 4 * i, vuzp2q_s32(a.q[2 * i], a.q[2 * i + 1]));
+    }
+}
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define SIMD_ROWS 1u
+#define SIMD_RUN  4u
 typedef struct i16x {
     int32x4_t q[4];
 } i16x;
@@ -180,16 +209,17 @@ static inline i16x i_zero(void) {
     V_EACH r.q[i] = vdupq_n_s32(0);
     return r;
 }
-/* a[c] += w[4c] x[0] + ... + w[4c+3] x[3]. */
-static inline i16x i_dot4(i16x a, const uint8_t *w, const int8_t *x) {
-    const int8x16_t xv = vreinterpretq_s8_s32(vld1q_dup_s32((const int32_t *)(const void *)x));
+static inline i16x i_dot(i16x a, const uint8_t *w, const int8_t *const *x, uint32_t at) {
+    const int8x16_t xv = vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x[0] + at)));
     V_EACH a.q[i] = vdotq_s32(a.q[i], vld1q_s8((const int8_t *)w + 16 * i), xv);
     return a;
 }
-static inline void i_store(int32_t *out, i16x a) {
-    V_EACH vst1q_s32(out + 4 * i, a.q[i]);
+static inline void i_store(int32_t (*out)[16], i16x a) {
+    V_EACH vst1q_s32(out[0] + 4 * i, a.q[i]);
 }
 #else
+#define SIMD_ROWS 1u
+#define SIMD_RUN  4u
 typedef struct i16x {
     int32x4_t lo[4], hi[4]; /* two partial sums of each of two rows */
 } i16x;
@@ -199,9 +229,8 @@ static inline i16x i_zero(void) {
     V_EACH r.lo[i] = r.hi[i] = vdupq_n_s32(0);
     return r;
 }
-/* a[c] += w[4c] x[0] + ... + w[4c+3] x[3]. */
-static inline i16x i_dot4(i16x a, const uint8_t *w, const int8_t *x) {
-    const int8x16_t xv = vreinterpretq_s8_s32(vld1q_dup_s32((const int32_t *)(const void *)x));
+static inline i16x i_dot(i16x a, const uint8_t *w, const int8_t *const *x, uint32_t at) {
+    const int8x16_t xv = vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x[0] + at)));
     V_EACH {
         const int8x16_t wv = vld1q_s8((const int8_t *)w + 16 * i);
         a.lo[i] = vpadalq_s16(a.lo[i], vmull_s8(vget_low_s8(wv), vget_low_s8(xv)));
@@ -209,8 +238,8 @@ static inline i16x i_dot4(i16x a, const uint8_t *w, const int8_t *x) {
     }
     return a;
 }
-static inline void i_store(int32_t *out, i16x a) {
-    V_EACH vst1q_s32(out + 4 * i, vpaddq_s32(a.lo[i], a.hi[i]));
+static inline void i_store(int32_t (*out)[16], i16x a) {
+    V_EACH vst1q_s32(out[0] + 4 * i, vpaddq_s32(a.lo[i], a.hi[i]));
 }
 #endif
 
