@@ -443,12 +443,6 @@ static void mark_last(cuda *d) {
     if (d->n_launched > d->n_done && !l->mark) mark(d, l);
 }
 
-/* Whoever sees a call's mark reads its times, so a graph's mark is put once more: behind them. */
-static void end_timed(cuda *d, const launched *l) {
-    sl_cuda_timeline_end(&d->times, l->timed);
-    if (l->run) sl_cuda_event_record(d->c, l->mark);
-}
-
 static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     cuda *d = (cuda *)base;
     while (d->n_launched - d->n_done == MOST_CALLS && base->failed == SL_OK) wait_for_one(d);
@@ -466,7 +460,7 @@ static void cuda_submit(sl_device *base, const sl_stage_call *c) {
     l->mark = says.run ? says.run->end : NULL;
     if (!says.run) launch(d, l);
     l->timed = timed && (!says.run || c->op == SL_OP_EMBED) ? number : 0;
-    if (l->timed) end_timed(d, l);
+    if (l->timed) sl_cuda_timeline_end(&d->times, number, l->mark);
     l->end = d->results_used;
     d->n_launched++;
     const bool tells = c->op != SL_OP_INSIDE || sl_is_last_moe(base->spec, c->layer);

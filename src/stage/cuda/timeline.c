@@ -52,9 +52,10 @@ bool sl_cuda_timeline_begin(sl_cuda_timeline *t, uint64_t number) {
     return true;
 }
 
-void sl_cuda_timeline_end(sl_cuda_timeline *t, uint64_t number) {
+void sl_cuda_timeline_end(sl_cuda_timeline *t, uint64_t number, sl_cuda_event *mark) {
     sl_cuda_timed *at = &t->timed[number % SL_CUDA_TIMED];
     sl_cuda_event_record(t->c, at->to);
+    if (mark) sl_cuda_event_record(t->c, mark);
     at->number = number;
 }
 

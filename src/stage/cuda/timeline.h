@@ -31,8 +31,9 @@ typedef struct sl_cuda_timeline {
 void sl_cuda_timeline_free(sl_cuda_timeline *t); /* zeroed is fine */
 /* Before what call `number` launches. False: it is not timed. */
 bool sl_cuda_timeline_begin(sl_cuda_timeline *t, uint64_t number);
-/* Behind it, of a call that is timed. */
-void sl_cuda_timeline_end(sl_cuda_timeline *t, uint64_t number);
+/* Behind it, of a call that is timed. mark: NULL, or one that is put already by which it will be
+ * seen that the call is through, and its times are there: it is put once more, behind them. */
+void sl_cuda_timeline_end(sl_cuda_timeline *t, uint64_t number, sl_cuda_event *mark);
 /* Whoever watches the device hears when it ran: once, of a timed call that is through. */
 void sl_cuda_timeline_tell(sl_cuda_timeline *t, uint64_t number, const sl_device *d,
                            const sl_stage_call *c, bool whole);
