@@ -65,7 +65,7 @@ def say(*words):
 
 
 def cpu_seconds():
-    """Of all children that have ended: those in the background count where they are waited for."""
+    """Of all children that have ended: of what is stopped in the background not all."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -141,7 +141,8 @@ def builds(preset):
 
 
 class Ahead:
-    """Presets that are built in the background, behind everything else. What fails there fails again, and is said, in its own stage."""
+    """Presets that are built in the background, behind everything else, until their stages come, which build what is left:
+    on a busy machine that is all. What fails there fails again, and is said, in its own stage."""
 
     def __init__(self, presets):
         steps = " && ".join(" ".join(command) for preset in presets for command in builds(preset)[0])
@@ -149,13 +150,19 @@ class Ahead:
                                         start_new_session=True) if presets else None
         atexit.register(self.stop)
 
-    def wait(self):
-        if self.process:
-            self.process.wait()
-
     def stop(self):
-        if self.process and self.process.poll() is None:
+        """Returns when nobody writes into their folders."""
+        if not self.process:
+            return
+        try:
             os.killpg(self.process.pid, signal.SIGTERM)
+            for _ in range(600):  # ninja ends when its compilers have
+                self.process.poll()
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.05)
+        except ProcessLookupError:
+            pass
+        self.process = None
 
 
 class Run:
@@ -250,10 +257,8 @@ class Run:
 
     def sanitized(self, preset):
         folder = f"build-{preset}"
-        began = time.time()
-        self.ahead.wait()
-        self.build(preset)
-        compile_s = time.time() - began
+        self.ahead.stop()
+        compile_s = self.build(preset)
         self.ctest(folder, self.ctest_list(folder), SANITIZERS)
         return compile_s
 

@@ -369,7 +369,6 @@ def test_bench_counts_whole_steps(tmp_path):
     assert tokens[-1] <= 16 * 6 + 0.1 and abs(tokens[2] - 16 * round(tokens[2] / 16)) < 0.1, tokens
 
 
-@pytest.mark.skipif(not sample.WHOLE, reason="half a minute of processor: SLUICE_WHOLE, tests/long.py whole")
 def test_profile(tmp_path):
     path = tmp_path / "profile.json"
     out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path, timeout=240)

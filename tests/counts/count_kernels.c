@@ -1,6 +1,6 @@
 /* One piece of the kernels, called so often; counted by tests/counts/check_counts.py under
- * callgrind. count_kernels NAME     NAME of the table below; "list" prints them; exit code 77: no
- * AVX2 here */
+ * callgrind. count_kernels NAME     NAME of the table below; "all": one after the other; "list"
+ * prints them; exit code 77: no AVX2 here */
 #include "base/mem.h"
 #include "kernel/kernel_int.h"
 #include "quant/act.h"

@@ -11,7 +11,7 @@
 /* How many fit into what measuring may take. */
 static uint32_t requests_of(const sl_model_spec *m, sl_extent blocks, uint32_t most) {
     const size_t linear = blocks.n - sl_kv_blocks(m, blocks.first, blocks.n);
-    const size_t each = sl_states_bytes(m, false) / SL_MAX(m->n_linear, 1u) * linear;
+    const size_t each = sl_delta_bytes(sl_model_delta(m), linear, false);
     if (m->n_linear == 0) return 0;
     return (uint32_t)SL_MAX(SL_MIN(MOST_BYTES / SL_MAX(each, (size_t)1), (size_t)most), (size_t)1);
 }
