@@ -310,8 +310,8 @@ extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_avx512bf1
 extern const sl_kernels sl_kernels_neon, sl_kernels_neondot, sl_kernels_neonmm;
 #endif
 
-/* Whether every entry gives the bits of ref on drawn inputs: about 10 ms. False also without
- * memory. */
-bool sl_kernels_selftest(const sl_kernels *k);
+/* same[i]: whether every entry of tables[i] gives the bits of ref on drawn inputs; false also
+ * without memory. */
+void sl_kernels_selftest(const sl_kernels *const *tables, size_t n, bool *same);
 
 #endif

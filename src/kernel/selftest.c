@@ -1,4 +1,5 @@
-/* A table that is taken by merit proves itself before it is used, on every CPU. */
+/* Tables that are taken by merit prove themselves before they are used, on every CPU, at every
+ * start: so what all of them are compared with is computed once. */
 #include "kernel/kernel_int.h"
 
 #include "base/mem.h"
@@ -26,8 +27,25 @@ typedef struct results {
 
 typedef struct inputs {
     float x[ROWS][WIDE], y[K + 3], page[2 * SL_KV_PAGE_TOKENS * 40];
-    uint8_t w[COLS * K * 4];
+    uint8_t w[SL_DTYPES][COLS * K * 4]; /* by type */
+    uint8_t other[COLS * K * 4];        /* what is made of them, or of pages */
 } inputs;
+
+/* Weights of a type: plain ones are numbers of ordinary size, blocks get ordinary scales. */
+static void draw_weights(inputs *in, sl_dtype t) {
+    uint64_t rng = 11 + (uint64_t)t;
+    uint8_t *w = in->w[t];
+    if (!sl_dtype_is_plain(t) && sl_block_encodes(t)) {
+        for (size_t c = 0; c < COLS; c++)
+            sl_block_encode(t, in->x[c % ROWS], K, w + c * sl_dtype_row_bytes(t, K));
+        return;
+    }
+    for (size_t i = 0; i < sizeof in->w[t]; i += 2) {
+        uint16_t h = (uint16_t)((sl_rng_next(&rng) & 0x83ff) | 0x3000); /* +-0.125..0.25 as f16 */
+        if (t == SL_F8_E4M3) h &= 0xfefe;                               /* no code of a NaN */
+        memcpy(w + i, &h, sizeof h);
+    }
+}
 
 static void draw(inputs *in) {
     uint64_t rng = 7;
@@ -36,21 +54,7 @@ static void draw(inputs *in) {
         f[i] = (float)((int)(sl_rng_next(&rng) >> 40) - (1 << 23)) * 0x1p-22f;
     for (size_t i = 0; i < SL_LEN(in->y); i++) in->y[i] = f[i + 31] * 3;
     for (size_t i = 0; i < SL_LEN(in->page); i++) in->page[i] = f[i + 77];
-}
-
-/* Weights of a type: plain ones are numbers of ordinary size, blocks get ordinary scales. */
-static void draw_weights(inputs *in, sl_dtype t) {
-    uint64_t rng = 11 + (uint64_t)t;
-    if (!sl_dtype_is_plain(t) && sl_block_encodes(t)) {
-        for (size_t c = 0; c < COLS; c++)
-            sl_block_encode(t, in->x[c % ROWS], K, in->w + c * sl_dtype_row_bytes(t, K));
-        return;
-    }
-    for (size_t i = 0; i < sizeof in->w; i += 2) {
-        uint16_t h = (uint16_t)((sl_rng_next(&rng) & 0x83ff) | 0x3000); /* +-0.125..0.25 as f16 */
-        if (t == SL_F8_E4M3) h &= 0xfefe;                               /* no code of a NaN */
-        memcpy(in->w + i, &h, sizeof h);
-    }
+    for (int t = 0; t < SL_DTYPES; t++) draw_weights(in, (sl_dtype)t);
 }
 
 static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
@@ -59,10 +63,9 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
     const float scale[K / SL_F8_BLOCK] = {1.5f, 0.7f, 0.01f, 3};
     for (int t = 0; t < SL_DTYPES; t++) {
         uint32_t n = sl_dtype_is_plain((sl_dtype)t) ? K - 5 : K; /* blocks fill rows */
-        const sl_mat mat = {in->w, COLS, K, (sl_dtype)t, 0, scale};
-        draw_weights(in, (sl_dtype)t);
+        const sl_mat mat = {in->w[t], COLS, K, (sl_dtype)t, 0, scale};
         for (int a = 0; a < SL_AMOUNTS; a++)
-            sl_call_gemm_tile(k, &(sl_gemm_tile){.w = in->w,
+            sl_call_gemm_tile(k, &(sl_gemm_tile){.w = in->w[t],
                                                  .w_stride = sl_dtype_row_bytes((sl_dtype)t, n),
                                                  .dtype = (sl_dtype)t,
                                                  .k = n,
@@ -73,9 +76,9 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
                                                  .y = out->tile[t][a],
                                                  .mat = &mat});
         if (t != SL_F8_E4M3)
-            sl_call_widen(k, in->w, (sl_dtype)t, n, out->wide[t]);
+            sl_call_widen(k, in->w[t], (sl_dtype)t, n, out->wide[t]);
         else
-            k->widen_e4m3(in->w, 0x1p-3f, n - 3, out->wide_e4m3);
+            k->widen_e4m3(in->w[t], 0x1p-3f, n - 3, out->wide_e4m3);
     }
 }
 
@@ -93,9 +96,8 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
         const uint8_t *x[ROWS];
         if (!sl_act_is_int8(kind)) continue;
         for (int r = 0; r < ROWS; r++) x[r] = out->act[kind][r];
-        draw_weights(in, (sl_dtype)t);
         for (int a = 0; a < SL_AMOUNTS_INT8; a++) {
-            sl_call_int8_tile(k, &(sl_act_tile){.w = in->w,
+            sl_call_int8_tile(k, &(sl_act_tile){.w = in->w[t],
                                                 .w_stride = sl_dtype_row_bytes((sl_dtype)t, K),
                                                 .dtype = (sl_dtype)t,
                                                 .k = K,
@@ -105,8 +107,8 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
                                                 .x = x,
                                                 .y = out->int8[t][a]});
             if (!sl_strips_have((sl_dtype)t)) continue;
-            uint8_t *strip = in->w + sizeof in->w / 2;
-            sl_strips_put((sl_dtype)t, in->w, K, strip);
+            uint8_t *strip = in->other;
+            sl_strips_put((sl_dtype)t, in->w[t], K, strip);
             sl_call_strip_tile(k, &(sl_act_tile){.w = strip,
                                                  .w_stride = sl_dtype_row_bytes((sl_dtype)t, K),
                                                  .dtype = (sl_dtype)t,
@@ -123,7 +125,7 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
 /* Chains of the last row and column come to 2^-126 and a little less, which is a zero or is not;
  * of two values that follow each other in a chain and lie `apart`. */
 static void draw_least(inputs *in, uint32_t apart, uint16_t x[K]) {
-    uint16_t *w = (uint16_t *)in->w + (COLS - 1) * (K - 5);
+    uint16_t *w = (uint16_t *)in->other + (COLS - 1) * (K - 5);
     for (uint32_t i = 0; i < K - 5; i++) {
         float less = sl_f32_of_bits((uint32_t)(127 - 72 - i / 2 % 6) << 23); /* 2^-72 .. 2^-77 */
         w[i] = sl_f32_to_bf16(i < 34 ? i / apart % 2 ? 0x1p-63f : -less : 0x1p-130f);
@@ -135,12 +137,12 @@ static void draw_least(inputs *in, uint32_t apart, uint16_t x[K]) {
 static void run_bf16(const sl_kernels *k, inputs *in, bool parts, results *out) {
     _Alignas(64) uint16_t least[K];
     const uint8_t *x[ROWS];
-    draw_weights(in, SL_BF16);
+    memcpy(in->other, in->w[SL_BF16], sizeof in->other);
     draw_least(in, parts ? 2 : 1, least);
     for (int r = 0; r < ROWS; r++) x[r] = out->act[SL_ACT_BF16][r];
     x[FEW - 1] = x[ROWS - 1] = (const uint8_t *)least;
     for (int a = 0; a < SL_AMOUNTS; a++) {
-        const sl_act_tile t = {.w = in->w,
+        const sl_act_tile t = {.w = in->other,
                                .w_stride = sl_dtype_row_bytes(SL_BF16, K - 5),
                                .dtype = SL_BF16,
                                .k = K - 5,
@@ -181,7 +183,7 @@ static void run_kept(const sl_kernels *k, inputs *in, sl_kv_type t, float *o) {
     const size_t row = sl_kv_row_of(t, DIM, DIM);
     sl_attn_query q[FEW];
     for (uint32_t i = 0; i < 2 * SL_KV_PAGE_TOKENS; i++)
-        sl_kv_round(t, in->page + i * DIM, DIM, in->w + i * row);
+        sl_kv_round(t, in->page + i * DIM, DIM, in->other + i * row);
     for (uint32_t i = 0; i < FEW; i++)
         q[i] = (sl_attn_query){.q = in->x[i],
                                .o = o + DIM * i,
@@ -192,8 +194,8 @@ static void run_kept(const sl_kernels *k, inputs *in, sl_kv_type t, float *o) {
                                          .n = FEW,
                                          .head_dim = DIM,
                                          .v_dim = DIM,
-                                         .k = (const void *)in->w,
-                                         .v = (const void *)(in->w + SL_KV_PAGE_TOKENS * row),
+                                         .k = (const void *)in->other,
+                                         .v = (const void *)(in->other + SL_KV_PAGE_TOKENS * row),
                                          .scale = 0.25f,
                                          .type = t,
                                          .part = DIM});
@@ -242,7 +244,6 @@ static void run_linear(const sl_kernels *k, const inputs *in, results *out) {
 }
 
 static void run_all(const sl_kernels *k, inputs *in, results *out) {
-    draw(in);
     run_tiles(k, in, out);
     run_int8(k, in, out);
     run_bf16(k, in, false, out);
@@ -254,17 +255,22 @@ static void run_all(const sl_kernels *k, inputs *in, results *out) {
     run_linear(k, in, out);
 }
 
-bool sl_kernels_selftest(const sl_kernels *k) {
+void sl_kernels_selftest(const sl_kernels *const *tables, size_t n, bool *same) {
     inputs *in = sl_alloc(1, sizeof *in);
     results *mine = sl_alloc(1, sizeof *mine), *ref = sl_alloc(1, sizeof *ref);
-    bool same = false;
-    if (in && mine && ref) {
+    const bool can = in && mine && ref;
+    if (can && n) {
+        draw(in);
         run_all(&sl_kernels_ref, in, ref);
-        run_all(k, in, mine);
-        same = memcmp(ref, mine, sizeof *ref) == 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        same[i] = false;
+        if (!can) continue;
+        memset(mine, 0, sizeof *mine);
+        run_all(tables[i], in, mine);
+        same[i] = memcmp(ref, mine, sizeof *ref) == 0;
     }
     sl_free(in);
     sl_free(mine);
     sl_free(ref);
-    return same;
 }

@@ -5,7 +5,6 @@
 
 #include <ctype.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
 #define MIXES_MAX 64u /* different mixes that a process may ask for by name */
@@ -133,18 +132,29 @@ void sl_kernels_trust(void) {
     trusted = true;
 }
 
-/* The answer of a table is found once; threads that come first at the same time find the same. */
-static bool runs(size_t i) {
-    static atomic_int asked[SL_LEN(tables)]; /* 0: not asked yet; 1: no; 2: yes */
-    int known = atomic_load_explicit(&asked[i], memory_order_relaxed);
-    if (known == 0) {
-        once();
-        bool can = tables[i]->supported();
-        if (can && tables[i]->by_merit && !trusted) can = sl_kernels_selftest(&whole[i]);
-        known = can ? 2 : 1;
-        atomic_store_explicit(&asked[i], known, memory_order_relaxed);
+static bool proven[SL_LEN(tables)]; /* of those that are taken by merit */
+
+/* Of all at once: most of the work is what they are compared with. */
+static void prove(void) {
+    const sl_kernels *tried[SL_LEN(tables)];
+    bool same[SL_LEN(tables)];
+    size_t at[SL_LEN(tables)], n = 0;
+    once();
+    for (size_t i = 0; i < SL_LEN(tables); i++) {
+        if (!tables[i]->by_merit || !tables[i]->supported()) continue;
+        tried[n] = &whole[i];
+        at[n++] = i;
     }
-    return known == 2;
+    sl_kernels_selftest(tried, n, same);
+    for (size_t i = 0; i < n; i++) proven[at[i]] = same[i];
+}
+
+/* The answer of a table is found once. */
+static bool runs(size_t i) {
+    static pthread_once_t done = PTHREAD_ONCE_INIT;
+    if (!tables[i]->by_merit || trusted) return tables[i]->supported();
+    pthread_once(&done, prove);
+    return proven[i];
 }
 
 /* ref is what tests compare with: it is itself. */

@@ -143,6 +143,13 @@ static inline const sl_kernels *kt_isa(size_t i) {
     return supported ? k : NULL;
 }
 
+/* Whether a table proves itself (sl_kernels_selftest). */
+static inline bool kt_proves(const sl_kernels *k) {
+    bool same = false;
+    sl_kernels_selftest(&k, 1, &same);
+    return same;
+}
+
 /* Two rows of quant/act.h, of n values. */
 static inline void kt_same_act(const uint8_t *a, const uint8_t *b, sl_act_kind kind, uint32_t n) {
     if (kind == SL_ACT_BF16) {

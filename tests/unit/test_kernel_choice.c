@@ -54,13 +54,13 @@ static void any_mix_gives_the_bits_of_ref(void **state) {
         for (size_t s = 0; s < SL_SLOTS; s++) from[s] = table[kt_below((uint32_t)n)];
         sl_kernels mix = *sl_kernels_base();
         sl_kernels_mix(from, &mix);
-        assert_true(sl_kernels_selftest(&mix));
+        assert_true(kt_proves(&mix));
         sl_kernels_spec(from, spec);
         const sl_kernels *named =
             sl_kernels_select(spec); /* the same by name, where it is called */
         assert_non_null(named);
         assert_ptr_equal(named, sl_kernels_select(spec));
-        assert_true(sl_kernels_selftest(named));
+        assert_true(kt_proves(named));
         assert_ptr_equal(named->softmax, mix.softmax);
         assert_ptr_equal(named->gemm_tile[SL_Q6_K][SL_FEW], mix.gemm_tile[SL_Q6_K][SL_FEW]);
     }
@@ -168,7 +168,7 @@ static void choose(const char *folder) {
     sl_kernels_choose(folder, false, &c);
     const sl_kernels *k = sl_kernels_select(c.spec);
     assert_non_null(k);
-    assert_true(sl_kernels_selftest(k));
+    assert_true(kt_proves(k));
 }
 
 static void write_file(const char *path, const void *bytes, size_t n) {
