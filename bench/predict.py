@@ -274,6 +274,24 @@ def summary(rows, bars):
 TRIES = 4
 
 
+def processor_ticks():
+    """Of all cores since the start: worked, and wanted but given by the host to somebody else. The clock by which kernels are
+    profiled stands still meanwhile, that of a deployment does not."""
+    user, nice, system, _, _, irq, soft, stolen = map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return user + nice + system + irq + soft, stolen
+
+
+def stolen_share(since):
+    worked, stolen = (now - then for now, then in zip(processor_ticks(), since))
+    return stolen / max(worked + stolen, 1)
+
+
+def measure_told(config, folder, build):
+    """A run, with the share of its time that the host took."""
+    since = processor_ticks()
+    return {**measure(config, folder, build), "stolen": stolen_share(since)}
+
+
 def speed(build):
     """Read bandwidth and f32 arithmetic of both cores just now."""
     done = subprocess.run([str(build / "bench_limits")], capture_output=True, text=True, check=True)
@@ -287,7 +305,7 @@ def measure_steady(config, folder, build, reference, within):
     best = None
     for _ in range(TRIES):
         before = speed(build)
-        run = measure(config, folder, build)
+        run = measure_told(config, folder, build)
         shares = [now / then for at in (before, speed(build)) for now, then in zip(at, reference)]
         away = max(abs(s - 1) for s in shares)
         if best is None or away < best[0]:
@@ -327,7 +345,9 @@ def main():
             kept = pathlib.Path(args.json).with_suffix(".profile.json") if args.json else folder / "profile.json"
             profile = args.profile or str(kept)
             if not args.profile:
+                since = processor_ticks()
                 subprocess.run([str(build / "sluice"), "profile", args.real, "--threads", "1", "-o", profile], check=True, stdout=sys.stderr)
+                print(f"the host took {100 * stolen_share(since):.1f} % of the processors from the profile", file=sys.stderr)
             more, link = ["--profile", profile], None
         reference = speed(build) if args.steady else None
         print("| deployment | predicted / measured tokens/s | ITL mean, ms | ITL P99, ms | TTFT mean, ms | goodput/s |\n|---|---|---|---|---|---|")
@@ -355,12 +375,15 @@ def main():
             i, _, config, _ = task
             if i in known:
                 return known[i]["run"]
-            return measure_steady(config, folder, build, reference, args.steady / 100) if args.steady else measure(config, folder, build)
+            return measure_steady(config, folder, build, reference, args.steady / 100) if args.steady else measure_told(config, folder, build)
 
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             for (i, what, config, predicted), measured in zip(tasks, pool.map(run, tasks)):
                 rows.append({**compare(config, measured, predicted), "draw": i, **({"what": what} if what else {})})
                 show(rows[-1])
+        stolen = [r["run"]["stolen"] for r in rows if "stolen" in r["run"]]
+        if stolen:
+            print(f"the host took from runs {100 * statistics.median(stolen):.1f} % of the processors' work in the median, {100 * max(stolen):.1f} % at worst")
         good = summary(rows, (2, 8) if args.ranks else (10, 25))
         if args.json:
             pathlib.Path(args.json).write_text(json.dumps(rows, indent=1))
