@@ -12,7 +12,11 @@
 static const sl_kernels *const tables[] = {
 #if defined(__x86_64__)
 #if !defined(SL_NO_AVX512) /* what a build leaves out that runs on the processor that made it */
-    &sl_kernels_amx,  &sl_kernels_avx512far, &sl_kernels_avx512bf16, &sl_kernels_avx512,
+    &sl_kernels_amx,
+#if !defined(SL_NO_FAR)
+    &sl_kernels_avx512far,
+#endif
+    &sl_kernels_avx512bf16, &sl_kernels_avx512,
 #endif
     &sl_kernels_avx2,
 #elif defined(__aarch64__)

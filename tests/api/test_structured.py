@@ -307,6 +307,7 @@ def test_hostile_shapes_are_bounded(server):
             began = time.monotonic()
             assert texts(post(server, TEXT, prompt="x", max_tokens=4, temperature=0))
             waits.append(time.monotonic() - began)
+            time.sleep(0.1)  # the processor is for what is asked
         for i, a in enumerate(asked):
             answer, took = a.result()
             assert answer.status_code in (200, 400), (HOSTILE[i], answer.text)
