@@ -49,7 +49,7 @@ CLIENTS = sorted(p.stem.removeprefix("test_") for p in (ROOT / "tests" / "client
 FABRIC = ["test_net_shm_procs", "test_net_tcp"]
 ENGINES = ["test_engine_ledger", "test_engine_replay", "test_pipeline"]
 WHOLE = ["test_kernel", "test_kernel_driver", "test_model_forward", "test_model_golden", "test_gang", "test_engine_memory", *ENGINES, *FABRIC]
-WHOLE_FILES = ["api", "cli/test_cli.py::test_profile_without_weights", "cli/test_gpu.py", "cli/test_gpu_draws.py", "cli/test_tp.py", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py",
+WHOLE_FILES = ["api", "cli/test_cli.py::test_profile", "cli/test_cli.py::test_profile_without_weights", "cli/test_gpu.py", "cli/test_gpu_draws.py", "cli/test_tp.py", "multi/test_elastic.py", "multi/test_gang.py", "multi/test_kill.py", "multi/test_rank_machines.py",
                "multi/test_speculate.py", "multi/test_stall.py", "oracle/test_demo.py", "oracle/test_oracle.py"]
 EMULATED = ["test_products", "test_attention", "test_fast_attention", "test_fast", "test_fast_products", "test_graphs", "test_groups", "test_exact"]  # of tests/cuda
 
@@ -123,10 +123,13 @@ PARTS = {
                 ("sim, seeds 1-60, twice", simulate("build-dev", SIM, 1, 60, "--twice")),
                 ("sim, seeds 1-12, deferred", simulate("build-dev", SIM, 1, 12, "--deferred")),
                 ("sim, seeds 1-12, with state", simulate("build-dev", SIM, 1, 12, "--stateful")),
+                ("sim, seeds 1-12, windows of devices", simulate("build-dev", SIM, 1, 12, "--windows")),
+                ("sim, shared, seeds 1-12, deferred", simulate("build-dev", SHARED, 1, 12, "--deferred")),
                 ("engine and simulator, decisions of seeds 1-60", ["build-dev/tests/test_decide", SHARED, "1", "60"])]
              + [(f"law {t}, seed 2", law("build-dev", t, 2, n)) for t, n in (("loop", 40), ("shm", 60), ("tcp", 60), ("ucx", 120))]
              + [("law loop, seed 1, one in 640, deferred", [*law("build-dev", "loop", 1, 640), "deferred"]),
-                ("law of 72 workers", [*law("build-dev", "loop", 1, 1), "many"])]
+                ("law of 72 workers", [*law("build-dev", "loop", 1, 1), "many"]),
+                ("laboratory", ["python3", "tests/lab/check_run.py", "build-dev"])]
              + [(f"{what}, {t}", [f"build-dev/tests/{program}", t, "build-dev/sluice", *more, n])
                 for program, what, more, rows in (("test_replan", "other plans", [SIM], (("loop", "4"), ("shm", "4"), ("tcp", "4"))),
                                                   ("test_adapt", "experts that move", [SIM], (("loop", "5"), ("shm", "5"))),

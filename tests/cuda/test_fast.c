@@ -220,7 +220,7 @@ static void check(uint32_t d, uint32_t f, uint32_t rows, uint32_t top_k, const u
     static uint32_t turn, checks;
     checks++;
     for (int way = SL_FAST_AUTO; way < SL_FAST_WAYS; way++) {
-        if (turn++ % take_one_in(SL_SLOW_BUILD ? 5 : 3)) continue; /* of eight ways */
+        if (turn++ % take_one_in(SL_SLOW_BUILD ? 7 : 5)) continue; /* of eight ways */
         drawn t;
         draw(&t, &rng, &m, sizes);
         reference(&t);
