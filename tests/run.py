@@ -51,7 +51,7 @@ READS = [
     (r"^counts\.", ["tests/counts"]),
     (r"^multi\.", ["tests/golden"]),
     (r"^python\.", ["build/sluice", "build/tests/jinja_driver", "build/tests/grammar_driver", "tests/api", "tests/cli", "tests/multi",
-                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/state.py", "tests/localhub.py", "tests/relay.py", "tests/sample.py", "tests/served.py", "tests/launched.py", "tests/workers.py", "tests/ended.py", "tests/wheel", "packaging/python", "tests/golden", "tools/py", "bench", "docs/grafana",
+                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/conftest.py", "tests/long.py", "tests/state.py", "tests/localhub.py", "tests/relay.py", "tests/sample.py", "tests/served.py", "tests/launched.py", "tests/workers.py", "tests/ended.py", "tests/wheel", "packaging/python", "tests/golden", "tools/py", "bench", "docs/grafana",
                     "tests/requirements.txt", "models/smollm2-moe"]),
     (r"^python\.tests/cli/test_docs", ["README.md", "docs", "examples", "tests/run_docs.py"]),
     (r"^python\.tests/cli/test_version", ["packaging", "VERSION", ".gitattributes", "CMakeLists.txt"]),
