@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static uint64_t kt_state = 0x9e3779b97f4a7c15u;
@@ -141,6 +143,26 @@ static inline const sl_kernels *kt_isa(size_t i) {
     supported = supported || k->supported();
     if (!supported) print_message("[  SKIPPED ] %s: not supported by this CPU or OS\n", k->name);
     return supported ? k : NULL;
+}
+
+/* Zeros for `rows` rows of results that are cols + 1 apart, the last of which ends where memory
+ * does: who touches what is behind them faults, with lanes that are masked out, too, where an
+ * instruction does not care for its mask. *n: how many. Valid until the next call. */
+static inline float *kt_results(uint32_t rows, uint32_t cols, size_t *n) {
+    static uint8_t *base;
+    static size_t room;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *n = rows ? (size_t)rows * (cols + 1) - 1 : 0;
+    const size_t bytes = SL_MAX((*n * sizeof(float) + page - 1) / page, (size_t)1) * page;
+    if (bytes > room) {
+        if (base) munmap(base, room + page);
+        base = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(base != MAP_FAILED && mprotect(base + bytes, page, PROT_NONE) == 0);
+        room = bytes;
+    }
+    float *y = (float *)(void *)(base + room) - *n;
+    memset(y, 0, *n * sizeof *y);
+    return y;
 }
 
 /* Whether a table proves itself (sl_kernels_selftest). */

@@ -33,17 +33,28 @@ SL_INLINE __m512 sums(const __m512 *acc, const uint32_t R, const uint32_t C, con
     return trees(a, false);
 }
 
+/* The first values of a quarter. Lanes that a masked store leaves out may lie where no memory is;
+ * those of an extraction to memory, which compilers make of both at once, may not: it faults. */
+SL_INLINE void store_first(float *y, const uint32_t n, __m128 v) {
+    if (n == 4) {
+        _mm_storeu_ps(y, v);
+        return;
+    }
+    __asm__("" : "+v"(v));
+    _mm_mask_storeu_ps(y, (__mmask8)((1u << n) - 1), v);
+}
+
 SL_INLINE void store(const sl_act_tile *t, uint32_t r0, uint32_t c0, const __m512 *acc,
                      const uint32_t R, const uint32_t C) {
 #pragma GCC unroll 2
     for (uint32_t c = 0; c < C; c += 4) {
-        const __mmask8 kept = (__mmask8)((1u << SL_MIN(4, C - c)) - 1);
+        const uint32_t kept = SL_MIN(4, C - c);
         const __m512 v = sums(acc, R, C, c);
         float *y = t->y + (size_t)r0 * t->y_stride + c0 + c;
-        _mm_mask_storeu_ps(y, kept, _mm512_castps512_ps128(v));
-        if (R > 1) _mm_mask_storeu_ps(y + t->y_stride, kept, _mm512_extractf32x4_ps(v, 1));
-        if (R > 2) _mm_mask_storeu_ps(y + 2 * t->y_stride, kept, _mm512_extractf32x4_ps(v, 2));
-        if (R > 3) _mm_mask_storeu_ps(y + 3 * t->y_stride, kept, _mm512_extractf32x4_ps(v, 3));
+        store_first(y, kept, _mm512_castps512_ps128(v));
+        if (R > 1) store_first(y + t->y_stride, kept, _mm512_extractf32x4_ps(v, 1));
+        if (R > 2) store_first(y + 2 * t->y_stride, kept, _mm512_extractf32x4_ps(v, 2));
+        if (R > 3) store_first(y + 3 * t->y_stride, kept, _mm512_extractf32x4_ps(v, 3));
     }
 }
 
