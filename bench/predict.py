@@ -141,14 +141,28 @@ def draw_real(rng, i, model):
 
 # ---- both sides ----
 
+def processor_ticks():
+    """Of all cores since the start: worked, and wanted but given by the host to somebody else. The clock by which kernels are
+    profiled stands still meanwhile, that of a deployment does not."""
+    user, nice, system, _, _, irq, soft, stolen = map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return user + nice + system + irq + soft, stolen
+
+
+def stolen_share(since):
+    worked, stolen = (now - then for now, then in zip(processor_ticks(), since))
+    return stolen / max(worked + stolen, 1)
+
+
 def measure(config, folder, build):
+    """What bench/lab/run.py says of a run, and "stolen", the share of the processors' time that the host took meanwhile."""
+    since = processor_ticks()
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json") as file:
         json.dump(config, file)
         file.flush()
         done = subprocess.run([sys.executable, str(HERE / "lab" / "run.py"), file.name, "--build", str(build)], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"predict.py: {done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+    return {**json.loads(done.stdout), "stolen": stolen_share(since)}
 
 
 MASK = (1 << 64) - 1
@@ -274,24 +288,6 @@ def summary(rows, bars):
 TRIES = 4
 
 
-def processor_ticks():
-    """Of all cores since the start: worked, and wanted but given by the host to somebody else. The clock by which kernels are
-    profiled stands still meanwhile, that of a deployment does not."""
-    user, nice, system, _, _, irq, soft, stolen = map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
-    return user + nice + system + irq + soft, stolen
-
-
-def stolen_share(since):
-    worked, stolen = (now - then for now, then in zip(processor_ticks(), since))
-    return stolen / max(worked + stolen, 1)
-
-
-def measure_told(config, folder, build):
-    """A run, with the share of its time that the host took."""
-    since = processor_ticks()
-    return {**measure(config, folder, build), "stolen": stolen_share(since)}
-
-
 def speed(build):
     """Read bandwidth and f32 arithmetic of both cores just now."""
     done = subprocess.run([str(build / "bench_limits")], capture_output=True, text=True, check=True)
@@ -305,7 +301,7 @@ def measure_steady(config, folder, build, reference, within):
     best = None
     for _ in range(TRIES):
         before = speed(build)
-        run = measure_told(config, folder, build)
+        run = measure(config, folder, build)
         shares = [now / then for at in (before, speed(build)) for now, then in zip(at, reference)]
         away = max(abs(s - 1) for s in shares)
         if best is None or away < best[0]:
@@ -375,7 +371,7 @@ def main():
             i, _, config, _ = task
             if i in known:
                 return known[i]["run"]
-            return measure_steady(config, folder, build, reference, args.steady / 100) if args.steady else measure_told(config, folder, build)
+            return measure_steady(config, folder, build, reference, args.steady / 100) if args.steady else measure(config, folder, build)
 
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             for (i, what, config, predicted), measured in zip(tasks, pool.map(run, tasks)):

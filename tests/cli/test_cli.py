@@ -369,16 +369,17 @@ def test_bench_counts_whole_steps(tmp_path):
     assert tokens[-1] <= 16 * 6 + 0.1 and abs(tokens[2] - 16 * round(tokens[2] / 16)) < 0.1, tokens
 
 
-@pytest.mark.skipif(not sample.WHOLE, reason="half a minute of processor: SLUICE_WHOLE, tests/long.py whole; test_gpu.py has one of a GPU")
 def test_profile(tmp_path):
     path = tmp_path / "profile.json"
-    out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path, timeout=240)
+    for _ in range(3):  # where other programs run, rows of so small a model may seem to cost nothing
+        out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path, timeout=240)
+        doc = json.loads(path.read_text())
+        if all(stage["row"] > 0 for stage in doc["stages"].values()):
+            break
     assert "expert " in out and "shm     to 1" in out and out.endswith(f"written to {path}\n")
-    doc = json.loads(path.read_text())
     assert set(doc["stages"]) == {"attention", "router", "dense", "expert", "head"} and doc["threads"] == 1
-    for stage in doc["stages"].values():  # on a busy machine rows of so small a model may seem to cost nothing
-        assert stage["row"] >= 0 and stage["fixed"] + stage["floor"] + stage["row"] > 0
-        assert len(stage["points"]) >= 4 and stage["fit"]["r2"] <= 1
+    for stage in doc["stages"].values():
+        assert stage["row"] > 0 and len(stage["points"]) >= 4 and stage["fit"]["r2"] <= 1
     for link in doc["links"]:
         assert link["alpha"] > 2 * link["work"] - 1e-3 and link["work"] >= 0 and (link["beyond"] > 0) == (link["knee_bytes"] > 0)
     assert {(link["transport"], link["peers"]) for link in doc["links"] if link["transport"] != "ucx"} == {

@@ -2,7 +2,8 @@
 """Inner loops of the kernels for AVX-512 and AMX, as the compiler made them, against loops.json: a guard that needs
 neither such a processor nor time that can be trusted. Of each function the loops that multiply often and have no loop
 inside, or none but such: how many instructions they are, and how many of these are products. And how often a function
-asks for memory ahead, since a compiler has dropped such hints before.
+asks for memory ahead, since a compiler has dropped such hints before. And that no function has a masked extraction to memory, which
+compilers make of an extraction and a masked store: unlike that it faults on lanes that are masked out.
 
     check_loops.py libsl_kernel.a [--write]
 
@@ -22,6 +23,7 @@ LEAST = {"amx": 4, "avx": 8}  # products of a loop that is looked at, by how its
 FILES = re.compile(r"^(avx512|amx)\w*\.c\.o:")
 PRODUCT = re.compile(r"^(vpdp|vdpbf16|tdp|vfn?madd\d+ps|vpmadd)")
 FUNCTION = re.compile(r"^[0-9a-f]+ <(\S+)>:$")
+FAULTS = re.compile(r"\tvextract[fi]\d+x\d+ .*\)\{%k\d\}")
 LINE = re.compile(r"^\s+([0-9a-f]+):\t(\S+)\s*(?:([0-9a-f]+) <)?")
 
 
@@ -50,11 +52,14 @@ def loops_of(code, least):
     return sorted(c for c in counts if c[0] >= least)
 
 
-def functions_of(library):
+def disassembled(library):
+    return subprocess.run(["objdump", "-d", "--no-show-raw-insn", library], capture_output=True, text=True, check=True).stdout
+
+
+def functions_of(text):
     """{"file function": [(address, name, target)]} of the files that are looked at."""
-    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", library], capture_output=True, text=True, check=True)
     found, code, file = {}, None, None
-    for line in text.stdout.splitlines():
+    for line in text.splitlines():
         if ":     file format" in line:
             file = line.split(".c.o:")[0] if FILES.match(line) else None
         elif file and (name := FUNCTION.match(line)):
@@ -64,9 +69,9 @@ def functions_of(library):
     return found
 
 
-def counts_of(library):
+def counts_of(text):
     out = {}
-    for name, code in functions_of(library).items():
+    for name, code in functions_of(text).items():
         if loops := loops_of(code, LEAST[name[:3]]):
             out[name] = {"hints": sum(n.startswith("prefetch") for _, n, _ in code), "loops": loops}
     return out
@@ -93,10 +98,13 @@ def main():
     library, write = sys.argv[1], "--write" in sys.argv
     if not shutil.which("objdump") or not shutil.which("readelf"):
         skip("no objdump")
+    text = disassembled(library)
+    if faults := FAULTS.findall(text):
+        sys.exit(f"{len(faults)} masked extractions to memory, the first:{faults[0]}")
     compiler, stored = compiler_of(library), json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
     if not write and stored["compiler"] != compiler:
         skip(f"counts are of {stored['compiler']}, this library is of {compiler}")
-    found = counts_of(library)
+    found = counts_of(text)
     if write:
         lines = [f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found)]
         COUNTS.write_text(f'{{\n "compiler": {json.dumps(compiler)},\n "functions": {{\n' + ",\n".join(lines) + "\n }\n}\n")

@@ -237,8 +237,8 @@ static inline void k8_same(const sl_kernels *k, k8_case *g) {
     k8_same_as(k, g, NULL);
 }
 
-/* One in so many lengths, and of extremes. */
-#define K8_APART take_one_in(SL_SLOW_BUILD ? 4 : 2)
+/* One in so many lengths, and of extremes, whose kinds are bits of a number: so it is odd. */
+#define K8_APART take_one_in(SL_SLOW_BUILD ? 5 : 3)
 
 static inline void bits_int8_tile(const sl_kernels *k) {
     const uint32_t apart = K8_APART;
