@@ -12,7 +12,8 @@ enum {
     HAS_AMX = 16,
     HAS_DOTPROD = 32,
     HAS_FLUSH = 64,
-    HAS_I8MM = 128
+    HAS_I8MM = 128,
+    HAS_VNNI = 256
 };
 
 #include <stdio.h>
@@ -56,9 +57,10 @@ static int detect_tables(void) {
     if ((low & XCR0_YMM) != XCR0_YMM) return 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & EBX_AVX2)) return 0;
     bool wide = (low & XCR0_ZMM) == XCR0_ZMM && (b & EBX_AVX512) == EBX_AVX512;
-    if (!wide || !(c & ECX_VNNI)) return HAS_AVX2;
+    if (!wide) return HAS_AVX2;
+    if (!(c & ECX_VNNI)) return HAS_AVX2 | HAS_AVX512;
     bool tiles = (low & XCR0_AMX) == XCR0_AMX && (d & EDX_AMX) == EDX_AMX && tiles_granted();
-    int has = HAS_AVX2 | HAS_AVX512 | (tiles ? HAS_AMX : 0);
+    int has = HAS_AVX2 | HAS_AVX512 | HAS_VNNI | (tiles ? HAS_AMX : 0);
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & EAX_BF16)) has |= HAS_BF16;
     return has;
 }
@@ -135,6 +137,10 @@ bool sl_cpu_has_amx(void) {
 
 bool sl_cpu_has_avx512(void) {
     return cpu() & HAS_AVX512;
+}
+
+bool sl_cpu_has_avx512_vnni(void) {
+    return cpu() & HAS_VNNI;
 }
 
 bool sl_cpu_has_avx512_bf16(void) {

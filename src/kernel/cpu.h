@@ -8,11 +8,13 @@
 /* AVX2, FMA and F16C, with the upper register halves saved by the OS. False on other architectures.
  */
 bool sl_cpu_has_avx2(void);
-/* The same and AVX-512 F, BW, DQ, VL and VNNI with masks and all 32 registers saved. */
+/* The same and AVX-512 F, BW, DQ and VL with masks and all 32 registers saved. */
 bool sl_cpu_has_avx512(void);
+/* The same and VNNI, products of bytes. */
+bool sl_cpu_has_avx512_vnni(void);
 /* The same and products of BF16. */
 bool sl_cpu_has_avx512_bf16(void);
-/* sl_cpu_has_avx512 and tiles of integers (AMX), which this process has asked the OS for. */
+/* sl_cpu_has_avx512_vnni and tiles of integers (AMX), which this process has asked the OS for. */
 bool sl_cpu_has_amx(void);
 /* x86's CLFLUSHOPT: lines that leave the caches in any order. */
 bool sl_cpu_has_clflushopt(void);

@@ -304,8 +304,8 @@ static inline void sl_call_widen(const sl_kernels *k, const void *src, sl_dtype 
 
 extern const sl_kernels sl_kernels_ref;
 #if defined(__x86_64__)
-extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_avx512bf16, sl_kernels_amx,
-    sl_kernels_avx512far;
+extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_avx512vnni,
+    sl_kernels_avx512bf16, sl_kernels_avx512far, sl_kernels_amx;
 #elif defined(__aarch64__)
 extern const sl_kernels sl_kernels_neon, sl_kernels_neondot, sl_kernels_neonmm;
 #endif

@@ -16,7 +16,7 @@ static const sl_kernels *const tables[] = {
 #if !defined(SL_NO_FAR)
     &sl_kernels_avx512far,
 #endif
-    &sl_kernels_avx512bf16, &sl_kernels_avx512,
+    &sl_kernels_avx512bf16, &sl_kernels_avx512vnni, &sl_kernels_avx512,
 #endif
     &sl_kernels_avx2,
 #elif defined(__aarch64__)

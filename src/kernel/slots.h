@@ -5,7 +5,7 @@
 
 #include "kernel/kernel_int.h"
 
-#define SL_TABLES_MAX 6u /* of one processor architecture */
+#define SL_TABLES_MAX 7u /* of one processor architecture */
 
 /* What a kernel has a slot for each of. */
 typedef enum sl_per {

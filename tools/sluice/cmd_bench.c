@@ -123,13 +123,33 @@ static sl_status run_decode(bench *b, uint32_t n_gen, result *r, sl_err *err) {
     return st == SL_OK && r ? measure_together(b, n, r, err) : st;
 }
 
-/* Of the time that workers computed, in all that was run and as they last said: what their ranks
- * were in exchanges. */
+/* Waits until all workers have said anew how they fare, 3 s at most: they do so twice a second, and
+ * a bench may be over before they have said anything. */
+static bool heard(const bench *b, sl_engine_detail *d) {
+    uint64_t said[SL_MAX_WORKERS] = {0};
+    const uint64_t begin = sl_now_ns();
+    for (bool first = true;; first = false) {
+        bool all = !first;
+        sl_err err;
+        if (sl_engine_detail_get(b->engine, d, &err) != SL_OK) return false;
+        for (uint32_t i = 0; i < d->n_workers; i++) {
+            if (first) said[i] = d->worker[i].wall_us;
+            if (d->worker[i].alive && d->worker[i].wall_us == said[i]) all = false;
+        }
+        if (all || sl_now_ns() - begin > 3000000000u) return true;
+        sl_engine_detail_free(d);
+        usleep(20000);
+    }
+}
+
+/* Of the time that workers computed, in all that was run: what their ranks were in exchanges. */
 static double ranks_share(const bench *b) {
     uint64_t ranks = 0, all = 0;
     sl_engine_detail d;
-    sl_err err;
-    if (sl_engine_detail_get(b->engine, &d, &err) != SL_OK) return 0;
+    const sl_plan *p = &b->d->opts.plan;
+    const bool several = sl_plan_all_ranks(p, SL_ROLE_ATTENTION) > 1 ||
+                         sl_plan_all_ranks(p, SL_ROLE_EXPERT) > 1;
+    if (!several || !heard(b, &d)) return 0;
     for (uint32_t i = 0; i < d.n_workers; i++) {
         ranks += d.worker[i].ranks_us;
         all += d.worker[i].ranks_us ? d.worker[i].execute_us : 0;

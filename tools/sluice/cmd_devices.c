@@ -136,7 +136,7 @@ static void print_text(const char *cpu, const sl_kernel_choice *c, const char *w
     printf("kernels  %s\nas       --isa %s\n", why, c->spec);
     for (size_t s = 0; s < SL_SLOTS; s++) {
         if (!sl_slot_at(s, &slot)) continue;
-        printf("  %-22s %-7s", slot.name, sl_kernels_at(from[s], NULL)->name);
+        printf("  %-22s %-10s", slot.name, sl_kernels_at(from[s], NULL)->name);
         for (size_t i = 0; (k = sl_kernels_at(i, NULL)) != NULL; i++)
             if (c->times.ns[s][i])
                 printf("  %s %.2f us", k->name, (double)c->times.ns[s][i] * 1e-3);

@@ -3,7 +3,7 @@
 #ifndef SL_KERNEL_AMX_AMX_H
 #define SL_KERNEL_AMX_AMX_H
 
-#include "kernel/avx512/int8_256.h"
+#include "kernel/avx512vnni/int8_256.h"
 
 #define AMX_PIECE  256u /* values */
 #define AMX_PARTS  8u   /* of 32 values, in a piece */

@@ -215,17 +215,17 @@ SL_INLINE void pack(sweep *q, uint32_t k0, uint32_t n, const bool crossed) {
 }
 
 /* One hint a page finds where it lies before the others come: files are seldom mapped in large
- * pages, and a hint that waits for its page keeps the ones behind it waiting. */
+ * pages, and a hint that waits for its page keeps the ones behind it waiting. So several pages are
+ * looked for at once (SL_ASK_PAGES): side by side, these waits are one. */
 SL_INLINE void find_pages(const uint8_t *at, size_t bytes) {
     for (size_t i = 0; i < bytes; i += PAGE) sl_ask_line(at + i);
 }
 
 /* Spreads hints for the next C columns over the steps of all groups of rows: for one stretch of
- * memory where all of k is packed, else for a line of each column in turn. */
-SL_INLINE void ask_for_next(sweep *q, const uint32_t C, uint32_t bytes) {
+ * memory where all of k is packed, else for a line of each column in turn. The same for all columns
+ * of a tile: a division takes some processors as long as half of a short row. */
+SL_INLINE void spread_hints(sweep *q, const uint32_t C, uint32_t bytes) {
     const size_t pairs = SL_MAX(1, q->steps / 2);
-    q->ahead = q->w + C * q->w_stride + SL_ASK_AHEAD;
-    find_pages(q->ahead + C * q->w_stride, C * q->w_stride);
     if (q->fresh && q->last && q->w_stride == (size_t)q->t->k * bytes) {
         q->pair = (C * q->w_stride + pairs * q->groups - 1) / (pairs * q->groups);
         q->turn = pairs * q->pair;
@@ -252,8 +252,12 @@ static uint32_t part_of_k(const sweep *q, uint32_t bytes) {
 
 /* Columns c to c1, C at a time, as far as they go; returns the one after. */
 SL_INLINE uint32_t run_all(sweep *q, uint32_t c, uint32_t c1, const uint32_t C, sl_dtype dtype) {
-    for (; c + C <= c1; c += C) {
-        ask_for_next(q, C, sl_dtype_bytes(dtype));
+    if (c + C > c1) return c;
+    spread_hints(q, C, sl_dtype_bytes(dtype));
+    const size_t bytes = C * q->w_stride, burst = bytes * (SL_ASK_PAGES / bytes + 1);
+    for (size_t found = 0; c + C <= c1; c += C, found -= bytes) {
+        q->ahead = q->w + bytes + SL_ASK_AHEAD;
+        if (found == 0) find_pages(q->ahead + burst, found = burst);
         run_columns(q, q->t->y + c, C, dtype);
         q->w += C * q->w_stride;
         if (!q->fresh || !q->last) q->acc += (size_t)C * q->t->n_rows * 16;

@@ -1,4 +1,4 @@
-/* Pieces of the integer products, for avx512_int8*.c and amx/.
+/* Pieces of the integer products, for avx512vnni/ and amx/, and of products of BF16 in parts.
  *
  * Sixteen weight rows (columns of the result) make a strip. Turning 16 x 16 words takes four steps
  * of shuffles, of which loads from several columns into one vector spare one or two: then a vector
@@ -182,8 +182,5 @@ SL_INLINE void sl_int8_tile_by(const sl_act_tile *t, void (*of_32)(const sl_act_
                                void (*of_256)(const sl_act_tile *t)) {
     if (t->n_rows && t->n_cols) (sl_act_kind_of(t->dtype) == SL_ACT_32 ? of_32 : of_256)(t);
 }
-
-void sl_avx512_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0, MXFP4 */
-void sl_avx512_int8_tile_256(const sl_act_tile *t); /* Q4_K, Q5_K, Q6_K */
 
 #endif

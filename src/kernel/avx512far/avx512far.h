@@ -10,6 +10,7 @@
 #define SL_ASK        _MM_HINT_T1
 #define SL_ASK_AHEAD  4096u
 #define SL_ASK_FEW_K  65536u /* all */
+#define SL_ASK_PAGES  0u
 #define SL_ASK_STRIPS 20480u
 
 void sl_avx512far_gemm_tile(const sl_gemm_tile *t);

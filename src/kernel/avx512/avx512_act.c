@@ -1,4 +1,4 @@
-/* Activations to 8 bits, and which file a type's integer products are in. */
+/* Activations to 8 bits. */
 #include "kernel/avx512/int8.h"
 
 SL_INLINE __m512i magnitude(__m512 v) {
@@ -35,7 +35,8 @@ SL_INLINE void codes_32(const float *x, __m512 to_code, sl_act_kind kind, uint8_
     __m128i b =
         _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), to_code)));
     __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
-    __m256i s = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), v);
+    __m256i s =
+        _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), v), _mm256_set1_epi16(1));
     s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0x4e));
     s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0xb1));
     int32_t s0 = _mm256_extract_epi32(s, 0), s1 = _mm256_extract_epi32(s, 4);
@@ -75,8 +76,4 @@ void sl_avx512_rms_quantise(const float *x, const float *w, float inv, const sl_
         uint32_t most = apply_most(x + b, w + b, inv, block, y);
         quantise_block(y, most, to->at + b, to->k, to->kind, to->row);
     }
-}
-
-void sl_avx512_int8_tile(const sl_act_tile *t) {
-    sl_int8_tile_by(t, sl_avx512_int8_tile_32, sl_avx512_int8_tile_256);
 }

@@ -10,10 +10,10 @@
  * memory: lines that are asked for take the few places that a core has for misses, as do loads of
  * lines that only the second cache has. So both are asked for evenly among the rows, never at
  * once. */
-#ifndef SL_KERNEL_AVX512_TILE_32_H
-#define SL_KERNEL_AVX512_TILE_32_H
+#ifndef SL_KERNEL_AVX512VNNI_TILE_32_H
+#define SL_KERNEL_AVX512VNNI_TILE_32_H
 
-#include "kernel/avx512/int8_32.h"
+#include "kernel/avx512vnni/int8_32.h"
 
 #define NEAR 128 /* bytes behind a pair of blocks, of which each column's line is asked for */
 

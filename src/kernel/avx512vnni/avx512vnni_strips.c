@@ -4,8 +4,10 @@
  *
  * A strip is one stream of memory. What comes FAR later is asked for to the second cache, and what
  * comes next to the first: loads that miss it hold up the products of three and more rows. */
-#include "kernel/avx512/int8_32.h"
-#include "kernel/avx512/int8_many.h"
+#include "kernel/avx512vnni/avx512vnni.h"
+
+#include "kernel/avx512vnni/int8_32.h"
+#include "kernel/avx512vnni/int8_many.h"
 #include "kernel/strip_steps.h"
 
 #define FAR  8704u /* bytes */
@@ -222,7 +224,7 @@ SL_TILE_FORM(tile_q4_k, tile_of_256, SL_Q4_K)
 SL_TILE_FORM(tile_q5_k, tile_of_256, SL_Q5_K)
 SL_TILE_FORM(tile_q6_k, tile_of_256, SL_Q6_K)
 
-void sl_avx512_strip_tile(const sl_act_tile *t) {
+void sl_avx512vnni_strip_tile(const sl_act_tile *t) {
     static void (*const forms[SL_DTYPE_COUNT])(const sl_act_tile *) = {
         [SL_Q8_0] = tile_q8_0, [SL_Q4_0] = tile_q4_0, [SL_Q4_K] = tile_q4_k,
         [SL_Q5_K] = tile_q5_k, [SL_Q6_K] = tile_q6_k,

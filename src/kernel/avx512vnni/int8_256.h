@@ -1,7 +1,7 @@
 /* Heads of blocks of 256 and sums of activations, as sixteen columns take them: for the integer
  * products of Q4_K, Q5_K and Q6_K by AVX-512 and by tiles. */
-#ifndef SL_KERNEL_AVX512_INT8_256_H
-#define SL_KERNEL_AVX512_INT8_256_H
+#ifndef SL_KERNEL_AVX512VNNI_INT8_256_H
+#define SL_KERNEL_AVX512VNNI_INT8_256_H
 
 #include "kernel/avx512/int8.h"
 

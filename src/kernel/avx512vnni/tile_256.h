@@ -1,10 +1,10 @@
 /* Integer products with blocks of 256: Q4_K, Q5_K and Q6_K, for the tables that ask for weights as
  * SL_ASK_STRIPS says (ask.h). The sum of each part (32 values, of Q6_K 16) is multiplied by the
  * part's scale in 32 bits. */
-#ifndef SL_KERNEL_AVX512_TILE_256_H
-#define SL_KERNEL_AVX512_TILE_256_H
+#ifndef SL_KERNEL_AVX512VNNI_TILE_256_H
+#define SL_KERNEL_AVX512VNNI_TILE_256_H
 
-#include "kernel/avx512/int8_many.h"
+#include "kernel/avx512vnni/int8_many.h"
 
 #define FEW 2u /* rows whose weights are not turned for good */
 

@@ -1,7 +1,7 @@
 /* Products of two blocks of 32 of sixteen columns, which are in registers, with all rows: for
  * weights that are turned as they are read, and for those that lie in strips. */
-#ifndef SL_KERNEL_AVX512_INT8_32_H
-#define SL_KERNEL_AVX512_INT8_32_H
+#ifndef SL_KERNEL_AVX512VNNI_INT8_32_H
+#define SL_KERNEL_AVX512VNNI_INT8_32_H
 
 #include "kernel/avx512/int8.h"
 

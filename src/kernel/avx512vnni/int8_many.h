@@ -1,10 +1,10 @@
 /* Products of blocks of 256 of two strips of columns with many rows: the block is unpacked once and
  * stays in the first cache for all of them. For weights that are turned as they are read, and for
  * those that lie in strips. */
-#ifndef SL_KERNEL_AVX512_INT8_MANY_H
-#define SL_KERNEL_AVX512_INT8_MANY_H
+#ifndef SL_KERNEL_AVX512VNNI_INT8_MANY_H
+#define SL_KERNEL_AVX512VNNI_INT8_MANY_H
 
-#include "kernel/avx512/int8_256.h"
+#include "kernel/avx512vnni/int8_256.h"
 
 #define SL_MAX_R 4u
 #define SL_SUMS  16u /* that are made side by side: each product waits for the one before it */
