@@ -27,5 +27,6 @@ const sl_kernels sl_kernels_avx512 = {
     .bf16_tile = SL_EVERY_AMOUNT(simd_bf16_tile),
     .parts_tile = SL_EVERY_AMOUNT(sl_avx512_parts_tile),
     .attn_page = SL_EVERY_AMOUNT(sl_avx512_attn_page),
-    .widen = SL_EVERY_TYPE(widen),
+    .widen = SL_EVERY_TYPE(widen), /* with the next, what attention widens pages by */
+    .widen_e4m3 = loop_widen_e4m3,
 };
