@@ -32,7 +32,8 @@ void sl_kernels_pick(const sl_kernel_times *t, uint8_t from[SL_SLOTS]) {
         from[s] = (uint8_t)base;
         for (size_t i = 0; i < SL_TABLES_MAX; i++) {
             uint64_t took = (uint64_t)t->ns[s][i] * 100;
-            if (i == base || took == 0 || took >= limit || !can_run(i)) continue;
+            if (i == base || took == 0 || took >= limit || !can_run(i) || !sl_table_has(i, s))
+                continue;
             from[s] = (uint8_t)i;
             limit = took;
         }

@@ -220,7 +220,8 @@ static bool parse(const char *spec, uint8_t from[SL_SLOTS]) {
         if (word == 0 || !known(is + 1, len - word - 1, &i)) return false;
         for (size_t s = 0; s < SL_SLOTS; s++) {
             sl_slot slot;
-            if (!sl_slot_at(s, &slot) || !means(spec, word, slot.name)) continue;
+            if (!sl_slot_at(s, &slot) || !means(spec, word, slot.name) || !sl_table_has(i, s))
+                continue;
             from[s] = i;
             hits++;
         }

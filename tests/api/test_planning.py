@@ -13,6 +13,7 @@ import pytest
 from conftest import BINARY, KEY, start
 
 SLOW = {"model": "deepseek-v3", "cluster": "megascale-hetero"}  # about a second of CPU time
+PLAN_TIMEOUT = 300  # a busy machine has little for who plans at low priority
 HERE = {"name": "this-machine", "devices": {"core": {"memory": "4GB", "bandwidth": "10GB/s", "f32": "50GFLOPS", "launch": "5us"}},
         "nodes": [{"device": "core", "devices_per_node": 2, "count": 1, "intra": {"bandwidth": "2GB/s", "latency": "20us"}}]}
 
@@ -20,13 +21,13 @@ HERE = {"name": "this-machine", "devices": {"core": {"memory": "4GB", "bandwidth
 @pytest.fixture(scope="module")
 def planning(tmp_path_factory):
     """A server that may plan; SLUICE_SERVE_ARGS do not matter here."""
-    running = start(tmp_path_factory, "qwen3moe-tiny", ["--threads", "1"])
+    running = start(tmp_path_factory, "qwen3moe-tiny", ["--threads", "1", "--plan-timeout", str(PLAN_TIMEOUT)])
     yield running
     running.stop()
 
 
 def plan(server, body, **options):
-    return httpx.post(server.url + "/plan", json=body, timeout=90, **options)
+    return httpx.post(server.url + "/plan", json=body, timeout=PLAN_TIMEOUT + 30, **options)
 
 
 def error(server, body, status=400):
@@ -87,7 +88,7 @@ def test_the_answer_is_the_command_lines(planning):
 def test_options_are_what_may_be_asked_for(planning):
     offer = planning.get("/plan/options").json()
     assert offer["model"] == planning.model and "deepseek-v3" in offer["models"] and "chat" in offer["workloads"]
-    assert offer["measured"] is None and offer["limits"] == {"devices": 1024, "seconds": 60}
+    assert offer["measured"] is None and offer["limits"] == {"devices": 1024, "seconds": PLAN_TIMEOUT}
     groups = {c["name"]: c["nodes"] for c in offer["clusters"]}
     assert groups["cpu-4x10g"][0]["count"] == 4 and groups["cpu-4x10g"][0]["inter"][0] == pytest.approx(10)
     assert sorted(offer["schedules"]) == sorted(["ep", "eps", "hybrid", "pipeline", "dep", "pingpong", "findep", "aep"])

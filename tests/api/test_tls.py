@@ -470,17 +470,18 @@ def test_garbage(secure):
 def test_handshakes_that_never_end(secure):
     https = secure("--log", "info")
     with contextlib.ExitStack() as open_ones:
+        first = hello()
         began, socks = time.monotonic(), []
         for i in range(40):
-            s = open_ones.enter_context(socket.create_connection(("127.0.0.1", https.port), timeout=20))
-            s.sendall((b"", b"\x16", hello()[:50], hello())[i % 4])
+            s = open_ones.enter_context(socket.create_connection(("127.0.0.1", https.port), timeout=120))
+            s.sendall((b"", b"\x16", first[:50], first)[i % 4])
             socks.append(s)
-        assert https.http.get(https.url + "/health", timeout=5).status_code == 200
+        assert https.http.get(https.url + "/health", timeout=30).status_code == 200
         for s in socks:
             with contextlib.suppress(ConnectionError):
                 while s.recv(4096):
                     pass
-        assert 8 < time.monotonic() - began < 60  # of a busy machine
+        assert 8 < time.monotonic() - began < 200  # of a busy machine
     https.await_log("its handshake takes too long", 40)
     assert https.metric("http_connections") <= 2
 

@@ -48,10 +48,12 @@ static void slots_are_all_kernels(void **state) {
 static void any_mix_gives_the_bits_of_ref(void **state) {
     (void)state;
     uint8_t table[SL_TABLES_MAX], from[SL_SLOTS];
-    size_t n = runnable(table);
+    const size_t n = runnable(table), base = number_of(sl_kernels_base());
     for (int round = 0; round < 4; round++) {
         char spec[SL_KERNELS_SPEC_MAX];
-        for (size_t s = 0; s < SL_SLOTS; s++) from[s] = table[kt_below((uint32_t)n)];
+        for (size_t s = 0; s < SL_SLOTS; s++) /* the base stands for what it lacks itself */
+            do from[s] = table[kt_below((uint32_t)n)];
+            while (from[s] != base && !sl_table_has(from[s], s));
         sl_kernels mix = *sl_kernels_base();
         sl_kernels_mix(from, &mix);
         assert_true(kt_proves(&mix));
@@ -80,6 +82,31 @@ static void wrong_names_select_nothing(void **state) {
     const sl_kernels *k = sl_kernels_select("ref,gemm_tile.q8_0=ref,int8_tile=ref");
     assert_non_null(k);
     assert_ptr_equal(k->int8_tile[SL_Q8_0][SL_FEW], sl_kernels_ref.int8_tile[SL_Q8_0][SL_FEW]);
+}
+
+static const char *with_slot_of(const char *slot, size_t i, char out[80]) {
+    snprintf(out, 80, "ref,%s=%s", slot, sl_kernels_name(sl_kernels_at(i, NULL)));
+    return out;
+}
+
+/* One taken mix of each table is enough: a process has room for so many. */
+static void a_table_has_what_it_is_named_for(void **state) {
+    (void)state;
+    uint8_t table[SL_TABLES_MAX];
+    char spec[80];
+    sl_slot slot;
+    for (size_t n = runnable(table); n-- > 0;) {
+        bool taken = false;
+        for (size_t s = 0; s < SL_SLOTS; s++) {
+            if (!sl_slot_at(s, &slot)) continue;
+            if (!sl_table_has(table[n], s)) {
+                assert_null(sl_kernels_select(with_slot_of(slot.name, table[n], spec)));
+            } else if (!taken) {
+                assert_non_null(sl_kernels_select(with_slot_of(slot.name, table[n], spec)));
+                taken = true;
+            }
+        }
+    }
 }
 
 static void only_what_was_measured_wins(void **state) {
@@ -249,6 +276,7 @@ int main(void) {
         cmocka_unit_test(slots_are_all_kernels),
         cmocka_unit_test(any_mix_gives_the_bits_of_ref),
         cmocka_unit_test(wrong_names_select_nothing),
+        cmocka_unit_test(a_table_has_what_it_is_named_for),
         cmocka_unit_test(only_what_was_measured_wins),
         cmocka_unit_test(measuring_is_complete_or_says_so),
         cmocka_unit_test(times_as_text),

@@ -147,8 +147,8 @@ static double ranks_share(const bench *b) {
     uint64_t ranks = 0, all = 0;
     sl_engine_detail d;
     const sl_plan *p = &b->d->opts.plan;
-    const bool several = sl_plan_all_ranks(p, SL_ROLE_ATTENTION) > 1 ||
-                         sl_plan_all_ranks(p, SL_ROLE_EXPERT) > 1;
+    const bool several =
+        sl_plan_all_ranks(p, SL_ROLE_ATTENTION) > 1 || sl_plan_all_ranks(p, SL_ROLE_EXPERT) > 1;
     if (!several || !heard(b, &d)) return 0;
     for (uint32_t i = 0; i < d.n_workers; i++) {
         ranks += d.worker[i].ranks_us;
@@ -158,8 +158,9 @@ static double ranks_share(const bench *b) {
     return all ? (double)ranks / (double)all : 0;
 }
 
+/* ranks: as of ranks_share. */
 static void print_result(const bench *b, const result *r, uint32_t n_prompt, uint32_t n_gen,
-                         bool first) {
+                         double ranks, bool first) {
     double mean, sd, ns_mean, ns_sd, ns[MAX_REPS];
     for (uint32_t i = 0; i < r->n; i++) ns[i] = (double)r->ns[i];
     mean_and_sd(r->ts, r->n, &mean, &sd);
@@ -181,7 +182,7 @@ static void print_result(const bench *b, const result *r, uint32_t n_prompt, uin
            (unsigned long long)b->d->spec.n_params, p->threads, p->n_workers, b->d->opts.transport,
            sl_wire_format_name((sl_wire_format)p->wire), p->exact ? "true" : "false", n_prompt,
            n_gen, n_gen ? b->o->n_depth : 0, n_gen ? b->o->batch : 1, ns_mean, ns_sd, mean, sd,
-           median(r->ts, r->n), ranks_share(b));
+           median(r->ts, r->n), ranks);
     for (uint32_t i = 0; i < r->n; i++)
         printf("%s%llu", i ? ", " : "", (unsigned long long)r->ns[i]);
     printf("], \"samples_ts\": [");
@@ -206,11 +207,13 @@ static sl_status run_tests(bench *b, sl_err *err) {
     }
     sl_progress_end(&line);
     if (st != SL_OK) return st;
-    if (pp.n) print_result(b, &pp, b->o->n_prompt, 0, true);
-    if (tg.n) print_result(b, &tg, 0, b->o->n_gen, pp.n == 0);
-    if (b->o->json) printf("]\n");
-    const double ranks = b->o->json ? 0 : ranks_share(b);
-    if (ranks > 0) printf("ranks in exchanges: %.1f %% of what workers computed\n", 100 * ranks);
+    const double ranks = ranks_share(b);
+    if (pp.n) print_result(b, &pp, b->o->n_prompt, 0, ranks, true);
+    if (tg.n) print_result(b, &tg, 0, b->o->n_gen, ranks, pp.n == 0);
+    if (b->o->json)
+        printf("]\n");
+    else if (ranks > 0)
+        printf("ranks in exchanges: %.1f %% of what workers computed\n", 100 * ranks);
     return SL_OK;
 }
 

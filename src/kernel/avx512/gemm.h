@@ -257,7 +257,10 @@ SL_INLINE uint32_t run_all(sweep *q, uint32_t c, uint32_t c1, const uint32_t C, 
     const size_t bytes = C * q->w_stride, burst = bytes * (SL_ASK_PAGES / bytes + 1);
     for (size_t found = 0; c + C <= c1; c += C, found -= bytes) {
         q->ahead = q->w + bytes + SL_ASK_AHEAD;
-        if (found == 0) find_pages(q->ahead + burst, found = burst);
+        if (found == 0) {
+            find_pages(q->ahead + burst, burst);
+            found = burst;
+        }
         run_columns(q, q->t->y + c, C, dtype);
         q->w += C * q->w_stride;
         if (!q->fresh || !q->last) q->acc += (size_t)C * q->t->n_rows * 16;

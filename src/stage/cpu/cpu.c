@@ -328,7 +328,7 @@ static sl_status load(cpu *d, const sl_device_opts *o, sl_numa *near, bool *touc
 static void warn_of_strips(const cpu *d) {
     if (!sl_model_in_strips(d->model) || sl_kernels_like_strips(d->exec.k)) return;
     sl_log(SL_LOG_WARN, "stage",
-           "weights lie in strips, which are for AVX-512: the file that they were made from "
+           "weights lie in strips, which are for AVX-512 VNNI: the file that they were made from "
            "(sluice convert --repack) is faster here");
 }
 
