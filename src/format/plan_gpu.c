@@ -133,6 +133,22 @@ sl_status sl_plan_set_devices(const char *option, sl_devices_of whose, const cha
     return SL_OK;
 }
 
+sl_status sl_plan_set_offload(sl_plan *p, sl_err *err) {
+    const bool prompts = sl_plan_has_prefill(p);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        sl_plan_worker *w = &p->worker[i];
+        if (!w->on_gpu || !(w->roles & SL_ROLE_EXPERT) || (prompts && !w->prefill)) continue;
+        w->offload = true;
+        n++;
+    }
+    if (n > 0) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG,
+                   "--offload-experts is for workers%s on GPUs that have experts, of which there "
+                   "are none (--device, --attention-device)",
+                   prompts ? " for prompts" : "");
+}
+
 /* ---- JSON ---- */
 
 sl_status sl_gpu_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
@@ -142,7 +158,7 @@ sl_status sl_gpu_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) {
         st = sl_json_fail(row, "device", err, SL_ERR_ARG,
                           "\"%.40s\" is neither \"cpu\" nor \"cuda:N\" with N from 0 to %u", text,
                           SL_MAX_GPU);
-    return st;
+    return st == SL_OK ? sl_json_bool(row, "offload", SL_JSON_OPTIONAL, &w->offload, err) : st;
 }
 
 static sl_status kind_from_json(sl_json gpu, const char *key, sl_plan *p, sl_err *err) {
@@ -178,6 +194,7 @@ void sl_gpu_print_worker(const sl_plan *p, uint32_t id, json_t *row) {
     if (!sl_plan_on_gpu(p, id)) return;
     snprintf(text, sizeof text, "%s%u", cuda, sl_plan_device_of(p, id).index);
     json_object_set_new(row, "device", json_string(text));
+    if (p->worker[id].offload) json_object_set_new(row, "offload", json_true());
 }
 
 json_t *sl_gpus_json(const sl_plan *p) {
@@ -200,9 +217,27 @@ static sl_status check_worker(const sl_plan *p, uint32_t id, sl_err *err) {
     return SL_OK;
 }
 
+/* Of workers whose experts' weights stay in their machine's memory. A place to which somebody may
+ * come, or that has lost its roles, keeps the word. */
+static sl_status check_offload(const sl_plan *p, uint32_t id, sl_err *err) {
+    const sl_plan_worker *w = &p->worker[id];
+    if (!w->on_gpu || (w->roles && !(w->roles & SL_ROLE_EXPERT)))
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: worker %u keeps experts in its machine's memory (offload), and %s",
+                       id, w->on_gpu ? "has none" : "is on no GPU, where they lie there anyway");
+    if (p->random_weights)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: worker %u keeps experts in its machine's memory (offload): not with "
+                       "random weights, which lie in no file",
+                       id);
+    return SL_OK;
+}
+
 sl_status sl_gpus_check(const sl_plan *p, sl_err *err) {
     sl_status st = SL_OK;
-    if (sl_plan_n_gpu(p) == 0) return SL_OK;
+    for (uint32_t i = 0; st == SL_OK && p->worker && i < p->n_workers; i++)
+        if (p->worker[i].offload) st = check_offload(p, i, err);
+    if (st != SL_OK || sl_plan_n_gpu(p) == 0) return st;
     if (sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_ARG,
                        "plan: an emulated device is of all workers, and %u of %u are on GPUs",

@@ -1,6 +1,8 @@
 /* Which workers of a plan are on GPUs, in text and JSON, and what cannot be together with that.
  *
- *   "workers": [{"roles": ["attention"], "device": "cuda:0"}, {"roles": ["expert"]}]
+ *   "workers": [{"roles": ["attention"], "device": "cuda:0"}, {"roles": ["expert"]},
+ *               {"roles": ["attention", "expert"], "device": "cuda:1", "prefill": true,
+ *                "offload": true}]
  *   "gpu": {"memory": 40000000000, "numerics": "exact", "kind": "NVIDIA H200, compute
  * capability 9.0"}
  *
@@ -31,6 +33,10 @@ void sl_plan_set_emulated(const sl_device_spec *d, sl_plan *p);
 sl_status sl_plan_set_devices(const char *option, sl_devices_of whose, const char *text, sl_plan *p,
                               sl_err *err) SL_MUST_CHECK;
 
+/* Workers on GPUs that have experts, of the side for prompts if there is one, keep the weights of
+ * these in their machine's memory. SL_ERR_ARG: there is none. */
+sl_status sl_plan_set_offload(sl_plan *p, sl_err *err) SL_MUST_CHECK;
+
 /* "fast", "exact" or "cpu". */
 sl_status sl_numerics_parse(const char *name, sl_numerics *out, sl_err *err) SL_MUST_CHECK;
 const char *sl_numerics_name(sl_numerics n);
@@ -38,7 +44,7 @@ const char *sl_numerics_name(sl_numerics n);
 /* "40GB", or a number of bytes. */
 sl_status sl_gpu_memory_parse(const char *text, uint64_t *out, sl_err *err) SL_MUST_CHECK;
 
-/* "device" of a worker's row. */
+/* "device" and "offload" of a worker's row. */
 sl_status sl_gpu_of_worker(sl_json row, sl_plan_worker *w, sl_err *err) SL_MUST_CHECK;
 /* "gpu" of the plan `v`, whose `exact` is read already. */
 sl_status sl_gpus_from_json(sl_json v, sl_plan *p, sl_err *err) SL_MUST_CHECK;

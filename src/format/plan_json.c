@@ -159,7 +159,7 @@ static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p
                              bool *any_experts, sl_err *err) {
     static const char *const keys[] = {"id",    "roles",       "experts", "address",
                                        "cpu",   "incarnation", "spare",   "device",
-                                       "ranks", "prefill",     "pages"};
+                                       "ranks", "prefill",     "pages",   "offload"};
     const char *address = "";
     sl_json experts = {0};
     uint64_t id = i, cpu = UINT64_MAX;

@@ -16,18 +16,26 @@ static uint32_t roles_of(const sl_plan *p, bool prefill) {
 
 /* ---- places ---- */
 
-sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, sl_plan *p, sl_err *err) {
+sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, bool both, sl_plan *p,
+                              sl_err *err) {
+    const uint32_t there = p->n_workers;
     if (experts && !attention)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: %u expert workers for prompts (--prefill-experts) "
                        "and none with attention (--prefill)",
                        experts);
+    if (experts && both)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: workers for prompts whose experts stay in memory (--offload-experts) "
+                       "have both roles: leave out --prefill-experts");
     const sl_plan_worker is = {.cpu = -1, .prefill = true};
     sl_status st =
         sl_plan_grow(attention, experts, &is,
                      "those for prompts (--prefill): --prefill-experts is for plans that keep "
                      "roles apart",
                      p, err);
+    for (uint32_t i = there; st == SL_OK && both && i < p->n_workers; i++)
+        p->worker[i].roles = BOTH;
     return st == SL_OK ? sl_plan_spread_prefill(p, err) : st;
 }
 

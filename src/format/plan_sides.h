@@ -22,9 +22,9 @@
 #define SL_PLAN_PREFILL_ROWS 256u /* unless the plan says otherwise */
 
 /* So many workers for prompts more, behind those that there are. experts 0: as many workers with
- * both roles where the plan's have both, else without experts of their own. SL_ERR_ARG,
- * SL_ERR_NOMEM. */
-sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, sl_plan *p,
+ * both roles where the plan's have both or `both` says so, else without experts of their own.
+ * SL_ERR_ARG, SL_ERR_NOMEM. */
+sl_status sl_plan_add_prefill(uint32_t attention, uint32_t experts, bool both, sl_plan *p,
                               sl_err *err) SL_MUST_CHECK;
 /* Hosts for the side's own experts, if it has any. When all workers are known. */
 sl_status sl_plan_spread_prefill(sl_plan *p, sl_err *err) SL_MUST_CHECK;

@@ -87,10 +87,12 @@ sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generat
 /* Where weights are used that are not used where they are mapped: a device's memory. Addresses
  * there are given to the kernels of the device (kernel/ops.h), never followed. */
 typedef struct sl_home {
-    /* A copy of so many bytes, aligned to 256. SL_ERR_NOMEM says what of which limit does not fit.
-     */
-    sl_status (*put)(void *ctx, const void *data, size_t bytes, const void **out, sl_err *err);
-    void (*drop)(void *ctx, const void *at, size_t bytes); /* as it was put */
+    /* A copy of so many bytes, aligned to 256, or the place where one will be when it is used: what
+     * is at `data` then stays. expert: whose they are, block of those with experts * n_experts +
+     * expert; SIZE_MAX: no routed one's. SL_ERR_NOMEM says what of which limit does not fit. */
+    sl_status (*put)(void *ctx, size_t expert, const void *data, size_t bytes, const void **out,
+                     sl_err *err);
+    void (*drop)(void *ctx, size_t expert, const void *at, size_t bytes); /* as it was put */
     void *ctx;
 } sl_home;
 

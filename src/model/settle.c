@@ -48,10 +48,10 @@ static sl_status move(settling *s, const void **p, size_t bytes) {
     const void *at = found(&s->m->settled, s->expert, *p, bytes);
     sl_status st = SL_OK;
     if (!at) {
-        st = h->put(h->ctx, *p, bytes, &at, s->err);
+        st = h->put(h->ctx, s->expert, *p, bytes, &at, s->err);
         if (st != SL_OK) return st;
         st = note(s, *p, at, bytes);
-        if (st != SL_OK) h->drop(h->ctx, at, bytes);
+        if (st != SL_OK) h->drop(h->ctx, s->expert, at, bytes);
     }
     if (st != SL_OK) return st;
     *p = at;
@@ -157,7 +157,7 @@ void sl_settle_drop(sl_model *m, size_t expert) {
     size_t n = 0;
     for (size_t i = 0; i < all->n; i++) {
         if (all->item[i].expert == expert)
-            m->home.drop(m->home.ctx, all->item[i].at, all->item[i].bytes);
+            m->home.drop(m->home.ctx, expert, all->item[i].at, all->item[i].bytes);
         else
             all->item[n++] = all->item[i];
     }
@@ -166,7 +166,8 @@ void sl_settle_drop(sl_model *m, size_t expert) {
 
 void sl_settle_end(sl_model *m) {
     for (size_t i = 0; i < m->settled.n; i++)
-        m->home.drop(m->home.ctx, m->settled.item[i].at, m->settled.item[i].bytes);
+        m->home.drop(m->home.ctx, m->settled.item[i].expert, m->settled.item[i].at,
+                     m->settled.item[i].bytes);
     sl_free(m->settled.item);
     m->settled = (sl_settled){0};
 }

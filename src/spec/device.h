@@ -78,6 +78,8 @@ typedef struct sl_device_spec {
     uint32_t index;         /* CUDA: which GPU, as its driver counts */
     uint64_t gpu_memory;    /* CUDA: bytes that the worker may take there; 0: what is free */
     sl_numerics numerics;   /* CUDA */
+    bool offload; /* CUDA: routed experts' weights stay in the machine's memory, and are copied when
+                   * they are computed */
     char gpu_kind[SL_GPU_KIND_BYTES]; /* CUDA: of all of them, zeros behind it; "": not known */
 } sl_device_spec;
 

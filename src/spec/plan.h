@@ -64,6 +64,7 @@ typedef struct sl_plan_worker {
     int32_t cpu;          /* its threads run there alone; -1: anywhere */
     bool on_gpu;          /* it computes on GPU `gpu` of its machine, not on the plan's `device` */
     uint32_t gpu;
+    bool offload;    /* on a GPU: its experts' weights stay in its machine's memory */
     char ranks[256]; /* where its ranks beside the first answer, HOST:PORT with commas; "": they are
                       * no machines */
     bool spare;      /* nobody is there at first, and nothing is hosted there; somebody may be
@@ -216,6 +217,7 @@ static inline sl_device_spec sl_plan_device_of(const sl_plan *p, uint32_t id) {
     if (!p->worker || id >= p->n_workers || !p->worker[id].on_gpu) return d;
     d.kind = SL_DEVICE_CUDA;
     d.index = p->worker[id].gpu;
+    d.offload = p->worker[id].offload;
     return d;
 }
 

@@ -161,6 +161,7 @@ def test_serve_takes_it(tmp_path):
     (["--attention-device", "cuda:0"], "--device auto: not with --attention-device"),
     (["--attention", 1, "--experts", 1, "--expert-device", "cpu"], "--device auto: not with --expert-device"),
     (["--attention", 2, "--prefill", 1], "--device auto: not with --prefill"),
+    (["--offload-experts"], "--device auto: not with --offload-experts"),
     (["--numerics", "exact"], "--device auto: not with --numerics exact"),
     (["--numerics", "quick"], "numerics 'quick' is unknown"),
     (["--gpu-memory", "40GG"], "40GG"),

@@ -90,6 +90,8 @@ static const struct {
     {SL_CU_PEERS_ALREADY, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
      "peer access is already enabled"},
     {FAKE_PEERS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported"},
+    {FAKE_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the requested memory range is already mapped"},
     {FAKE_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {SL_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"},
 };
@@ -231,6 +233,17 @@ sl_cu_result cuMemFreeHost(void *p) {
     return fake_free(FAKE_HOST, p);
 }
 
+sl_cu_result cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+    ENTER_WAITING(cuMemHostRegister_v2);
+    return flags & SL_CU_HOST_READ ? fake_register(p, bytes) : SL_CU_INVALID_VALUE;
+}
+
+sl_cu_result cuMemHostUnregister(void *p) {
+    ENTER_WAITING(cuMemHostUnregister);
+    fake_streams_wait();
+    return fake_unregister(p);
+}
+
 /* Memory of other GPUs and processes. */
 
 FAKE_CALL sl_cu_result cuDeviceCanAccessPeer(int *out, sl_cu_device d, sl_cu_device peer);
@@ -342,6 +355,11 @@ sl_cu_result cuStreamSynchronize(sl_cu_stream s) {
 sl_cu_result cuStreamDestroy_v2(sl_cu_stream s) {
     ENTER_WAITING(cuStreamDestroy_v2);
     return fake_stream_destroy(s);
+}
+
+sl_cu_result cuStreamWaitEvent(sl_cu_stream s, sl_cu_event e, unsigned flags) {
+    ENTER_CONTEXT(cuStreamWaitEvent);
+    return flags ? SL_CU_INVALID_VALUE : fake_stream_after(s, e);
 }
 
 sl_cu_result cuEventCreate(sl_cu_event *out, unsigned flags) {

@@ -4,7 +4,8 @@
  *   SLUICE_FAKE_CUDA_MEMORY  bytes of each of the two GPUs; 8 GiB
  *   SLUICE_FAKE_CUDA_COUNT   how many GPUs there are; 2
  *   SLUICE_FAKE_CUDA_PEERS   0: none reaches memory of another one
- *   SLUICE_FAKE_CUDA_IPC     0: no memory is shared between processes */
+ *   SLUICE_FAKE_CUDA_IPC     0: no memory is shared between processes
+ *   SLUICE_FAKE_CUDA_REGISTER  0: memory of the process cannot be registered */
 #ifndef SL_TESTS_CUDA_FAKE_DRIVER_H
 #define SL_TESTS_CUDA_FAKE_DRIVER_H
 

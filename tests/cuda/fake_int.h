@@ -30,12 +30,16 @@ typedef struct fake_block {
     uint8_t *p;
     size_t bytes;
     int device;
-    bool imported; /* another process's */
+    bool imported;   /* another process's */
+    bool registered; /* not this library's */
     uint64_t serial;
     int fd; /* other processes may map it; 0: they may not */
 } fake_block;
 /* Which one this address is of. */
 bool fake_find(fake_place place, const void *p, fake_block *out);
+/* Memory of the process that a GPU may copy from, of whole pages, none of them registered yet. */
+sl_cu_result fake_register(void *p, size_t bytes);
+sl_cu_result fake_unregister(void *p);
 /* From now on it lies in a file, as it is. False: it is no multiple of the driver's steps, in which
  * something else would lie, too. */
 bool fake_share(void *p, int *fd);
@@ -44,6 +48,7 @@ void fake_forget(void *p);
 
 #define FAKE_PEERS_UNSUPPORTED 217
 #define FAKE_NOT_SUPPORTED     801
+#define FAKE_REGISTERED        712
 sl_cu_result fake_can_reach(int *out, int device, int peer);
 sl_cu_result fake_reach(int device, int peer);
 void fake_context(int device, bool held);
@@ -64,7 +69,13 @@ fake_kernel *fake_kernel_find(const char *name); /* NULL: none */
 bool fake_can_run(const fake_kernel *k, const void *args, uint32_t blocks);
 
 /* What a stream does. */
-typedef enum fake_kind { FAKE_COPY, FAKE_FILL, FAKE_LAUNCH, FAKE_MARK } fake_kind;
+typedef enum fake_kind {
+    FAKE_COPY,
+    FAKE_FILL,
+    FAKE_LAUNCH,
+    FAKE_MARK,
+    FAKE_WAIT /* for a mark of another stream */
+} fake_kind;
 typedef struct fake_work {
     struct fake_work *next;
     fake_kind kind;
@@ -78,6 +89,8 @@ typedef struct fake_work {
     bool asked, early;
     struct CUevent_st *mark;
     uint64_t number;
+    struct CUstream_st *other; /* of WAIT: its work `until` */
+    uint64_t until;
 } fake_work;
 
 sl_cu_result fake_stream_create(sl_cu_stream *out);
@@ -86,6 +99,8 @@ sl_cu_result fake_stream_destroy(sl_cu_stream s);
 sl_cu_result fake_stream_add(sl_cu_stream s, const fake_work *w);
 sl_cu_result fake_stream_wait(sl_cu_stream s);
 void fake_streams_wait(void); /* all */
+/* What s does from here on waits for the last mark that e is. */
+sl_cu_result fake_stream_after(sl_cu_stream s, sl_cu_event e);
 sl_cu_result fake_mark_create(sl_cu_event *out);
 sl_cu_result fake_mark_query(sl_cu_event e);
 sl_cu_result fake_mark_wait(sl_cu_event e);

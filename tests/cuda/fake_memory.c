@@ -55,6 +55,39 @@ sl_cu_result fake_alloc(fake_place place, size_t bytes, void **out) {
     return r;
 }
 
+sl_cu_result fake_register(void *p, size_t bytes) {
+    const uintptr_t first = (uintptr_t)p;
+    if (!p || !bytes || first % 4096 || bytes % 4096) return SL_CU_INVALID_VALUE;
+    if (!fake_number("SLUICE_FAKE_CUDA_REGISTER", 1)) return FAKE_NOT_SUPPORTED;
+    block *b = malloc(sizeof *b);
+    if (!b) abort();
+    pthread_mutex_lock(&lock);
+    bool taken = false;
+    for (const block *i = blocks[FAKE_HOST]; i; i = i->next)
+        taken |= first < (uintptr_t)i->is.p + i->is.bytes && (uintptr_t)i->is.p < first + bytes;
+    if (!taken) {
+        *b = (block){.next = blocks[FAKE_HOST], .is = {.p = p, .bytes = bytes, .registered = true}};
+        blocks[FAKE_HOST] = b;
+        used[FAKE_HOST] += bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    if (taken) free(b);
+    return taken ? FAKE_REGISTERED : SL_CU_OK;
+}
+
+sl_cu_result fake_unregister(void *p) {
+    pthread_mutex_lock(&lock);
+    block **at = &blocks[FAKE_HOST], *b;
+    while (*at && ((*at)->is.p != p || !(*at)->is.registered)) at = &(*at)->next;
+    if ((b = *at)) {
+        *at = b->next;
+        used[FAKE_HOST] -= b->is.bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    free(b);
+    return b ? SL_CU_OK : SL_CU_INVALID_VALUE;
+}
+
 /* Others who map the file keep it, as a driver's memory is kept for them. */
 static void take_back(const fake_block *b) {
     (void)close(b->fd);
@@ -66,7 +99,8 @@ static void take_back(const fake_block *b) {
 sl_cu_result fake_free(fake_place place, void *p) {
     pthread_mutex_lock(&lock);
     block **at = &blocks[place], *b;
-    while (*at && ((*at)->is.p != p || (*at)->is.imported)) at = &(*at)->next;
+    while (*at && ((*at)->is.p != p || (*at)->is.imported || (*at)->is.registered))
+        at = &(*at)->next;
     if ((b = *at)) {
         *at = b->next;
         used[place] -= b->is.bytes;

@@ -106,6 +106,13 @@ static void do_work(const fake_work *w, uint64_t order) {
     if (w->kind == FAKE_LAUNCH) launch(w, order);
 }
 
+/* With the lock: the other stream's work, which it does now where nobody else waits for it. */
+static void wait_for_other(const fake_work *w) {
+    if (w->other->wanted < w->until) w->other->wanted = w->until;
+    pthread_cond_broadcast(&changed);
+    while (w->other->done < w->until) pthread_cond_wait(&changed, &lock);
+}
+
 /* With the lock. */
 static bool is_due(const struct CUstream_st *s) {
     return s->first && (!seed() || s->ends || s->wanted > s->done);
@@ -123,6 +130,7 @@ static void *stream_thread(void *arg) {
         const uint64_t order = seed() ? sl_rng_next(&s->rng) | 1 : 0;
         if (s->broken == SL_CU_OK) s->broken = failure_of("execute");
         const bool works = s->broken == SL_CU_OK;
+        if (w->kind == FAKE_WAIT && works) wait_for_other(w);
         pthread_mutex_unlock(&lock);
         if (works) do_work(w, order);
         pthread_mutex_lock(&lock);
@@ -189,6 +197,17 @@ sl_cu_result fake_stream_add(sl_cu_stream s, const fake_work *w) {
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     return r;
+}
+
+sl_cu_result fake_stream_after(sl_cu_stream s, sl_cu_event e) {
+    fake_work w = {.kind = FAKE_WAIT};
+    pthread_mutex_lock(&lock);
+    w.other = e->stream;
+    w.until = e->number;
+    const bool captured = e->captured;
+    pthread_mutex_unlock(&lock);
+    if (captured) return SL_CU_CAPTURED_EVENT;
+    return !w.other || w.other == s ? SL_CU_OK : fake_stream_add(s, &w);
 }
 
 /* With the lock. */

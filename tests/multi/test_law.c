@@ -310,6 +310,13 @@ static void set_devices(sl_plan *p) {
     for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].on_gpu = true;
 }
 
+/* Some of those that have experts on a GPU keep these in the machine's memory. */
+static void vary_offload(sl_plan *p, uint64_t *state) {
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        p->worker[i].offload = p->worker[i].on_gpu && (p->worker[i].roles & SL_ROLE_EXPERT) &&
+                               sl_rng_below(state, 3) == 0;
+}
+
 /* One of them at least. */
 static void vary_devices(sl_plan *p, uint64_t *state) {
     p->device.numerics = SL_NUMERICS_CPU;
@@ -380,7 +387,7 @@ static sl_status vary_sides(sl_plan *p, sl_err *err) {
     const uint32_t n = 1 + (uint32_t)sl_rng_below(&sides, 2);
     const bool alone = p->schedule != SL_SCHED_AEP || sl_rng_below(&sides, 2);
     p->prefill_rows = 1 + (uint32_t)sl_rng_below(&sides, 70);
-    return sl_plan_add_prefill(n, together || !alone ? 0 : 3 - n, p, err);
+    return sl_plan_add_prefill(n, together || !alone ? 0 : 3 - n, false, p, err);
 }
 
 /* *count: where a deployment of that kind is counted. */
@@ -423,11 +430,11 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
         if (m->n_linear && o.plan.schedule == SL_SCHED_HYBRID) /* which is of ranks */
-            o.plan.schedule =
-                o.plan.worker[0].roles & SL_ROLE_EXPERT ? SL_SCHED_EP : SL_SCHED_DEP;
+            o.plan.schedule = o.plan.worker[0].roles & SL_ROLE_EXPERT ? SL_SCHED_EP : SL_SCHED_DEP;
         if (!gpus) vary_guesses(&o.plan, m, state);
         if (!gpus && !m->n_linear) vary_ranks(&o.plan, m->n_layers, state); /* states are not cut */
         if (gpus && !of_gpu) vary_devices(&o.plan, state);
+        if (gpus) vary_offload(&o.plan, state);
         vary_resolve(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
         if (st == SL_OK && !devices.seed && !m->n_linear) st = vary_sides(&o.plan, err);
@@ -455,7 +462,9 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     for (uint32_t i = 0; gpus && i < o.plan.n_workers; i++) {
         used = strlen(schedule);
         snprintf(schedule + used, n - used, "%s%s", i ? "" : ", on ",
-                 o.plan.worker[i].on_gpu ? "G" : "c");
+                 o.plan.worker[i].offload  ? "O"
+                 : o.plan.worker[i].on_gpu ? "G"
+                                           : "c");
     }
     if (st != SL_OK) {
         sl_plan_free(&o.plan);

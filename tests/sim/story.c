@@ -76,7 +76,7 @@ static bool draw_prefill(sim *s, sl_plan *p) {
     const uint32_t experts = together || shares ? 0 : 1 + (uint32_t)sl_rng_below(&state, 2);
     if (p->n_workers + attention + experts > SIM_MAX_WORKERS) return true;
     p->prefill_rows = 1 + (uint32_t)sl_rng_below(&state, 60);
-    if (sl_plan_add_prefill(attention, experts, p, &err) == SL_OK) return true;
+    if (sl_plan_add_prefill(attention, experts, false, p, &err) == SL_OK) return true;
     return sim_fail(s, "%s", err.msg);
 }
 

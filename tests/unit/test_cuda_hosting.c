@@ -2,26 +2,10 @@
  * room, the place of those that left is used again, what does not fit changes nothing, and results
  * are those of a CPU throughout. Over a driver library without a GPU. */
 #include "base/clock.h"
-#include "base/mem.h"
-#include "base/rng.h"
-#include "cuda/fake_driver.h"
+#include "cuda/hosting_test.h"
 #include "stage/cuda/slabs.h"
-#include "stage/stage.h"
 
-#include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <cmocka.h>
-
-#define FOLDER SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny"
-
-enum { BLOCKS = 3, EXPERTS = 8, N = BLOCKS * EXPERTS, ROWS = 5, PAIRS = 64, MB = 1000000 };
-
-static sluice_fake_cuda_used_fn *used;
 
 /* ---- slabs ---- */
 
@@ -101,115 +85,6 @@ static void room_that_is_said_is_there(void **state) {
 
 /* ---- a device ---- */
 
-static sl_mem rows_in[SL_DEVICE_KIND_COUNT], rows_out[SL_DEVICE_KIND_COUNT]; /* of each device, as
-                                                                                  a worker has */
-
-static sl_device *opened(sl_device_kind kind, const uint8_t *hosted, uint64_t memory,
-                         sl_numerics numerics) {
-    sl_err err = {0};
-    sl_device *d;
-    const sl_device_spec spec = {.kind = kind, .gpu_memory = memory, .numerics = numerics};
-    const sl_device_opts o = {.folder = FOLDER,
-                              .hosts = {.experts = true, .hosted = hosted},
-                              .device = &spec,
-                              .threads = 1,
-                              .exact = numerics != SL_NUMERICS_FAST,
-                              .max_pairs = PAIRS};
-    if (sl_device_open(&o, &d, &err) != SL_OK ||
-        sl_device_take_rows(d, ROWS, &rows_in[kind], &err) != SL_OK ||
-        sl_device_take_rows(d, ROWS, &rows_out[kind], &err) != SL_OK)
-        fail_msg("%s", err.msg);
-    return d;
-}
-
-static void closed(sl_device *d, sl_device_kind kind) {
-    sl_device_give(d, rows_in[kind]);
-    sl_device_give(d, rows_out[kind]);
-    sl_device_close(d);
-}
-
-static void mark(uint8_t *hosted, uint64_t bits) {
-    for (uint32_t i = 0; i < N; i++) hosted[i] = bits >> i & 1;
-}
-
-/* Until it is there. What it is refused with, or SL_OK. */
-static sl_status host(sl_device *d, uint64_t bits, sl_err *err) {
-    uint8_t hosted[N];
-    sl_hosting left = SL_HOSTING_GOES_ON;
-    sl_status st = SL_OK;
-    mark(hosted, bits);
-    for (int i = 0; i < 1000 && st == SL_OK && left != SL_HOSTING_DONE; i++)
-        st = sl_device_host(d, hosted, PAIRS, false, &left, err);
-    return st;
-}
-
-static void put_rows(sl_device *d, sl_mem m, const float *rows, uint32_t n) {
-    uint8_t *at[ROWS];
-    for (uint32_t i = 0; i < n; i++)
-        at[i] = (uint8_t *)(uintptr_t)(rows + (size_t)i * d->spec->d_model);
-    const sl_stage_call c = {.op = SL_OP_UNPACK,
-                             .pack = {.n = n, .wire = SL_WIRE_F32, .rows = m, .at = at}};
-    sl_device_submit(d, &c);
-    sl_device_drain(d);
-}
-
-static void get_rows(sl_device *d, sl_mem m, float *rows, uint32_t n) {
-    uint8_t *at[ROWS];
-    for (uint32_t i = 0; i < n; i++) at[i] = (uint8_t *)(rows + (size_t)i * d->spec->d_model);
-    const sl_stage_call c = {.op = SL_OP_PACK,
-                             .pack = {.n = n, .wire = SL_WIRE_F32, .rows = m, .at = at}};
-    sl_device_submit(d, &c);
-    sl_device_drain(d);
-}
-
-/* Rows of one expert of a block. */
-static void compute(sl_device *d, sl_device_kind kind, uint32_t expert, float *out) {
-    float x[ROWS * 64];
-    uint32_t first[2] = {0, ROWS}, row[ROWS], id = expert % EXPERTS;
-    const uint8_t adds[ROWS] = {0};
-    float gate[ROWS];
-    const sl_mem in = rows_in[kind], to = rows_out[kind];
-    for (uint32_t i = 0; i < ROWS; i++) row[i] = i, gate[i] = 1;
-    for (uint32_t i = 0; i < SL_LEN(x); i++) x[i] = (float)((i * 37 + expert) % 19) / 19 - 0.5f;
-    assert_int_equal(d->spec->d_model, 64);
-    put_rows(d, in, x, ROWS);
-    const sl_stage_part part = {to, ROWS};
-    const sl_stage_call c = {.op = SL_OP_EXPERTS,
-                             .queue = SL_QUEUE_EXPERTS,
-                             .layer = d->spec->moe_layer[expert / EXPERTS],
-                             .experts = {.n_groups = 1,
-                                         .expert = &id,
-                                         .first = first,
-                                         .row = row,
-                                         .gate = gate,
-                                         .n_rows = ROWS,
-                                         .x = in,
-                                         .to = row,
-                                         .adds = adds,
-                                         .part = &part,
-                                         .n_parts = 1}};
-    sl_device_submit(d, &c);
-    sl_device_drain(d);
-    get_rows(d, to, out, ROWS);
-    assert_int_equal(d->failed, SL_OK);
-}
-
-static void same_as(sl_device *gpu, sl_device *cpu, uint64_t bits) {
-    float a[ROWS * 64], b[ROWS * 64];
-    for (uint32_t i = 0; i < N; i++) {
-        if (!(bits >> i & 1)) continue;
-        compute(gpu, SL_DEVICE_CUDA, i, a);
-        compute(cpu, SL_DEVICE_CPU, i, b);
-        assert_memory_equal(a, b, sizeof a);
-    }
-}
-
-static uint64_t some(uint64_t *rng, uint32_t most) {
-    uint64_t bits = 0;
-    for (uint32_t k = 0; k < most; k++) bits |= 1ull << sl_rng_below(rng, N);
-    return bits;
-}
-
 static void experts_come_and_go_with_the_bits_of_a_cpu(void **state) {
     (void)state;
     uint8_t all[N], hosted[N];
@@ -217,8 +92,8 @@ static void experts_come_and_go_with_the_bits_of_a_cpu(void **state) {
     mark(all, ~0ull);
     mark(hosted, bits);
     sl_err err = {0};
-    sl_device *cpu = opened(SL_DEVICE_CPU, all, 0, SL_NUMERICS_CPU);
-    sl_device *d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_CPU);
+    sl_device *cpu = opened_cpu(all);
+    sl_device *d = opened_gpu(hosted, 40 * MB, SL_NUMERICS_CPU, false);
     const uint64_t before = used();
     for (int k = 0; k < 12; k++) {
         const uint64_t next = some(&rng, 8);
@@ -244,10 +119,10 @@ static void fast_kernels_find_experts_that_came_back(void **state) {
     mark(all, ~0ull);
     mark(hosted, bits);
     sl_err err = {0};
-    sl_device *d = opened(SL_DEVICE_CUDA, all, 0, SL_NUMERICS_FAST);
+    sl_device *d = opened_gpu(all, 0, SL_NUMERICS_FAST, false);
     for (uint32_t i = 0; i < N; i++) compute(d, SL_DEVICE_CUDA, i, want[i]);
     closed(d, SL_DEVICE_CUDA);
-    d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_FAST);
+    d = opened_gpu(hosted, 40 * MB, SL_NUMERICS_FAST, false);
     for (int k = 0; k < 40; k++) {
         const uint64_t next =
             k == 5 ? 0 : some(&rng, 1 + (uint32_t)sl_rng_below(&rng, 12)); /* and all may leave */
@@ -272,9 +147,9 @@ static void what_does_not_fit_leaves_what_there_is(void **state) {
     mark(all, ~0ull);
     mark(hosted, bits);
     sl_err err = {0};
-    sl_device *cpu = opened(SL_DEVICE_CPU, all, 0, SL_NUMERICS_CPU);
+    sl_device *cpu = opened_cpu(all);
     assert_true(sl_device_room(cpu, PAIRS, 0) == UINT64_MAX);
-    sl_device *d = opened(SL_DEVICE_CUDA, hosted, 40 * MB, SL_NUMERICS_CPU);
+    sl_device *d = opened_gpu(hosted, 40 * MB, SL_NUMERICS_CPU, false);
     sl_model_info info;
     assert_int_equal(sl_model_inspect(FOLDER, &info, &err), SL_OK);
     bytes = info.bytes_expert_most;
@@ -282,7 +157,7 @@ static void what_does_not_fit_leaves_what_there_is(void **state) {
     for (int k = 0; k < 4; k++) {
         memory -= sl_device_room(d, PAIRS, 0) - 12 * bytes;
         closed(d, SL_DEVICE_CUDA);
-        d = opened(SL_DEVICE_CUDA, hosted, memory, SL_NUMERICS_CPU);
+        d = opened_gpu(hosted, memory, SL_NUMERICS_CPU, false);
     }
     room = sl_device_room(d, PAIRS, 0) / bytes;
     assert_in_range(room, 9, 14);
@@ -334,7 +209,7 @@ static void whoever_watches_hears_when_calls_ran(void **state) {
     uint8_t *at[ROWS];
     heard h = {.from_ns = sl_now_ns()};
     mark(all, ~0ull);
-    sl_device *d = opened(SL_DEVICE_CUDA, all, 0, SL_NUMERICS_CPU);
+    sl_device *d = opened_gpu(all, 0, SL_NUMERICS_CPU, false);
     compute(d, SL_DEVICE_CUDA, 3, plain);
     for (uint32_t k = 0; k < 2; k++) { /* again, with an origin of its own */
         d->watch = (sl_device_watch){.ran = hear, .ctx = &h};
@@ -363,17 +238,6 @@ static void whoever_watches_hears_when_calls_ran(void **state) {
     assert_true(used() == 0);
 }
 
-static int begin(void **state) {
-    (void)state;
-    setenv("SLUICE_CUDA_DRIVER", SL_FAKE_CUDA, 1);
-    void *library = dlopen(SL_FAKE_CUDA, RTLD_NOW), *p;
-    if (!library) fail_msg("%s", dlerror());
-    p = dlsym(library, "sluice_fake_cuda_used");
-    assert_non_null(p);
-    memcpy(&used, &p, sizeof p);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_dropped_is_cut_again),
@@ -383,5 +247,5 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_leaves_what_there_is),
         cmocka_unit_test(whoever_watches_hears_when_calls_ran),
     };
-    return cmocka_run_group_tests(tests, begin, NULL);
+    return cmocka_run_group_tests(tests, find_fake, NULL);
 }

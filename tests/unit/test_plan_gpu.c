@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "format/plan_gpu.h"
 #include "format/plan_json.h"
+#include "format/plan_sides.h"
 #include "model/model.h"
 
 #include <setjmp.h>
@@ -127,18 +128,47 @@ static void round_trip(void **state) {
     x.p.device.gpu_memory = 40000000000;
     x.p.device.numerics = SL_NUMERICS_CPU;
     strcpy(x.p.device.gpu_kind, "GPU of a kind, compute capability 9.0");
+    x.p.worker[2].offload = true;
     text = sl_plan_print(&x.p);
     parse(text, &x.m, &q);
     for (uint32_t i = 0; i < 3; i++) {
         const sl_device_spec a = sl_plan_device_of(&x.p, i), b = sl_plan_device_of(&q, i);
         assert_int_equal(a.kind, b.kind);
         assert_int_equal(a.index, b.index);
+        assert_int_equal(b.offload, i == 2);
     }
     assert_int_equal(q.device.gpu_memory, 40000000000);
     assert_int_equal(q.device.numerics, SL_NUMERICS_CPU);
     assert_string_equal(q.device.gpu_kind, x.p.device.gpu_kind);
     sl_free(text);
     sl_plan_free(&q);
+    sl_plan_free(&x.p);
+}
+
+/* Of those that are for prompts, if there are some, and have experts on a GPU. */
+static void experts_that_stay_in_memory(void **state) {
+    (void)state;
+    sl_err err = {0};
+    made x = make(1, 2);
+    assert_int_equal(sl_plan_set_offload(&x.p, &err), SL_ERR_ARG);
+    set(&x, SL_DEVICES_OF_ATTENTION, "cuda:0");
+    assert_int_equal(sl_plan_set_offload(&x.p, &err), SL_ERR_ARG);
+    set(&x, SL_DEVICES_OF_EXPERTS, "cpu,cuda:1");
+    assert_int_equal(sl_plan_set_offload(&x.p, &err), SL_OK);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(sl_plan_device_of(&x.p, i).offload, i == 2);
+    sl_plan_free(&x.p);
+    x = make(1, 1);
+    sl_plan_set_schedule(&x.p, SL_SCHED_AEP);
+    assert_int_equal(sl_plan_add_prefill(1, 0, true, &x.p, &err), SL_OK);
+    set(&x, SL_DEVICES_OF_EXPERTS, "cuda:1");
+    assert_int_equal(sl_plan_set_offload(&x.p, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "for prompts"));
+    set(&x, SL_DEVICES_OF_ATTENTION, "cuda:0");
+    assert_int_equal(sl_plan_set_offload(&x.p, &err), SL_OK);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(x.p.worker[i].offload, i == 2);
+    assert_int_equal(sl_plan_check(&x.p, &x.m, &err), SL_OK);
+    x.p.random_weights = true;
+    assert_int_equal(sl_plan_check(&x.p, &x.m, &err), SL_ERR_UNSUPPORTED);
     sl_plan_free(&x.p);
 }
 
@@ -186,6 +216,8 @@ static void plans_that_cannot_be(void **state) {
         {EP ",\"device\":\"cuda:1024\"}]}", "neither \"cpu\" nor"},
         {EP ",\"device\":\"cuda:0,cuda:1\"}]}", "neither \"cpu\" nor"},
         {EP ",\"device\":0}]}", "device"},
+        {EP ",\"offload\":true}]}", "is on no GPU"},
+        {EP ",\"device\":\"cuda:0\",\"offload\":1}]}", "offload"},
         {GPU ",\"gpu\":{\"memory\":-1}}", "memory"},
         {GPU ",\"gpu\":{\"bytes\":1}}", "bytes"},
         {GPU ",\"gpu\":{\"numerics\":\"exactly\"}}", "unknown: cpu, fast, exact"},
@@ -230,6 +262,7 @@ int main(void) {
         cmocka_unit_test(other_lists_are_refused),
         cmocka_unit_test(words_of_memory_and_numerics),
         cmocka_unit_test(round_trip),
+        cmocka_unit_test(experts_that_stay_in_memory),
         cmocka_unit_test(numerics_left_out),
         cmocka_unit_test(plans_that_leave_something_out),
         cmocka_unit_test(plans_that_cannot_be),

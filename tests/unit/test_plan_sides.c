@@ -20,7 +20,7 @@
 static void apart(sl_plan *p) {
     sl_err err;
     assert_int_equal(sl_plan_local(&plan_model, 1, 2, p, &err), SL_OK);
-    assert_int_equal(sl_plan_add_prefill(1, 2, p, &err), SL_OK);
+    assert_int_equal(sl_plan_add_prefill(1, 2, false, p, &err), SL_OK);
     assert_int_equal(sl_plan_check(p, &plan_model, &err), SL_OK);
 }
 
@@ -45,10 +45,28 @@ static void together(void **state) {
     sl_plan p;
     sl_err err;
     assert_int_equal(sl_plan_local(&plan_model, 2, 0, &p, &err), SL_OK);
-    assert_int_equal(sl_plan_add_prefill(1, 1, &p, &err), SL_ERR_ARG);
-    assert_int_equal(sl_plan_add_prefill(1, 0, &p, &err), SL_OK);
+    assert_int_equal(sl_plan_add_prefill(1, 1, false, &p, &err), SL_ERR_ARG);
+    assert_int_equal(sl_plan_add_prefill(1, 0, false, &p, &err), SL_OK);
     assert_int_equal(p.worker[2].roles, BOTH);
     assert_int_equal(p.prefill_place.host[7].worker, 2);
+    assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_OK);
+    sl_plan_free(&p);
+}
+
+/* Workers for prompts that have both roles beside others that have one. */
+static void together_beside_apart(void **state) {
+    (void)state;
+    sl_plan p;
+    sl_err err;
+    assert_int_equal(sl_plan_local(&plan_model, 1, 2, &p, &err), SL_OK);
+    sl_plan_set_schedule(&p, SL_SCHED_AEP);
+    assert_int_equal(sl_plan_add_prefill(1, 1, true, &p, &err), SL_ERR_ARG);
+    assert_int_equal(sl_plan_add_prefill(2, 0, true, &p, &err), SL_OK);
+    for (uint32_t i = 3; i < 5; i++) assert_int_equal(p.worker[i].roles, BOTH);
+    for (uint32_t e = 0; e < 8; e++) {
+        assert_int_equal(p.place.host[e].worker, e < 4 ? 1 : 2);
+        assert_int_equal(p.prefill_place.host[e].worker, e < 4 ? 3 : 4);
+    }
     assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_OK);
     sl_plan_free(&p);
 }
@@ -114,7 +132,7 @@ static void shared_experts(void **state) {
     sl_plan p, view;
     sl_err err;
     assert_int_equal(sl_plan_local(&plan_model, 1, 2, &p, &err), SL_OK);
-    assert_int_equal(sl_plan_add_prefill(1, 0, &p, &err), SL_OK);
+    assert_int_equal(sl_plan_add_prefill(1, 0, false, &p, &err), SL_OK);
     assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_ERR_UNSUPPORTED); /* dep */
     sl_plan_set_schedule(&p, SL_SCHED_AEP);
     assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_OK);
@@ -200,10 +218,15 @@ static void what_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places),           cmocka_unit_test(together),
-        cmocka_unit_test(read_and_printed), cmocka_unit_test(what_a_side_sees),
-        cmocka_unit_test(shared_experts),   cmocka_unit_test(those_who_are_there),
-        cmocka_unit_test(covered),          cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(places),
+        cmocka_unit_test(together),
+        cmocka_unit_test(together_beside_apart),
+        cmocka_unit_test(read_and_printed),
+        cmocka_unit_test(what_a_side_sees),
+        cmocka_unit_test(shared_experts),
+        cmocka_unit_test(those_who_are_there),
+        cmocka_unit_test(covered),
+        cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,7 +67,7 @@ static sl_status make_room(const sl_options *o, sl_plan *p, sl_err *err) {
     return st == SL_OK ? sl_plan_add_spares(attention, experts, p, err) : st;
 }
 
-/* --prefill, --prefill-experts, --prefill-rows */
+/* --prefill, --prefill-experts, --prefill-rows; with --offload-experts both roles */
 static sl_status make_prefill(const sl_options *o, sl_plan *p, sl_err *err) {
     if (o->prefill + o->prefill_experts > 0 && sl_plan_has_prefill(p))
         return sl_fail(err, SL_ERR_ARG,
@@ -75,7 +75,7 @@ static sl_status make_prefill(const sl_options *o, sl_plan *p, sl_err *err) {
                        "--prefill-experts");
     sl_status st = SL_OK;
     if (o->prefill + o->prefill_experts > 0)
-        st = sl_plan_add_prefill(o->prefill, o->prefill_experts, p, err);
+        st = sl_plan_add_prefill(o->prefill, o->prefill_experts, o->offload_experts, p, err);
     if (st != SL_OK || !o->prefill_rows) return st;
     if (!sl_plan_has_prefill(p))
         return sl_fail(err, SL_ERR_ARG,
@@ -130,7 +130,8 @@ static sl_status apply_schedule(const sl_options *o, sl_plan *p, sl_err *err) {
     return st;
 }
 
-/* --device, --attention-device, --expert-device, --gpu-memory, --numerics; exact is decided. */
+/* --device, --attention-device, --expert-device, --offload-experts, --gpu-memory, --numerics; exact
+ * is decided. */
 static sl_status apply_devices(const sl_options *o, sl_plan *p, sl_err *err) {
     const struct {
         const char *option, *text;
@@ -145,6 +146,7 @@ static sl_status apply_devices(const sl_options *o, sl_plan *p, sl_err *err) {
     if (sheet && st == SL_OK) sl_plan_set_emulated(&emulated, p);
     for (size_t i = sheet ? 1 : 0; st == SL_OK && i < SL_LEN(by); i++)
         if (by[i].text[0]) st = sl_plan_set_devices(by[i].option, by[i].whose, by[i].text, p, err);
+    if (st == SL_OK && o->offload_experts) st = sl_plan_set_offload(p, err);
     if (st == SL_OK && (o->gpu_memory[0] || o->numerics[0]) && sl_plan_n_gpu(p) == 0)
         return sl_fail(err, SL_ERR_ARG, "%s is for workers on GPUs (--device cuda:0)",
                        o->gpu_memory[0] ? "--gpu-memory" : "--numerics");
@@ -246,10 +248,20 @@ static void fill_pipelines(const sl_options *o, sl_plan *p) {
     p->lanes = sl_plan_pipeline(p);
 }
 
-/* Rows of prompts and of others, at the same experts, wait for no barrier. */
+/* Some workers have both roles, and others one. */
+static bool is_mixed(const sl_plan *p) {
+    uint32_t both = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        both += p->worker[i].roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    return both > 0 && both < p->n_workers;
+}
+
+/* Rows of prompts and of others, at the same experts, wait for no barrier, and sides may differ in
+ * whether their roles are apart. */
 static void fill_sides(const sl_options *o, sl_plan *p) {
     const bool shared = sl_plan_has_prefill(p) && !sl_plan_sides_apart(p);
-    if (shared && sl_deploy_schedule_is_open(o)) sl_plan_set_schedule(p, SL_SCHED_AEP);
+    const bool differ = sl_plan_has_prefill(p) && is_mixed(p);
+    if ((shared || differ) && sl_deploy_schedule_is_open(o)) sl_plan_set_schedule(p, SL_SCHED_AEP);
 }
 
 static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p, sl_err *err) {
@@ -364,7 +376,7 @@ static void predict_dense(uint32_t requests, sl_deployment *d) {
 static sl_status choose_for_decode(const sl_options *o, uint32_t requests, sl_deployment *d,
                                    sl_err *err) {
     sl_plan *p = &d->opts.plan, decode;
-    if (!sl_plan_sides_apart(p)) return SL_OK; /* fill_sides has chosen */
+    if (!sl_plan_sides_apart(p) || is_mixed(p)) return SL_OK; /* fill_sides has chosen */
     if (o->remote)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--schedule auto: workers on other machines are not measured where some are "

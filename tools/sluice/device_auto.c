@@ -102,6 +102,7 @@ static sl_status check_options(const search *s, sl_err *err) {
         {o->attention_device[0], "--attention-device", "auto chooses for all workers"},
         {o->expert_device[0], "--expert-device", "auto chooses for all workers"},
         {o->prefill + o->prefill_experts > 0, "--prefill", "a side for prompts is not compared"},
+        {o->offload_experts, "--offload-experts", "who copies experts is not compared"},
         {o->max_attention > 0, "--max-attention", "who comes later is not compared"},
         {o->max_experts > 0, "--max-experts", "who comes later is not compared"},
         {strcmp(o->numerics, "exact") == 0, "--numerics exact",

@@ -166,12 +166,14 @@ void sl_cuda_close(sl_cuda *c) {
     if (!c) return;
     if (c->context && c->d->cuCtxSetCurrent(c->context) == SL_CU_OK) { /* errors change nothing */
         if (c->stream) (void)c->d->cuStreamSynchronize(c->stream);
+        if (c->beside) (void)c->d->cuStreamSynchronize(c->beside);
         sl_cuda_lists_free(c);
         if (c->scratch) (void)c->d->cuMemFree_v2(c->scratch);
         if (c->parts) (void)c->d->cuMemFree_v2(c->parts);
         if (c->vec_done) (void)c->d->cuMemFree_v2(c->vec_done);
         if (c->wide) (void)c->d->cuMemFree_v2(c->wide);
         if (c->stream) (void)c->d->cuStreamDestroy_v2(c->stream);
+        if (c->beside) (void)c->d->cuStreamDestroy_v2(c->beside);
         for (uint32_t i = 0; i < c->n_modules; i++) (void)c->d->cuModuleUnload(c->modules[i]);
     }
     if (c->context) (void)c->d->cuDevicePrimaryCtxRelease_v2(c->device);

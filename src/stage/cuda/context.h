@@ -74,7 +74,7 @@ struct sl_cuda {
     const sl_cu_driver *d;
     sl_cu_device device;
     sl_cu_context context;
-    sl_cu_stream stream;
+    sl_cu_stream stream, beside; /* beside: NULL until somebody copies there */
     sl_numerics numerics;
     sl_cuda_few few;
     bool many; /* sl_cuda_set_many */

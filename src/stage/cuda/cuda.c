@@ -12,6 +12,8 @@
 #include "stage/cuda/experts.h"
 #include "stage/cuda/few_choice.h"
 #include "stage/cuda/logits.h"
+#include "stage/cuda/offload.h"
+#include "stage/cuda/row_calls.h"
 #include "stage/cuda/slabs.h"
 #include "stage/cuda/steps.h"
 #include "stage/cuda/ops.h"
@@ -45,11 +47,12 @@ typedef struct cuda {
     sl_cuda *c;
     sl_cuda_slabs memory;
     sl_model *model;
-    sl_cuda_experts fast;  /* c NULL: experts go by the operations of `exec`, */
-    bool not_fast;         /* as they do while one is here that its kernels do not compute; */
-    bool stays_inside;     /* else base.inside is this */
-    sl_cuda_cut cut;       /* of an expert; */
-    uint64_t expert_bytes; /* as the file has it */
+    sl_cuda_offload offload; /* c NULL: experts' weights lie on the GPU */
+    sl_cuda_experts fast;    /* c NULL: experts go by the operations of `exec`, */
+    bool not_fast;           /* as they do while one is here that its kernels do not compute; */
+    bool stays_inside;       /* else base.inside is this */
+    sl_cuda_cut cut;         /* of an expert; */
+    uint64_t expert_bytes;   /* as the file has it */
     sl_exec exec;
     sl_arena rows;  /* scratch of the GPU: base is an address there */
     sl_arena lists; /* of the host */
@@ -292,56 +295,6 @@ static void pack(cuda *d, launched *l) {
     sl_cuda_pack(d->c, p->wire, sl_mem_at(p->rows), to.row, to.n, width, to.at);
 }
 
-/* Rows as they came, where kernels read them; NULL stays, and so does what lies in a window. */
-static const uint8_t *const *bring(cuda *d, const uint8_t *const *from, uint32_t n, size_t row) {
-    const void *at = NULL;
-    const uint8_t **to = sl_arena_take(&d->lists, n, sizeof *to);
-    uint32_t there = 0;
-    SL_ASSERT(to != NULL);
-    for (uint32_t i = 0; i < n; i++) {
-        to[i] = sl_cuda_windows_have(&d->windows, from[i]) ? from[i] : NULL;
-        there += from[i] && !to[i];
-    }
-    uint8_t *room = there ? sl_cuda_list_room(d->c, there * row, &at) : NULL;
-    for (uint32_t i = 0, j = 0; i < n; i++) {
-        if (!from[i] || to[i]) continue;
-        memcpy(room + j * row, from[i], row);
-        to[i] = (const uint8_t *)at + j++ * row;
-    }
-    return to;
-}
-
-static void unpack(cuda *d, const sl_stage_pack *p) {
-    const uint32_t width = d->base.spec->d_model;
-    if (p->n == 0) return;
-    const uint8_t *const *from = (const uint8_t *const *)p->at;
-    sl_cuda_unpack(d->c, p->wire, sl_mem_at(p->rows), p->row, p->n, width,
-                   bring(d, from, p->n, sl_wire_row_bytes(p->wire, width)));
-}
-
-static void move(cuda *d, const sl_stage_move *m) {
-    if (m->n)
-        sl_cuda_move_rows(d->c, sl_mem_at(m->from), m->from_row, m->n, d->base.spec->d_model,
-                          sl_mem_at(m->to), m->to_row);
-}
-
-static void merge(cuda *d, const sl_stage_call *c) {
-    const sl_stage_merge *m = &c->merge;
-    const sl_model_spec *s = d->base.spec;
-    if (c->rows.n == 0) return;
-    const size_t row = sl_wire_row_bytes(m->wire, s->d_model);
-    sl_cuda_merge(d->c,
-                  &(sl_cuda_merge_rows){.to = sl_mem_at(c->rows.x),
-                                        .x = sl_mem_at(m->x),
-                                        .shared = sl_mem_at(m->shared),
-                                        .from = m->from,
-                                        .piece = bring(d, m->piece, c->rows.n * s->top_k, row),
-                                        .wire = m->wire,
-                                        .n = c->rows.n,
-                                        .d = s->d_model,
-                                        .k = s->top_k});
-}
-
 static sl_status make_logits(cuda *d, uint32_t rows, sl_err *err) {
     if (sl_cuda_logits_fit(&d->logits, d->base.spec, rows)) return SL_OK;
     all_done(d);
@@ -372,9 +325,19 @@ static void head(cuda *d, launched *l) {
     sl_cuda_logits_bring(&d->logits, h, result, at);
 }
 
+static void experts(cuda *d, const sl_stage_model *s, launched *l) {
+    const sl_stage_experts *e = &l->call.experts;
+    const uint32_t block = d->base.spec->moe_index[l->call.layer];
+    if (d->offload.c) sl_cuda_offload_need(&d->offload, block, e->expert, e->first, e->n_groups);
+    if (!d->fast.c || d->not_fast || !sl_cuda_experts_run(&d->fast, &l->call, &d->lists))
+        if (!sl_stage_run_model(s, &l->call)) SL_ASSERT(false);
+    if (d->offload.c) sl_cuda_offload_used(&d->offload, block);
+}
+
 static void run(cuda *d, launched *l) {
     const sl_stage_model s = {
         .model = d->model, .exec = &d->exec, .scratch = &d->rows, .kv = d->kv};
+    const sl_cuda_rows rows = {d->c, &d->windows, &d->lists, d->base.spec};
     switch (l->call.op) {
     case SL_OP_ROUTE:
         route(d, &s, l);
@@ -386,20 +349,20 @@ static void run(cuda *d, launched *l) {
         pack(d, l);
         break;
     case SL_OP_UNPACK:
-        unpack(d, &l->call.pack);
+        sl_cuda_rows_unpack(&rows, &l->call.pack);
         break;
     case SL_OP_MOVE:
-        move(d, &l->call.move);
+        sl_cuda_rows_move(&rows, &l->call.move);
         break;
     case SL_OP_MERGE:
-        merge(d, &l->call);
+        sl_cuda_rows_merge(&rows, &l->call);
         break;
     case SL_OP_HEAD:
         head(d, l);
         break;
     case SL_OP_EXPERTS:
-        if (d->fast.c && !d->not_fast && sl_cuda_experts_run(&d->fast, &l->call, &d->lists)) break;
-        /* fall through */
+        experts(d, &s, l);
+        break;
     default:
         if (!sl_stage_run_model(&s, &l->call)) SL_ASSERT(false);
     }
@@ -534,11 +497,13 @@ static void cuda_read_logits(sl_device *base, uint32_t row, float *to) {
 
 /* ---- experts that come and go ---- */
 
-static sl_status home_put(void *ctx, const void *data, size_t bytes, const void **out,
-                          sl_err *err) {
+static sl_status home_put(void *ctx, size_t expert, const void *data, size_t bytes,
+                          const void **out, sl_err *err) {
     cuda *d = ctx;
     uint64_t at = 0;
     if (d->tick) d->tick(d->tick_ctx);
+    if (d->offload.c && expert != SIZE_MAX)
+        return sl_cuda_offload_put(&d->offload, expert, data, bytes, out, err);
     sl_status st = sl_cuda_slabs_cut(&d->memory, bytes, &at, err);
     if (st != SL_OK) return st;
     st = sl_cuda_copy_in(d->c, at, data, bytes, err);
@@ -549,8 +514,12 @@ static sl_status home_put(void *ctx, const void *data, size_t bytes, const void 
     return st;
 }
 
-static void home_drop(void *ctx, const void *at, size_t bytes) {
-    sl_cuda_slabs_drop(&((cuda *)ctx)->memory, (uint64_t)(uintptr_t)at, bytes);
+static void home_drop(void *ctx, size_t expert, const void *at, size_t bytes) {
+    cuda *d = ctx;
+    if (d->offload.c && expert != SIZE_MAX)
+        sl_cuda_offload_drop(&d->offload, expert, at);
+    else
+        sl_cuda_slabs_drop(&d->memory, (uint64_t)(uintptr_t)at, bytes);
 }
 
 static size_t scratch_bytes(const cuda *d, uint32_t max_pairs) {
@@ -603,13 +572,15 @@ static sl_status cuda_host(sl_device *base, const uint8_t *hosted, uint32_t max_
     sl_cuda_moves(d->c);
     if (st != SL_OK || *left != SL_HOSTING_DONE) return st;
     look_at_experts(d);
-    if (!base->inside) return SL_OK;
+    if (d->offload.c) st = sl_cuda_offload_settle(&d->offload, err);
+    if (!base->inside) return st;
     return sl_cuda_experts_table(&d->fast, d->max_rows, err);
 }
 
 static uint64_t cuda_room(sl_device *base, uint32_t max_pairs, uint64_t beside) {
     cuda *d = (cuda *)base;
     const size_t cap = scratch_bytes(d, max_pairs);
+    if (d->offload.c) return UINT64_MAX;  /* they stay in the machine's */
     if (cap > d->rows.cap) beside += cap; /* the new one is there before the old one goes */
     if (d->fast.c) beside += sl_cuda_experts_more(&d->fast, max_pairs);
     return sl_cuda_slabs_room(&d->memory, &d->cut, beside) * d->expert_bytes;
@@ -642,6 +613,7 @@ static void cuda_close(sl_device *base) {
         sl_cuda_timeline_free(&d->times);
         sl_cuda_steps_free(&d->steps);
         sl_cuda_experts_free(&d->fast);
+        sl_cuda_offload_free(&d->offload);
         sl_cuda_unpin(d->c, d->results);
         sl_cuda_free(d->c, d->logits.at.at);
         sl_cuda_free(d->c, (uint64_t)(uintptr_t)d->rows.base);
@@ -689,7 +661,8 @@ static sl_status open_experts(cuda *d, const sl_device_opts *o, sl_err *err) {
     if (owes ? !sl_cuda_experts_shaped(m) : !can) return SL_OK;
     sl_status st = sl_cuda_experts_create(d->c, d->model, kinds, &d->memory, &d->fast, err);
     d->base.inside = st == SL_OK && can && o->max_rows && o->max_pairs && !m->dense_branch &&
-                     !sl_model_draws(d->model) && (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
+                     !sl_model_draws(d->model) && !d->offload.c &&
+                     (uint64_t)o->max_rows * m->top_k <= UINT16_MAX;
     d->stays_inside = d->base.copies_lists = d->base.inside;
     d->base.inside_exact = d->base.inside && owes;
     if (tried)
@@ -717,7 +690,12 @@ static sl_status open_model(cuda *d, const sl_device_opts *o, sl_err *err) {
     d->exec.ops_ctx = d->c;
     d->exec.lists = &d->lists;
     d->exec.activations = o->activations;
-    st = sl_model_settle(d->model, &home, o->progress, o->progress_ctx, err);
+    if (o->device->offload && o->hosts.experts)
+        st =
+            sl_cuda_offload_create(d->c, &d->memory, &d->cut, d->base.spec->n_moe,
+                                   d->base.spec->n_experts, d->tick, d->tick_ctx, &d->offload, err);
+    if (st == SL_OK) st = sl_model_settle(d->model, &home, o->progress, o->progress_ctx, err);
+    if (st == SL_OK && d->offload.c) st = sl_cuda_offload_settle(&d->offload, err);
     return st == SL_OK ? open_experts(d, o, err) : st;
 }
 

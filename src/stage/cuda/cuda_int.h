@@ -2,11 +2,11 @@
  * kernels.def, and lists of the host that kernels read.
  *
  * All that is asked of the GPU runs one after another, in the order of the calls (one stream), and
- * later than they return, unless a call says that it waits. Launches, copies and lists return no
- * error: the first one is kept, nothing more is asked of the GPU after it, and sl_cuda_failed tells
- * it. Device addresses are uint64_t, or pointers where a call or a kernel's argument takes data;
- * the host does not read through them.
- * Thread: owner; sl_cuda_alloc, sl_cuda_free and sl_cuda_copy_in from any other, too. */
+ * later than they return, unless a call says that it waits or runs beside (sl_cuda_beside).
+ * Launches, copies and lists return no error: the first one is kept, nothing more is asked of the
+ * GPU after it, and sl_cuda_failed tells it. Device addresses are uint64_t, or pointers where a
+ * call or a kernel's argument takes data; the host does not read through them. Thread: owner;
+ * sl_cuda_alloc, sl_cuda_free and sl_cuda_copy_in from any other, too. */
 #ifndef SL_STAGE_CUDA_CUDA_INT_H
 #define SL_STAGE_CUDA_CUDA_INT_H
 
@@ -117,6 +117,13 @@ sl_status sl_cuda_pin(sl_cuda *c, size_t bytes, void **out, uint64_t *address,
                       sl_err *err) SL_MUST_CHECK;
 void sl_cuda_unpin(sl_cuda *c, void *p); /* NULL-safe */
 
+/* Memory of the host, of whole pages, that is there already and only read from here on: it stays
+ * where it is, so that copies beside may read it, until it is released. One such copy reads what
+ * was registered at once. Whether that can be is a matter of driver and file system. Release waits
+ * for what runs. */
+sl_status sl_cuda_register(sl_cuda *c, const void *p, size_t bytes, sl_err *err) SL_MUST_CHECK;
+void sl_cuda_release(sl_cuda *c, const void *p);
+
 /* Any memory of the host to the GPU, at once: in no order with what was launched, none of which may
  * use `to`; what is launched later sees it. For weights. A held launch stays held, and rounded rows
  * stay known: this may be another thread than the one whose they are. */
@@ -143,7 +150,18 @@ bool sl_cuda_event_is_done(sl_cuda *c, sl_cuda_event *e);
 void sl_cuda_event_wait(sl_cuda *c, sl_cuda_event *e);
 /* Milliseconds of the GPU from one mark to another, both done. */
 float sl_cuda_event_ms(sl_cuda *c, const sl_cuda_event *from, const sl_cuda_event *to);
-/* Waits for everything. */
+/* Waits for everything but what runs beside. */
 void sl_cuda_drain(sl_cuda *c);
+
+/* A second stream, for copies from registered memory of the host while kernels run: in order among
+ * themselves alone. beside: of these calls the ones that are put there. */
+sl_status sl_cuda_beside(sl_cuda *c, sl_err *err) SL_MUST_CHECK; /* opens it, unless it is open */
+void sl_cuda_copy_in_beside(sl_cuda *c, uint64_t to, const void *from, size_t bytes);
+void sl_cuda_event_record_beside(sl_cuda *c, sl_cuda_event *e);
+/* What is asked from here on, of the one stream or of the other, waits for the mark. One never put
+ * is not waited for. */
+void sl_cuda_after(sl_cuda *c, const sl_cuda_event *e);
+void sl_cuda_after_beside(sl_cuda *c, const sl_cuda_event *e);
+void sl_cuda_drain_beside(sl_cuda *c);
 
 #endif

@@ -51,6 +51,7 @@ enum {
     SL_CU_EVENT_UNTIMED = 2,
     SL_CU_HOST_PORTABLE = 1,
     SL_CU_HOST_MAPPED = 2,
+    SL_CU_HOST_READ = 8,      /* nobody writes to memory that is registered so */
     SL_CU_LAUNCH_EARLY = 6,   /* attribute: programmatic stream serialization */
     SL_CU_IPC_PEERS = 1,      /* of memory of another process: GPUs reach each other's */
     SL_CU_CAPTURE_THREAD = 1, /* what must not be during a capture is so of its thread alone */
@@ -101,6 +102,8 @@ typedef struct sl_cu_ipc_handle {
     X(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags))                                  \
     X(cuMemHostGetDevicePointer_v2, (sl_cu_address * out, void *p, unsigned flags))                \
     X(cuMemFreeHost, (void *p))                                                                    \
+    X(cuMemHostRegister_v2, (void *p, size_t bytes, unsigned flags))                               \
+    X(cuMemHostUnregister, (void *p))                                                              \
     X(cuMemcpyHtoD_v2, (sl_cu_address to, const void *from, size_t bytes))                         \
     X(cuMemcpyDtoH_v2, (void *to, sl_cu_address from, size_t bytes))                               \
     X(cuMemcpyHtoDAsync_v2, (sl_cu_address to, const void *from, size_t bytes, sl_cu_stream s))    \
@@ -110,6 +113,7 @@ typedef struct sl_cu_ipc_handle {
     X(cuStreamCreate, (sl_cu_stream * out, unsigned flags))                                        \
     X(cuStreamSynchronize, (sl_cu_stream s))                                                       \
     X(cuStreamDestroy_v2, (sl_cu_stream s))                                                        \
+    X(cuStreamWaitEvent, (sl_cu_stream s, sl_cu_event e, unsigned flags))                          \
     X(cuEventCreate, (sl_cu_event * out, unsigned flags))                                          \
     X(cuEventRecord, (sl_cu_event e, sl_cu_stream s))                                              \
     X(cuEventQuery, (sl_cu_event e))                                                               \

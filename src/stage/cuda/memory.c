@@ -75,6 +75,21 @@ void sl_cuda_unpin(sl_cuda *c, void *p) {
     (void)c->d->cuMemFreeHost(p);
 }
 
+sl_status sl_cuda_register(sl_cuda *c, const void *p, size_t bytes, sl_err *err) {
+    sl_status st = sl_cuda_enter(c, err);
+    if (st == SL_OK)
+        st = SL_CU_DO(c->d, err, cuMemHostRegister_v2, (void *)(uintptr_t)p, bytes,
+                      SL_CU_HOST_PORTABLE | SL_CU_HOST_READ);
+    return st == SL_OK ? st : sl_err_prefix(err, "%zu bytes to be registered", bytes);
+}
+
+void sl_cuda_release(sl_cuda *c, const void *p) {
+    sl_err err;
+    if (!p || sl_cuda_enter(c, &err) != SL_OK) return;
+    if (c->beside) (void)c->d->cuStreamSynchronize(c->beside);
+    (void)c->d->cuMemHostUnregister((void *)(uintptr_t)p);
+}
+
 /* Copies. */
 
 sl_status sl_cuda_copy_in(sl_cuda *c, uint64_t to, const void *from, size_t bytes, sl_err *err) {
@@ -105,6 +120,10 @@ void sl_cuda_copy_out_later(sl_cuda *c, void *to, uint64_t from, size_t bytes) {
 void sl_cuda_copy(sl_cuda *c, uint64_t to, uint64_t from, size_t bytes) {
     sl_cuda_settle(c);
     if (!c->failed && bytes) SL_CUDA_DO(c, cuMemcpyDtoDAsync_v2, to, from, bytes, c->stream);
+}
+
+void sl_cuda_copy_in_beside(sl_cuda *c, uint64_t to, const void *from, size_t bytes) {
+    if (!c->failed && bytes) SL_CUDA_DO(c, cuMemcpyHtoDAsync_v2, to, from, bytes, c->beside);
 }
 
 void sl_cuda_fill(sl_cuda *c, uint64_t to, uint8_t byte, size_t bytes) {
@@ -152,4 +171,30 @@ float sl_cuda_event_ms(sl_cuda *c, const sl_cuda_event *from, const sl_cuda_even
     float ms = 0;
     if (!c->failed) SL_CUDA_DO(c, cuEventElapsedTime, &ms, from->handle, to->handle);
     return ms;
+}
+
+/* What runs beside. */
+
+sl_status sl_cuda_beside(sl_cuda *c, sl_err *err) {
+    if (c->beside) return SL_OK;
+    sl_status st = sl_cuda_enter(c, err);
+    return st == SL_OK ? SL_CU_DO(c->d, err, cuStreamCreate, &c->beside, SL_CU_STREAM_NON_BLOCKING)
+                       : st;
+}
+
+void sl_cuda_event_record_beside(sl_cuda *c, sl_cuda_event *e) {
+    if (!c->failed) e->put = SL_CUDA_DO(c, cuEventRecord, e->handle, c->beside);
+}
+
+void sl_cuda_after(sl_cuda *c, const sl_cuda_event *e) {
+    sl_cuda_settle(c);
+    if (!c->failed && e->put) SL_CUDA_DO(c, cuStreamWaitEvent, c->stream, e->handle, 0);
+}
+
+void sl_cuda_after_beside(sl_cuda *c, const sl_cuda_event *e) {
+    if (!c->failed && e->put) SL_CUDA_DO(c, cuStreamWaitEvent, c->beside, e->handle, 0);
+}
+
+void sl_cuda_drain_beside(sl_cuda *c) {
+    if (!c->failed && c->beside) SL_CUDA_DO(c, cuStreamSynchronize, c->beside);
 }

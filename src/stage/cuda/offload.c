@@ -1,0 +1,308 @@
+/* Places for experts of blocks, what is copied there and when, and memory that is registered. */
+#include "stage/cuda/offload.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ALIGN 256u
+#define PART  ((size_t)256 << 20) /* registered at once, between ticks */
+
+/* Of a block's experts that a call asks for: so many parts in MOST_OF are most of them. */
+#define MOST    3u
+#define MOST_OF 4u
+
+static size_t whole(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+size_t sl_cuda_offload_stride(const sl_cuda_cut *cut) {
+    return cut->n * whole(cut->piece) + whole(cut->small) + SL_CUDA_EXPERT_PIECES * ALIGN;
+}
+
+static uint32_t places_of(uint32_t n_blocks) {
+    return SL_MIN(n_blocks, SL_CUDA_PLACES);
+}
+
+uint64_t sl_cuda_offload_bytes(const sl_cuda_cut *cut, uint32_t n_blocks, uint32_t n_experts) {
+    return (uint64_t)places_of(n_blocks) * n_experts * sl_cuda_offload_stride(cut);
+}
+
+static sl_cuda_place *place_of(sl_cuda_offload *o, uint32_t block) {
+    return &o->place[block % SL_CUDA_PLACES];
+}
+
+sl_status sl_cuda_offload_create(sl_cuda *c, sl_cuda_slabs *memory, const sl_cuda_cut *cut,
+                                 uint32_t n_blocks, uint32_t n_experts, void (*tick)(void *),
+                                 void *tick_ctx, sl_cuda_offload *out, sl_err *err) {
+    *out = (sl_cuda_offload){.c = c,
+                             .memory = memory,
+                             .index = memory->index,
+                             .n_blocks = n_blocks,
+                             .n_experts = n_experts,
+                             .stride = sl_cuda_offload_stride(cut),
+                             .tick = tick,
+                             .tick_ctx = tick_ctx};
+    out->arrays = sl_alloc_arrays(
+        SL_ARRAY(out->kept, (size_t)n_blocks * n_experts), SL_ARRAY(out->asked, n_experts),
+        SL_ARRAY(out->place[0].has, n_experts), SL_ARRAY(out->place[1].has, n_experts));
+    if (!out->arrays) return sl_fail(err, SL_ERR_NOMEM, "list of experts in the host's memory");
+    sl_status st = sl_cuda_beside(c, err);
+    for (uint32_t i = 0; st == SL_OK && i < places_of(n_blocks); i++) {
+        sl_cuda_place *p = &out->place[i];
+        p->block = SL_CUDA_NO_BLOCK;
+        st = sl_cuda_slabs_take(memory, n_experts * out->stride,
+                                "a place for a block's experts (--offload-experts)", &p->at, err);
+        if (st == SL_OK) st = sl_cuda_event_create(c, &p->there, err);
+        if (st == SL_OK) st = sl_cuda_event_create(c, &p->read, err);
+    }
+    return st;
+}
+
+void sl_cuda_offload_free(sl_cuda_offload *o) {
+    if (!o->c) return;
+    sl_cuda_drain_beside(o->c);
+    for (size_t i = 0; i < o->n_spans; i++) sl_cuda_release(o->c, o->span[i].at);
+    for (uint32_t i = 0; i < SL_CUDA_PLACES; i++) {
+        sl_cuda_event_free(o->c, o->place[i].there);
+        sl_cuda_event_free(o->c, o->place[i].read);
+        sl_cuda_slabs_return(o->memory, o->place[i].at, o->n_experts * o->stride);
+    }
+    if (o->bytes)
+        sl_log(SL_LOG_INFO, "cuda", "cuda:%u: %.1f MB of experts' weights were copied, %.1f waited",
+               o->index, 1e-6 * (double)o->bytes, 1e-6 * (double)o->waited);
+    sl_free(o->span);
+    sl_free(o->arrays);
+    *o = (sl_cuda_offload){0};
+}
+
+/* ---- what is registered ---- */
+
+/* The number of the first span that ends behind p. */
+static size_t span_at(const sl_cuda_offload *o, const uint8_t *p) {
+    size_t low = 0, high = o->n_spans;
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        if (o->span[mid].at + o->span[mid].bytes > p)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+/* How many of these bytes one span has from the first on; 0: none has the first. */
+static size_t registered(const sl_cuda_offload *o, const uint8_t *p, size_t bytes) {
+    const size_t i = span_at(o, p);
+    if (i == o->n_spans || o->span[i].at > p) return 0;
+    return SL_MIN(bytes, (size_t)(o->span[i].at + o->span[i].bytes - p));
+}
+
+static sl_status note_span(sl_cuda_offload *o, sl_cuda_span s, sl_err *err) {
+    if (o->n_spans == o->cap_spans) {
+        const size_t cap = SL_MAX(2 * o->cap_spans, (size_t)16);
+        void *more = sl_grow(o->span, o->n_spans, cap, sizeof *o->span);
+        if (!more) return sl_fail(err, SL_ERR_NOMEM, "list of %zu parts of memory", cap);
+        o->span = more;
+        o->cap_spans = cap;
+    }
+    const size_t i = span_at(o, s.at);
+    memmove(o->span + i + 1, o->span + i, (o->n_spans++ - i) * sizeof *o->span);
+    o->span[i] = s;
+    return SL_OK;
+}
+
+/* Registers [at, end), whole pages of which nothing is registered, but for a refusal. */
+static sl_status add_spans(sl_cuda_offload *o, const uint8_t *at, const uint8_t *end, sl_err *err) {
+    sl_err why;
+    while (at < end && !o->refused) {
+        const sl_cuda_span s = {at, SL_MIN(PART, (size_t)(end - at))};
+        if (o->tick) o->tick(o->tick_ctx);
+        if (sl_cuda_register(o->c, s.at, s.bytes, &why) != SL_OK) {
+            o->refused = true;
+            sl_log(SL_LOG_WARN, "cuda",
+                   "cuda:%u: experts' weights are copied while the worker waits, since their "
+                   "memory cannot be registered: %s",
+                   o->index, why.msg);
+            return SL_OK;
+        }
+        sl_status st = note_span(o, s, err);
+        if (st != SL_OK) {
+            sl_cuda_release(o->c, s.at);
+            return st;
+        }
+        at += s.bytes;
+    }
+    return SL_OK;
+}
+
+static int by_address(const void *a, const void *b) {
+    const sl_cuda_span *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Pages of all pieces, by address, joined where they touch; returns how many. */
+static size_t list_pages(const sl_cuda_offload *o, sl_cuda_span *out) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t n = 0, joined = 0;
+    for (size_t e = 0; e < (size_t)o->n_blocks * o->n_experts; e++)
+        for (uint32_t i = 0; i < o->kept[e].n; i++) {
+            const uintptr_t from = (uintptr_t)o->kept[e].piece[i].from;
+            const uintptr_t first = from / page * page;
+            const size_t bytes =
+                (from - first + o->kept[e].piece[i].bytes + page - 1) / page * page;
+            out[n++] = (sl_cuda_span){o->kept[e].piece[i].from - (from - first), bytes};
+        }
+    qsort(out, n, sizeof *out, by_address);
+    for (size_t i = 0; i < n; i++) {
+        sl_cuda_span *last = out + joined - 1;
+        if (joined && out[i].at <= last->at + last->bytes)
+            last->bytes = SL_MAX(last->bytes, (size_t)(out[i].at + out[i].bytes - last->at));
+        else
+            out[joined++] = out[i];
+    }
+    return joined;
+}
+
+/* What of these pages is not registered. */
+static sl_status add_missing(sl_cuda_offload *o, const sl_cuda_span *pages, sl_err *err) {
+    const uint8_t *at = pages->at, *end = at + pages->bytes;
+    sl_status st = SL_OK;
+    while (st == SL_OK && at < end && !o->refused) {
+        const size_t i = span_at(o, at);
+        const uint8_t *next = i < o->n_spans ? o->span[i].at : end;
+        if (next > at) st = add_spans(o, at, SL_MIN(next, end), err);
+        if (next >= end) break;
+        at = next + (next > at ? 0 : registered(o, at, (size_t)(end - at)));
+    }
+    return st;
+}
+
+sl_status sl_cuda_offload_settle(sl_cuda_offload *o, sl_err *err) {
+    size_t n = 0;
+    sl_status st = SL_OK;
+    if (o->refused) return SL_OK;
+    for (size_t e = 0; e < (size_t)o->n_blocks * o->n_experts; e++) n += o->kept[e].n;
+    sl_cuda_span *pages = sl_alloc(n + 1, sizeof *pages);
+    if (!pages) return sl_fail(err, SL_ERR_NOMEM, "list of %zu parts of memory", n);
+    n = list_pages(o, pages);
+    for (size_t i = 0; st == SL_OK && i < n; i++) st = add_missing(o, &pages[i], err);
+    sl_free(pages);
+    return st;
+}
+
+/* Memory that may be freed is registered no more, with all that was registered beside it. */
+static void forget_spans(sl_cuda_offload *o, const uint8_t *at, size_t bytes) {
+    size_t i = span_at(o, at);
+    while (i < o->n_spans && o->span[i].at < at + bytes) {
+        sl_cuda_release(o->c, o->span[i].at);
+        memmove(o->span + i, o->span + i + 1, (--o->n_spans - i) * sizeof *o->span);
+    }
+}
+
+/* ---- who is kept ---- */
+
+sl_status sl_cuda_offload_put(sl_cuda_offload *o, size_t expert, const void *data, size_t bytes,
+                              const void **out, sl_err *err) {
+    const uint32_t block = (uint32_t)(expert / o->n_experts);
+    const size_t number = expert % o->n_experts;
+    sl_cuda_kept *k = &o->kept[expert];
+    const size_t at = k->n ? whole(k->piece[k->n - 1].at + k->piece[k->n - 1].bytes) : 0;
+    if (k->n == SL_CUDA_EXPERT_PIECES || at > o->stride || bytes > o->stride - at)
+        return sl_fail(err, SL_ERR_LIMIT,
+                       "cuda:%u: expert %zu of block %u has more than %zu bytes or %u pieces",
+                       o->index, number, block, o->stride, SL_CUDA_EXPERT_PIECES);
+    k->piece[k->n].from = data;
+    k->piece[k->n].bytes = bytes;
+    k->piece[k->n++].at = at;
+    *out = (const void *)(uintptr_t)(place_of(o, block)->at + number * o->stride + at);
+    return SL_OK;
+}
+
+/* All of an expert leave together, or the last one that came alone. */
+void sl_cuda_offload_drop(sl_cuda_offload *o, size_t expert, const void *at) {
+    sl_cuda_place *p = place_of(o, (uint32_t)(expert / o->n_experts));
+    sl_cuda_kept *k = &o->kept[expert];
+    const uint64_t base = p->at + expert % o->n_experts * o->stride;
+    uint32_t i = 0;
+    while (i < k->n && base + k->piece[i].at != (uint64_t)(uintptr_t)at) i++;
+    SL_ASSERT(i < k->n);
+    forget_spans(o, k->piece[i].from, k->piece[i].bytes);
+    for (k->n--; i < k->n; i++) k->piece[i] = k->piece[i + 1];
+    if (p->block == expert / o->n_experts) p->has[expert % o->n_experts] = 0;
+}
+
+/* ---- copies ---- */
+
+/* What a copy waits for before it writes into a place that had another block. */
+static void wait_for_readers(sl_cuda_offload *o, const sl_cuda_place *p, bool host) {
+    if (host)
+        sl_cuda_event_wait(o->c, p->read);
+    else
+        sl_cuda_after_beside(o->c, p->read);
+}
+
+static void copy_waiting(sl_cuda_offload *o, sl_cuda_place *p, uint64_t to, const uint8_t *from,
+                         size_t bytes) {
+    sl_err err;
+    wait_for_readers(o, p, true);
+    if (sl_cuda_copy_in(o->c, to, from, bytes, &err) != SL_OK)
+        sl_cuda_fail(o->c, err.code, "experts' weights: %s", err.msg);
+    o->waited += bytes;
+}
+
+static void copy_piece(sl_cuda_offload *o, sl_cuda_place *p, uint64_t to, const uint8_t *from,
+                       size_t bytes) {
+    o->bytes += bytes;
+    while (bytes > 0) {
+        const size_t n = registered(o, from, bytes);
+        if (n == 0) {
+            copy_waiting(o, p, to, from, bytes);
+            return;
+        }
+        sl_cuda_copy_in_beside(o->c, to, from, n);
+        to += n, from += n, bytes -= n;
+    }
+}
+
+/* Those of a block that are wanted (NULL: all) and not there come there. */
+static void bring(sl_cuda_offload *o, uint32_t block, const uint8_t *wanted) {
+    sl_cuda_place *p = place_of(o, block);
+    bool any = false;
+    if (p->block != block) memset(p->has, 0, o->n_experts);
+    for (uint32_t e = 0; e < o->n_experts; e++) {
+        const sl_cuda_kept *k = &o->kept[(size_t)block * o->n_experts + e];
+        if (p->has[e] || k->n == 0 || (wanted && !wanted[e])) continue;
+        if (!any && p->block != block) wait_for_readers(o, p, false);
+        for (uint32_t i = 0; i < k->n; i++)
+            copy_piece(o, p, p->at + e * o->stride + k->piece[i].at, k->piece[i].from,
+                       k->piece[i].bytes);
+        p->has[e] = 1;
+        p->block = block;
+        any = true;
+    }
+    if (any) sl_cuda_event_record_beside(o->c, p->there);
+}
+
+void sl_cuda_offload_need(sl_cuda_offload *o, uint32_t block, const uint32_t *expert,
+                          const uint32_t *first, uint32_t n) {
+    uint64_t wanted = 0;
+    memset(o->asked, 0, o->n_experts);
+    for (uint32_t g = 0; g < n; g++) {
+        if (first[g] == first[g + 1]) continue;
+        o->asked[expert[g]] = 1;
+        wanted++;
+    }
+    o->most = MOST_OF * wanted >= (uint64_t)MOST * o->n_experts;
+    bring(o, block, o->most ? NULL : o->asked);
+    sl_cuda_after(o->c, place_of(o, block)->there);
+}
+
+void sl_cuda_offload_used(sl_cuda_offload *o, uint32_t block) {
+    const uint32_t next = (block + 1) % o->n_blocks;
+    sl_cuda_event_record(o->c, place_of(o, block)->read);
+    if (o->most && place_of(o, next) != place_of(o, block)) bring(o, next, NULL);
+}

@@ -1,0 +1,91 @@
+/* Routed experts whose weights stay in the host's memory, where the file is mapped: those of a
+ * block are copied to the GPU when it is to be computed. Memory there has two places, which blocks
+ * take in turns, so that one is copied while another is computed; every block has its own for good,
+ * and so every matrix an address.
+ *
+ * Whole blocks are copied where most of their experts are asked for, the next block right behind,
+ * before anybody asks; else what is asked for alone. The host's memory is registered with the
+ * driver, so that copies run beside kernels; what cannot be is copied while the host waits. Thread:
+ * owner of the context. */
+#ifndef SL_STAGE_CUDA_OFFLOAD_H
+#define SL_STAGE_CUDA_OFFLOAD_H
+
+#include "stage/cuda/cuda_int.h"
+#include "stage/cuda/slabs.h"
+
+#define SL_CUDA_PLACES        2u
+#define SL_CUDA_EXPERT_PIECES 9u /* matrices, scales and biases of gate, up and down */
+#define SL_CUDA_NO_BLOCK      UINT32_MAX
+
+/* Where an expert's weights are: pieces of the host's memory, and how far from the beginning of its
+ * part of a place each goes. */
+typedef struct sl_cuda_kept {
+    uint32_t n;
+    struct {
+        const uint8_t *from;
+        size_t bytes, at;
+    } piece[SL_CUDA_EXPERT_PIECES];
+} sl_cuda_kept;
+
+/* Memory of the host that is registered. */
+typedef struct sl_cuda_span {
+    const uint8_t *at;
+    size_t bytes;
+} sl_cuda_span;
+
+typedef struct sl_cuda_place {
+    uint64_t at;
+    uint32_t block;       /* whose experts are there or on their way; SL_CUDA_NO_BLOCK: nobody's */
+    uint8_t *has;         /* [n_experts] */
+    sl_cuda_event *there; /* behind the last copy beside */
+    sl_cuda_event *read;  /* behind the last call that read it */
+} sl_cuda_place;
+
+typedef struct sl_cuda_offload {
+    sl_cuda *c; /* NULL: weights are on the GPU */
+    sl_cuda_slabs *memory;
+    uint32_t index; /* of the GPU, for errors */
+    uint32_t n_blocks, n_experts;
+    size_t stride;      /* bytes of an expert in a place */
+    sl_cuda_kept *kept; /* [n_blocks * n_experts] */
+    uint8_t *asked;     /* [n_experts] of a call */
+    void *arrays;
+    sl_cuda_place place[SL_CUDA_PLACES];
+    sl_cuda_span *span; /* by address; none touch one another */
+    size_t n_spans, cap_spans;
+    bool refused; /* by the driver: nothing more is registered */
+    bool most;    /* the last call asked for most of its block's experts */
+    void (*tick)(void *ctx);
+    void *tick_ctx;
+    uint64_t bytes, waited; /* copied; of these while the host waited */
+} sl_cuda_offload;
+
+/* Bytes of an expert in a place, of models whose experts are so at most. */
+size_t sl_cuda_offload_stride(const sl_cuda_cut *cut);
+/* What places of a model with so many blocks of experts take. */
+uint64_t sl_cuda_offload_bytes(const sl_cuda_cut *cut, uint32_t n_blocks, uint32_t n_experts);
+
+/* Places for such experts. tick: may be NULL; called while memory is registered. On an error it is
+ * to be freed, too. */
+sl_status sl_cuda_offload_create(sl_cuda *c, sl_cuda_slabs *memory, const sl_cuda_cut *cut,
+                                 uint32_t n_blocks, uint32_t n_experts, void (*tick)(void *),
+                                 void *tick_ctx, sl_cuda_offload *out, sl_err *err) SL_MUST_CHECK;
+/* NULL-safe in c; nothing is in flight. Says (info) how much was copied. */
+void sl_cuda_offload_free(sl_cuda_offload *o);
+
+/* As of sl_home, of experts. What is put stays where it is until it is dropped. */
+sl_status sl_cuda_offload_put(sl_cuda_offload *o, size_t expert, const void *data, size_t bytes,
+                              const void **out, sl_err *err) SL_MUST_CHECK;
+void sl_cuda_offload_drop(sl_cuda_offload *o, size_t expert, const void *at);
+/* When all have come and gone that are to: registers what is not registered. What the driver says
+ * against it is logged once. */
+sl_status sl_cuda_offload_settle(sl_cuda_offload *o, sl_err *err) SL_MUST_CHECK;
+
+/* Of a block: what is launched next reads those of the n groups that have pairs, first[g] ..
+ * first[g + 1] - 1 (sl_stage_experts). */
+void sl_cuda_offload_need(sl_cuda_offload *o, uint32_t block, const uint32_t *expert,
+                          const uint32_t *first, uint32_t n);
+/* What read them was launched. */
+void sl_cuda_offload_used(sl_cuda_offload *o, uint32_t block);
+
+#endif
