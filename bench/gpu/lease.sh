@@ -3,7 +3,7 @@
 # network. Run from the repository's root, beside .gpu that bench/gpu/pack.sh made.
 #
 #   .gpu/lease.sh [--for SECONDS] STEP...      in this order: that of their worth
-#   steps: smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed traces ceilings sanitizer
+#   steps: smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks offload profile exact mixed traces ceilings sanitizer
 #
 # $OUT (or the folder `out`) gets log.txt, all that the steps said as they said it, and table.txt: a line a step with its exit status,
 # its seconds and its figures. A step that passed on this machine, or that .gpu/done names, is skipped; one that would begin
@@ -17,7 +17,7 @@ work=${LEASE_WORK:-/tmp/sluice-lease}
 golden=$PWD/tests/golden
 device=${LEASE_DEVICE:-cuda:0}
 rehearsal=${SLUICE_CUDA_DRIVER:+yes}
-steps_known="smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks profile exact mixed traces ceilings sanitizer"
+steps_known="smoke fixtures units law moe dense prompt attention types decode draws graphs rows blocks offload profile exact mixed traces ceilings sanitizer"
 
 # Seconds that a step may take.
 limit_of() {
@@ -37,6 +37,7 @@ limit_of() {
     graphs) echo 170 ;;
     rows) echo 280 ;;
     blocks) echo 560 ;;
+    offload) echo 300 ;;
     exact) echo 150 ;;
     mixed) echo 150 ;;
     traces) echo 300 ;;
@@ -336,6 +337,22 @@ step_blocks() {
             bench "$kind batch16${forms:+ try}" --device "$device" --reps 2 --n-prompt 0 --n-gen 64 --n-depth 128 --batch 16 --ctx 2048 || rc=1
             bench "$kind batch64${forms:+ try}" --device "$device" --reps 1 --n-prompt 0 --n-gen 48 --n-depth 128 --batch 64 --ctx 1024 --max-num-seqs 64 || rc=1
         done
+        rm -rf "$work/blocks/$kind"
+    done
+    return $rc
+}
+
+# Experts whose weights stay in the host's memory: prompts beside those whose weights lie on the GPU, and for others who decode.
+step_offload() {
+    local kind rc=0 weights=
+    local prompt=(--reps 3 --n-prompt 8192 --n-gen 0 --ctx 8448 --max-num-batched-tokens 8192 --log info)
+    for kind in ${LEASE_KINDS:-q8_0}; do
+        blocks_of "$kind" || { figure "$kind FAILED"; rc=1; continue; }
+        bench "$kind on the GPU" --device "$device" "${prompt[@]}" || rc=1
+        bench "$kind offloaded" --device "$device" --offload-experts "${prompt[@]}" || rc=1
+        bench "$kind decode offloaded" --device "$device" --offload-experts --reps 2 --n-prompt 0 --n-gen 32 --ctx 1024 || rc=1
+        bench "$kind on processors" --attention 1 --experts 1 --attention-device "$device" --threads 14 "${prompt[@]}" --reps 1 || rc=1
+        bench "$kind for processors" --attention 1 --experts 1 --attention-device "$device" --prefill 1 --offload-experts --threads 14 "${prompt[@]}" || rc=1
         rm -rf "$work/blocks/$kind"
     done
     return $rc

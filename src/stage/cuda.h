@@ -4,6 +4,7 @@
 #define SL_STAGE_CUDA_H
 
 #include "base/status.h"
+#include "model/model.h"
 #include "spec/device.h"
 #include "spec/model.h"
 
@@ -32,6 +33,8 @@ void sl_cuda_gpus_free(sl_cuda_gpus *g);
  * numerics; all else is far less. */
 uint64_t sl_cuda_calls_bytes(const sl_model_spec *m, uint32_t max_rows, uint32_t max_pairs,
                              uint32_t head_rows);
+/* Bytes that places for experts take which stay in the machine's memory (stage/cuda/offload.h). */
+uint64_t sl_cuda_offload_room(const sl_model_spec *m, const sl_model_info *info);
 /* So much of what is free is left to calls that grow, where no limit is said. */
 #define SL_CUDA_LEFT ((uint64_t)256 << 20)
 

@@ -14,6 +14,7 @@ from test_gpu import FAKE, FIXTURE, RUN, served, sluice
 emulated = pytest.mark.skipif(not FAKE.exists(), reason="no driver of the tests beside the program")
 QUICK = ["--max-num-seqs", 2, "--max-num-batched-tokens", 8, "--ctx", 64]  # the emulator is slow
 SPLIT = "--attention 1 --experts 1 --attention-device cuda:0 --expert-device cpu"
+SIDES = f"{SPLIT.replace('cuda:0', 'cuda:0,cuda:1')} --prefill 1 --offload-experts"
 
 
 def profiles(folder, gpu, cpu=(500, 100), copy_us=5):
@@ -99,6 +100,33 @@ def test_copies_of_rows_count(tmp_path):
 
 
 @emulated
+@pytest.mark.parametrize("prompt_us, byte_us, expected", [
+    (100, 0.03, SIDES),  # a row of a prompt takes processors long, a copy little
+    (0.01, 0.03, SPLIT),
+    (100, 1e-7, "--device cuda:0 --offload-experts"),  # copies cost nothing
+])
+def test_prompts_may_have_a_gpu_that_copies_experts(tmp_path, prompt_us, byte_us, expected):
+    """Which only who says --offload-experts gets; all experts do not fit there."""
+    known = profiles(tmp_path, (10, 10), cpu=(500, 60))
+    for name, what in (("cpu", prompt_us), ("gpu", 0.001)):
+        said = json.loads((tmp_path / f"{name}.json").read_text())
+        said["stages"]["expert"]["row"] = what
+        for link in said["links"]:
+            link["byte"] = byte_us if link["transport"].startswith("gpu-") else 0
+        (tmp_path / f"{name}.json").write_text(json.dumps(said))
+    asked = ["--device-profile", known, "--kv-pages", 8, "--ctx", 128, "--max-num-batched-tokens", 64, "--max-num-seqs", 1, "--exact"]
+    whole = re.search(r"worker 0 wants (\S+) MB for weights, (\S+) MB for KV and (\S+) MB", "\n".join(auto(*asked, "--gpu-memory", "100KB")[1]))
+    most = int(1e6 * sum(map(float, whole.groups()))) - 30000
+    ids, said = auto(*asked, "--offload-experts", "--gpu-memory", most)
+    took, rates = taken(said)
+    assert took == expected and "--device cuda:0: cannot be" in "\n".join(said), said
+    assert {SIDES, "--device cuda:0 --offload-experts", "--device cpu"} <= set(rates)
+    same = sluice(*RUN, "--json", "--exact", *shlex.split(took), driver=FAKE)
+    assert same.returncode == 0 and json.loads(same.stdout)["ids"] == ids, same
+    assert "offload" not in " ".join(auto(*asked, "--gpu-memory", most)[1])
+
+
+@emulated
 def test_what_does_not_fit_says_by_how_much(tmp_path):
     known = ["--device-profile", profiles(tmp_path, (10, 10)), "--kv-pages", 4, "--ctx", 64]
     _, said = auto(*known, "--gpu-memory", "100KB")
@@ -161,7 +189,6 @@ def test_serve_takes_it(tmp_path):
     (["--attention-device", "cuda:0"], "--device auto: not with --attention-device"),
     (["--attention", 1, "--experts", 1, "--expert-device", "cpu"], "--device auto: not with --expert-device"),
     (["--attention", 2, "--prefill", 1], "--device auto: not with --prefill"),
-    (["--offload-experts"], "--device auto: not with --offload-experts"),
     (["--numerics", "exact"], "--device auto: not with --numerics exact"),
     (["--numerics", "quick"], "numerics 'quick' is unknown"),
     (["--gpu-memory", "40GG"], "40GG"),

@@ -68,7 +68,6 @@ def test_two_blocks_have_to_fit(alone):
     (["--attention", 1, "--experts", 1, "--prefill", 1], "for workers for prompts on GPUs that have experts"),
     ([*PROMPTS, "--prefill-experts", 1], "leave out --prefill-experts"),
     ([*PROMPTS, "--schedule", "dep"], "schedule dep keeps roles apart"),
-    (["--device", "auto"], "--device auto: not with --offload-experts"),
 ])
 def test_what_cannot_be_is_refused_by_name(extra, why):
     assert why in refusal(*RUN, "--offload-experts", *extra)

@@ -128,7 +128,7 @@ static uint32_t fastest_of(const sl_kind_costs *cpu, const sl_kind_costs *gpu,
         step[i] = step_of(&p[i], attention[i], expert[i], 1, 1, i == 2);
         sl_plan_free(&p[i]);
     }
-    return sl_devices_fastest(step, 3);
+    return sl_devices_fastest(step, 3, false);
 }
 
 static void the_fastest_follows_from_the_costs(void **state) {
@@ -158,14 +158,49 @@ static void the_fastest_follows_from_the_costs(void **state) {
 static void what_cannot_be_is_not_taken(void **state) {
     (void)state;
     sl_devices_step step[3] = {{.tokens_per_s = 0}, {.tokens_per_s = 2}, {.tokens_per_s = 2}};
-    assert_int_equal(sl_devices_fastest(step, 3), 1); /* of equal ones the first */
+    assert_int_equal(sl_devices_fastest(step, 3, false), 1); /* of equal ones the first */
     step[1].tokens_per_s = 0;
-    assert_int_equal(sl_devices_fastest(step, 3), 2);
-    assert_int_equal(sl_devices_fastest(step, 1), 1);
+    assert_int_equal(sl_devices_fastest(step, 3, false), 2);
+    assert_int_equal(sl_devices_fastest(step, 1, false), 1);
     sl_plan p = plan_on(0, 0, "cpu", "");
     const sl_costs nothing = {0};
     sl_err err;
     assert_int_equal(sl_devices_predict(&nothing, &spec, 1, false, &p, step, &err), SL_ERR_ARG);
+    sl_plan_free(&p);
+}
+
+/* Among those that decode as fast the one whose prompts are fastest, where that is asked. */
+static void prompts_decide_among_equals(void **state) {
+    (void)state;
+    sl_devices_step step[4] = {{.tokens_per_s = 98, .prompt_tokens_per_s = 500},
+                               {.tokens_per_s = 100, .prompt_tokens_per_s = 40},
+                               {.tokens_per_s = 99, .prompt_tokens_per_s = 400},
+                               {.tokens_per_s = 90, .prompt_tokens_per_s = 9000}};
+    assert_int_equal(sl_devices_fastest(step, 4, false), 1);
+    assert_int_equal(sl_devices_fastest(step, 4, true), 0);
+    step[0].tokens_per_s = 0;
+    assert_int_equal(sl_devices_fastest(step, 4, true), 2);
+    assert_int_equal(sl_devices_fastest(step, 0, true), 0);
+}
+
+/* Copies of weights take as long for a prompt as for a row; where they take less than products do,
+ * nothing. */
+static void copied_experts_cost_their_copies(void **state) {
+    (void)state;
+    sl_kind_costs gpu = kind(10, 5, 9, 3);
+    gpu.copies.byte_us = 1e-3;
+    const sl_kind_costs slow = sl_devices_offloaded(&gpu, 100000);
+    const sl_kind_costs same = sl_devices_offloaded(&gpu, 0);
+    assert_true(slow.costs.stage[SL_COST_EXPERT].floor_us == 100);
+    assert_true(same.costs.stage[SL_COST_EXPERT].floor_us ==
+                gpu.costs.stage[SL_COST_EXPERT].floor_us);
+    sl_plan p = plan_on(0, 0, "cuda:0", "");
+    const sl_devices_step there = step_of(&p, &gpu, &gpu, 0, 1, false);
+    const sl_devices_step copied = step_of(&p, &slow, &slow, 0, 1, false);
+    assert_true(copied.us > there.us && copied.prompt_tokens_per_s < there.prompt_tokens_per_s);
+    /* a token of a prompt loses less by it than one that is decoded */
+    assert_true(1 / copied.prompt_tokens_per_s - 1 / there.prompt_tokens_per_s <
+                1 / copied.tokens_per_s - 1 / there.tokens_per_s);
     sl_plan_free(&p);
 }
 
@@ -200,6 +235,8 @@ int main(void) {
         cmocka_unit_test(cores_are_shared),
         cmocka_unit_test(the_fastest_follows_from_the_costs),
         cmocka_unit_test(what_cannot_be_is_not_taken),
+        cmocka_unit_test(prompts_decide_among_equals),
+        cmocka_unit_test(copied_experts_cost_their_copies),
         cmocka_unit_test(processors_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_CANDIDATES 4u
+#define MOST_CANDIDATES 6u
 #define MOST_MEASURED   (2 * MOST_CANDIDATES) /* either side of each anew */
 #define DEVICE_TEXT     12u                   /* "cuda:1023,", of one worker in a list */
 #define NAME_BYTES      256u
@@ -32,7 +32,8 @@ typedef struct candidate {
     sl_model_spec spec;
     sl_plan plan; /* zeroed where the options make none */
     bool on_gpus;
-    sl_err why; /* it cannot be; empty: it can */
+    bool prompts; /* a worker for these on a GPU, beside those of candidate `split` */
+    sl_err why;   /* it cannot be; empty: it can */
     sl_status st;
     sl_devices_step step;
 } candidate;
@@ -64,7 +65,7 @@ typedef struct search {
     measured found[MOST_MEASURED];
     uint32_t n_found;
     candidate c[MOST_CANDIDATES]; /* all on processors first */
-    uint32_t n;
+    uint32_t n, split;            /* split: attention on GPUs alone, where there is such a one */
 } search;
 
 bool sl_device_is_auto(const sl_options *o) {
@@ -102,7 +103,6 @@ static sl_status check_options(const search *s, sl_err *err) {
         {o->attention_device[0], "--attention-device", "auto chooses for all workers"},
         {o->expert_device[0], "--expert-device", "auto chooses for all workers"},
         {o->prefill + o->prefill_experts > 0, "--prefill", "a side for prompts is not compared"},
-        {o->offload_experts, "--offload-experts", "who copies experts is not compared"},
         {o->max_attention > 0, "--max-attention", "who comes later is not compared"},
         {o->max_experts > 0, "--max-experts", "who comes later is not compared"},
         {strcmp(o->numerics, "exact") == 0, "--numerics exact",
@@ -156,16 +156,20 @@ static char *list_of_gpus(const search *s, uint32_t n) {
 
 static void name_it(candidate *c, bool roles) {
     const struct {
-        const char *option, *text;
-    } of[] = {{"--device", c->o.device},
-              {"--attention-device", c->o.attention_device},
-              {"--expert-device", c->o.expert_device}};
+        const char *option, *text; /* text NULL: the option says it all */
+        bool said;
+    } of[] = {{"--device", c->o.device, c->o.device[0]},
+              {"--attention-device", c->o.attention_device, c->o.attention_device[0]},
+              {"--expert-device", c->o.expert_device, c->o.expert_device[0]},
+              {"--prefill 1", NULL, c->prompts},
+              {"--offload-experts", NULL, c->o.offload_experts}};
     size_t n =
         (size_t)snprintf(c->name, NAME_BYTES, "%s", roles ? "--attention 1 --experts 1" : "");
     for (size_t i = 0; i < SL_LEN(of); i++)
-        if (of[i].text[0] && n < NAME_BYTES)
-            n += (size_t)snprintf(c->name + n, NAME_BYTES - n, "%s%s %s", n ? " " : "",
-                                  of[i].option, of[i].text);
+        if (of[i].said && n < NAME_BYTES)
+            n +=
+                (size_t)snprintf(c->name + n, NAME_BYTES - n, "%s%s%s%s", n ? " " : "",
+                                 of[i].option, of[i].text ? " " : "", of[i].text ? of[i].text : "");
 }
 
 static void make_plan(candidate *c) {
@@ -180,28 +184,38 @@ static void put_cpus(search *s) {
     c->spec = s->spec;
     c->o.device = "cpu";
     c->o.gpu_memory = c->o.numerics = ""; /* of GPUs */
+    c->o.offload_experts = false;
     name_it(c, false);
     make_plan(c);
 }
 
-/* Those workers of the roles on n GPUs, the others on processors; `split`: one worker of each role
- * where one of both was asked for. */
-static sl_status put_gpus(search *s, uint32_t n, bool attention, bool experts, bool split,
-                          sl_err *err) {
+/* Who is on GPUs, the others on processors. */
+typedef struct where {
+    bool attention, experts;
+    bool split;   /* one worker of each role where one of both was asked for */
+    bool offload; /* experts' weights stay in the machine's memory */
+    bool prompts; /* of a worker for prompts alone, beside these */
+} where;
+
+/* n: how many of them are. */
+static sl_status put_gpus(search *s, uint32_t n, where w, sl_err *err) {
     candidate *c = &s->c[s->n];
     c->o = *s->o;
+    c->o.offload_experts = w.offload;
     c->spec = s->spec;
     c->on_gpus = true;
-    c->devices = list_of_gpus(s, n);
+    c->prompts = w.prompts;
+    c->devices = list_of_gpus(s, n + w.prompts);
     if (!c->devices) return sl_fail(err, SL_ERR_NOMEM, "devices of %u workers", n);
     s->n++;
-    if (split) c->o.attention = c->o.experts = 1;
-    c->o.device = attention && experts ? c->devices : "";
-    if (attention != experts) {
-        c->o.attention_device = attention ? c->devices : "cpu";
-        c->o.expert_device = experts ? c->devices : "cpu";
+    if (w.split) c->o.attention = c->o.experts = 1;
+    if (w.prompts) c->o.prefill = 1;
+    c->o.device = w.attention && w.experts ? c->devices : "";
+    if (w.attention != w.experts) {
+        c->o.attention_device = w.attention ? c->devices : "cpu";
+        c->o.expert_device = w.experts ? c->devices : "cpu";
     }
-    name_it(c, split);
+    name_it(c, w.split);
     make_plan(c);
     return SL_OK;
 }
@@ -225,9 +239,19 @@ static sl_status list_candidates(search *s, sl_err *err) {
     for (uint32_t i = 0; i < p->n_workers; i++)
         attention += (p->worker[i].roles & SL_ROLE_ATTENTION) != 0;
     const bool apart = attention < p->n_workers;
-    sl_status st = put_gpus(s, p->n_workers, true, true, false, err);
-    if (st == SL_OK && (apart || !said)) st = put_gpus(s, attention, true, false, !said, err);
-    if (st == SL_OK && apart) st = put_gpus(s, p->n_workers - attention, false, true, false, err);
+    const uint32_t all = p->n_workers;
+    where w = {.attention = true, .experts = true};
+    sl_status st = put_gpus(s, all, w, err);
+    w = (where){.attention = true, .split = !said};
+    s->split = s->n;
+    if (st == SL_OK && (apart || !said)) st = put_gpus(s, attention, w, err);
+    if (st == SL_OK && apart) st = put_gpus(s, all - attention, (where){.experts = true}, err);
+    if (st == SL_OK && s->o->offload_experts && (apart || !said)) {
+        w.offload = w.prompts = true;
+        st = put_gpus(s, attention, w, err);
+    }
+    w = (where){.attention = true, .experts = true, .offload = true};
+    if (st == SL_OK && s->o->offload_experts) st = put_gpus(s, all, w, err);
     s->transport = find_transport(s);
     return st;
 }
@@ -254,10 +278,13 @@ static need need_of(const search *s, const candidate *c, uint32_t w) {
     const bool experts = p->worker[w].roles & SL_ROLE_EXPERT;
     uint32_t senders = 0;
     for (uint32_t i = 0; i < p->n_workers; i++)
-        senders += (p->worker[i].roles & SL_ROLE_ATTENTION) != 0;
+        senders += (p->worker[i].roles & SL_ROLE_ATTENTION) && sl_plan_is_seen(p, w, i);
     const uint32_t pairs = sl_plan_pairs(p, senders, c->spec.top_k, sl_job_experts(p, w));
+    const double here = p->worker[w].offload ? (double)sl_cuda_offload_room(&c->spec, &s->info) +
+                                                   (attention ? (double)s->info.bytes_attention : 0)
+                                             : (double)sl_job_weights(p, &c->spec, &s->info, w);
     return (need){
-        .weights = (double)sl_job_weights(p, &c->spec, &s->info, w),
+        .weights = here,
         .kv = (double)sl_job_kv(p, &c->spec, w),
         .calls = (double)sl_cuda_calls_bytes(&c->spec, attention ? sl_plan_lane_rows(p) : 0,
                                              experts ? pairs : 0, attention ? SL_HEAD_ROWS : 0)};
@@ -428,16 +455,47 @@ static bool is_scheduled(const candidate *c) {
     return c->plan.n_workers > 1 && sl_deploy_schedule_is_open(&c->o);
 }
 
-static sl_status predict(search *s, candidate *c, sl_err *err) {
+static sl_status predict_plan(search *s, candidate *c, sl_err *err) {
     const sl_kind_costs *attention = NULL, *expert = NULL;
+    sl_kind_costs copied;
     sl_link_cost link;
+    const uint32_t with_experts = first_with(&c->plan, SL_ROLE_EXPERT);
     sl_status st = cost_of(s, c, first_with(&c->plan, SL_ROLE_ATTENTION), &attention, err);
-    if (st == SL_OK) st = cost_of(s, c, first_with(&c->plan, SL_ROLE_EXPERT), &expert, err);
+    if (st == SL_OK) st = cost_of(s, c, with_experts, &expert, err);
     if (st == SL_OK) st = link_of(s, c, &link, err);
     if (st != SL_OK) return st;
+    if (c->plan.worker[with_experts].offload) {
+        copied = sl_devices_offloaded(expert, (double)s->info.bytes_expert);
+        expert = &copied;
+    }
     const sl_costs costs = sl_devices_costs(&c->plan, attention, expert, &link);
     return sl_devices_predict(&costs, &c->spec, s->requests, is_scheduled(c), &c->plan, &c->step,
                               err);
+}
+
+/* Those who decode as `split`, prompts as one worker on a GPU that copies all experts. */
+static sl_status predict_sides(search *s, candidate *c, sl_err *err) {
+    const candidate *decodes = &s->c[s->split];
+    candidate one = {.o = c->o, .spec = c->spec};
+    if (decodes->st != SL_OK) return sl_fail(err, decodes->st, "%s", decodes->why.msg);
+    one.o.attention = one.o.experts = one.o.prefill = 0;
+    one.o.plan = one.o.attention_device = one.o.expert_device = "";
+    char gpu[DEVICE_TEXT];
+    snprintf(gpu, sizeof gpu, "cuda:%u", s->gpu[0]);
+    one.o.device = gpu;
+    make_plan(&one);
+    sl_status st = one.st;
+    if (st != SL_OK) *err = one.why;
+    if (st == SL_OK) st = predict_plan(s, &one, err);
+    sl_plan_free(&one.plan);
+    if (st != SL_OK) return st;
+    c->step = decodes->step;
+    c->step.prompt_tokens_per_s = one.step.prompt_tokens_per_s;
+    return SL_OK;
+}
+
+static sl_status predict(search *s, candidate *c, sl_err *err) {
+    return c->prompts ? predict_sides(s, c, err) : predict_plan(s, c, err);
 }
 
 /* ---- the choice ---- */
@@ -446,10 +504,13 @@ static void say_one(const candidate *c) {
     if (c->st != SL_OK)
         sl_log(SL_LOG_INFO, "devices", "%s: cannot be: %s", c->name, c->why.msg);
     else
-        sl_log(SL_LOG_INFO, "devices",
-               "%s: %.2f tokens/s predicted, %.2f ms a step of %u rows (%s); %s", c->name,
-               c->step.tokens_per_s, 1e-3 * c->step.us, c->step.schedule.rows[0],
-               sl_schedule_name(c->plan.schedule), c->step.schedule.times);
+        sl_log(
+            SL_LOG_INFO, "devices",
+            "%s: %.2f tokens/s predicted, %.2f ms a step of %u rows (%s), prompts %.0f tokens/s; "
+            "%s",
+            c->name, c->step.tokens_per_s, 1e-3 * c->step.us, c->step.schedule.rows[0],
+            sl_schedule_name(c->plan.schedule), c->step.prompt_tokens_per_s,
+            c->step.schedule.times);
 }
 
 /* Processors alone are left: nothing has to be measured. */
@@ -476,7 +537,8 @@ static sl_status compare(search *s, uint32_t *best, sl_err *err) {
         }
         say_one(c);
     }
-    *best = sl_devices_fastest(step, s->n); /* one can be: processors */
+    /* one can be: processors */
+    *best = sl_devices_fastest(step, s->n, s->o->offload_experts);
     const candidate *c = &s->c[*best];
     sl_log(SL_LOG_INFO, "devices", "taken: %s", c->name);
     if (is_scheduled(c)) sl_log(SL_LOG_INFO, "auto", "%s", c->step.schedule.why);

@@ -388,6 +388,17 @@ static sl_status read_deaths(const sl_options *o, sl_simulation *x, sl_err *err)
     return SL_OK;
 }
 
+/* Copies of weights are in no profile. */
+static sl_status check_offload(const sl_plan *p, sl_err *err) {
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].offload)
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "worker %u keeps experts in its machine's memory (offload), whose "
+                           "copies are not simulated",
+                           i);
+    return SL_OK;
+}
+
 /* Ranks on machines have no addresses here, and may be emulated: of the plan they are threads. */
 static sl_status read_plan(const sl_options *o, sl_simulation *x, sl_err *err) {
     const bool apart = strcmp(o->tp_ranks, "machines") == 0;
@@ -399,7 +410,7 @@ static sl_status read_plan(const sl_options *o, sl_simulation *x, sl_err *err) {
                        "--tp-ranks machines is of gangs and pipelines (--tp, --pp), and there are "
                        "none");
     x->setup.ranks_apart = apart || x->plan.rank_kind == SL_RANKS_MACHINES;
-    return st;
+    return st == SL_OK ? check_offload(&x->plan, err) : st;
 }
 
 sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *x, sl_err *err) {

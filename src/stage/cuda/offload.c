@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "stage/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,11 @@ static uint32_t places_of(uint32_t n_blocks) {
 
 uint64_t sl_cuda_offload_bytes(const sl_cuda_cut *cut, uint32_t n_blocks, uint32_t n_experts) {
     return (uint64_t)places_of(n_blocks) * n_experts * sl_cuda_offload_stride(cut);
+}
+
+uint64_t sl_cuda_offload_room(const sl_model_spec *m, const sl_model_info *i) {
+    const sl_cuda_cut cut = {i->expert_piece, i->expert_small, i->expert_pieces};
+    return sl_cuda_offload_bytes(&cut, m->n_moe, m->n_experts);
 }
 
 static sl_cuda_place *place_of(sl_cuda_offload *o, uint32_t block) {
