@@ -116,6 +116,78 @@ static void fast_kernels_find_them(void **state) {
     set_seed(0);
 }
 
+enum { FEW = 4, LARGE = 3 * MB + 8, SMALL = 1000 };
+
+/* What was put for an expert is in its place. */
+static void is_there(sl_cuda *c, const void *const at[2], const uint8_t *from) {
+    static uint8_t got[LARGE];
+    sl_err err;
+    assert_int_equal(sl_cuda_copy_out(c, got, (uint64_t)(uintptr_t)at[0], LARGE, &err), SL_OK);
+    assert_memory_equal(got, from, LARGE);
+    assert_int_equal(sl_cuda_copy_out(c, got, (uint64_t)(uintptr_t)at[1], SMALL, &err), SL_OK);
+    assert_memory_equal(got, from + LARGE + 5, SMALL);
+}
+
+/* Pieces larger than what passes at once, and some threads for them. */
+static void pass_whole(uint64_t seed, sl_pool *pool) {
+    static const uint32_t ids[FEW] = {3, 1, 0, 2}, first[FEW + 1] = {0, 1, 2, 3, 4};
+    static const uint32_t one[2] = {0, 1};
+    const sl_cuda_cut cut = {.piece = LARGE, .small = SMALL, .n = 1};
+    const size_t each = LARGE + 5 + SMALL;
+    const void *at[BLOCKS * FEW][2];
+    sl_cuda_offload o;
+    sl_cuda *c;
+    sl_err err;
+    uint64_t rng = seed;
+    uint8_t *from = malloc(BLOCKS * FEW * each);
+    assert_non_null(from);
+    for (size_t i = 0; i < BLOCKS * FEW * each; i += 4096) from[i] = (uint8_t)sl_rng_next(&rng);
+    set_seed(seed);
+    assert_int_equal(sl_cuda_open(0, SL_NUMERICS_CPU, &c, &err), SL_OK);
+    sl_cuda_slabs m = {.c = c};
+    assert_int_equal(sl_cuda_offload_create(c, &m, &cut, BLOCKS, FEW, NULL, NULL, &o, &err), SL_OK);
+    o.pool = pool;
+    for (uint32_t e = 0; e < BLOCKS * FEW; e++) {
+        const uint8_t *p = from + e * each;
+        assert_int_equal(sl_cuda_offload_put(&o, e, p, LARGE, &at[e][0], &err), SL_OK);
+        assert_int_equal(sl_cuda_offload_put(&o, e, p + LARGE + 5, SMALL, &at[e][1], &err), SL_OK);
+    }
+    assert_int_equal(sl_cuda_offload_settle(&o, &err), SL_OK);
+    for (uint32_t b = 0; b < 2 * BLOCKS; b++) {
+        const uint32_t block = b % BLOCKS;
+        sl_cuda_offload_need(&o, block, ids, first, FEW);
+        for (uint32_t e = 0; e < FEW; e++)
+            is_there(c, at[block * FEW + e], from + (block * FEW + e) * each);
+        sl_cuda_offload_used(&o, block);
+    }
+    const uint64_t whole = (uint64_t)FEW * (LARGE + SMALL);
+    assert_int_equal(o.bytes, 5 * whole); /* the middle one of three has a place of its own */
+    sl_cuda_offload_need(&o, 1, ids + 1, one, 1); /* one alone, of a block that is there or not */
+    is_there(c, at[FEW + 1], from + (FEW + 1) * each);
+    sl_cuda_offload_used(&o, 1);
+    is_well(c);
+    for (uint32_t e = 0; e < BLOCKS * FEW; e++)
+        for (uint32_t i = 2; i-- > 0;) sl_cuda_offload_drop(&o, e, at[e][i]);
+    sl_cuda_offload_free(&o);
+    sl_cuda_close(c);
+    free(from);
+    assert_true(used() == 0);
+    set_seed(0);
+}
+
+static void large_pieces_pass_whole(void **state) {
+    (void)state;
+    sl_err err;
+    sl_pool *pool;
+    assert_int_equal(sl_pool_create(3, &pool, &err), SL_OK);
+    for (int registers = 0; registers < 2; registers++) {
+        setenv("SLUICE_FAKE_CUDA_REGISTER", registers ? "1" : "0", 1);
+        for (uint64_t seed = 0; seed < 3; seed++) pass_whole(seed, seed == 2 ? NULL : pool);
+    }
+    unsetenv("SLUICE_FAKE_CUDA_REGISTER");
+    sl_pool_free(pool);
+}
+
 /* Places for two blocks are what it takes, and an error says so where they do not fit. */
 static void two_blocks_have_to_fit(void **state) {
     (void)state;
@@ -143,6 +215,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_registered_is_copied_all_the_same),
         cmocka_unit_test(experts_come_and_go),
         cmocka_unit_test(fast_kernels_find_them),
+        cmocka_unit_test(large_pieces_pass_whole),
         cmocka_unit_test(two_blocks_have_to_fit),
     };
     return cmocka_run_group_tests(tests, find_fake, NULL);

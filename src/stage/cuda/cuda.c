@@ -763,7 +763,8 @@ sl_status sl_cuda_device_open(const sl_device_opts *o, sl_device **out, sl_err *
     if (st == SL_OK) st = make_logits(d, o->head_rows, err);
     if (st == SL_OK) choose_forms(d);
     if (st == SL_OK) st = make_steps(d, err);
-    if (st == SL_OK && o->head_rows) st = make_pool(d, o->threads, err);
+    if (st == SL_OK && (o->head_rows || d->offload.c)) st = make_pool(d, o->threads, err);
+    d->offload.pool = d->pool;
     d->routed = o->routed;
     d->steps.tells = d->routed != NULL;
     if (st == SL_OK) sl_cuda_drain(d->c); /* pages are zero before any is written */

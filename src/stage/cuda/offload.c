@@ -11,6 +11,8 @@
 
 #define ALIGN 256u
 #define PART  ((size_t)256 << 20) /* registered at once, between ticks */
+#define OVER  ((size_t)8 << 20)   /* bytes of a part of pinned memory */
+#define SLICE ((size_t)512 << 10) /* that a thread fills at once */
 
 /* Of a block's experts that a call asks for: so many parts in MOST_OF are most of them. */
 #define MOST    3u
@@ -72,14 +74,19 @@ void sl_cuda_offload_free(sl_cuda_offload *o) {
     if (!o->c) return;
     sl_cuda_drain_beside(o->c);
     for (size_t i = 0; i < o->n_spans; i++) sl_cuda_release(o->c, o->span[i].at);
+    for (uint32_t i = 0; i < SL_CUDA_STEPS_OVER; i++) {
+        sl_cuda_event_free(o->c, o->over[i].read);
+        sl_cuda_unpin(o->c, o->over[i].host);
+    }
     for (uint32_t i = 0; i < SL_CUDA_PLACES; i++) {
         sl_cuda_event_free(o->c, o->place[i].there);
         sl_cuda_event_free(o->c, o->place[i].read);
         sl_cuda_slabs_return(o->memory, o->place[i].at, o->n_experts * o->stride);
     }
     if (o->bytes)
-        sl_log(SL_LOG_INFO, "cuda", "cuda:%u: %.1f MB of experts' weights were copied, %.1f waited",
-               o->index, 1e-6 * (double)o->bytes, 1e-6 * (double)o->waited);
+        sl_log(SL_LOG_INFO, "cuda",
+               "cuda:%u: %.1f MB of experts' weights were copied, %.1f by way of pinned memory",
+               o->index, 1e-6 * (double)o->bytes, 1e-6 * (double)o->over_bytes);
     sl_free(o->span);
     sl_free(o->arrays);
     *o = (sl_cuda_offload){0};
@@ -129,9 +136,9 @@ static sl_status add_spans(sl_cuda_offload *o, const uint8_t *at, const uint8_t 
         if (o->tick) o->tick(o->tick_ctx);
         if (sl_cuda_register(o->c, s.at, s.bytes, &why) != SL_OK) {
             o->refused = true;
-            sl_log(SL_LOG_WARN, "cuda",
-                   "cuda:%u: experts' weights are copied while the worker waits, since their "
-                   "memory cannot be registered: %s",
+            sl_log(SL_LOG_INFO, "cuda",
+                   "cuda:%u: experts' weights go by way of pinned memory, as their own cannot be "
+                   "registered: %s",
                    o->index, why.msg);
             return SL_OK;
         }
@@ -243,30 +250,71 @@ void sl_cuda_offload_drop(sl_cuda_offload *o, size_t expert, const void *at) {
 
 /* ---- copies ---- */
 
-/* What a copy waits for before it writes into a place that had another block. */
-static void wait_for_readers(sl_cuda_offload *o, const sl_cuda_place *p, bool host) {
-    if (host)
-        sl_cuda_event_wait(o->c, p->read);
-    else
-        sl_cuda_after_beside(o->c, p->read);
-}
-
-static void copy_waiting(sl_cuda_offload *o, sl_cuda_place *p, uint64_t to, const uint8_t *from,
-                         size_t bytes) {
+/* A part of pinned memory with some room: the one that is being filled, or the next, once what was
+ * there is on the GPU. NULL: there is none, and a failure. */
+static sl_cuda_over *over_with_room(sl_cuda_offload *o) {
+    sl_cuda_over *v = &o->over[o->filling];
     sl_err err;
-    wait_for_readers(o, p, true);
-    if (sl_cuda_copy_in(o->c, to, from, bytes, &err) != SL_OK)
-        sl_cuda_fail(o->c, err.code, "experts' weights: %s", err.msg);
-    o->waited += bytes;
+    uint64_t unused;
+    void *host = NULL;
+    if (v->host && v->used < OVER) return v;
+    if (v->host) sl_cuda_event_record_beside(o->c, v->read);
+    if (v->host) v = &o->over[o->filling = (o->filling + 1) % SL_CUDA_STEPS_OVER];
+    if (o->tick) o->tick(o->tick_ctx);
+    if (!v->host) {
+        sl_status st = sl_cuda_pin(o->c, OVER, &host, &unused, &err);
+        v->host = host;
+        if (st == SL_OK) st = sl_cuda_event_create(o->c, &v->read, &err);
+        if (st != SL_OK) {
+            sl_cuda_fail(o->c, st, "experts' weights: %s", err.msg);
+            return NULL;
+        }
+    }
+    sl_cuda_event_wait(o->c, v->read);
+    v->used = 0;
+    return v;
 }
 
-static void copy_piece(sl_cuda_offload *o, sl_cuda_place *p, uint64_t to, const uint8_t *from,
-                       size_t bytes) {
+typedef struct slices {
+    uint8_t *to;
+    const uint8_t *from;
+    size_t bytes;
+} slices;
+
+static void fill_slices(void *ctx, size_t begin, size_t end) {
+    const slices *s = ctx;
+    const size_t first = begin * SLICE, last = SL_MIN(end * SLICE, s->bytes);
+    memcpy(s->to + first, s->from + first, last - first);
+}
+
+static void fill(sl_cuda_offload *o, uint8_t *to, const uint8_t *from, size_t bytes) {
+    slices s = {to, from, bytes};
+    const size_t n = (bytes + SLICE - 1) / SLICE;
+    if (o->pool && n > 1)
+        sl_pool_run(o->pool, n, 1, fill_slices, &s);
+    else
+        fill_slices(&s, 0, n);
+}
+
+static void copy_over(sl_cuda_offload *o, uint64_t to, const uint8_t *from, size_t bytes) {
+    o->over_bytes += bytes;
+    while (bytes > 0) {
+        sl_cuda_over *v = over_with_room(o);
+        if (!v) return;
+        const size_t n = SL_MIN(bytes, OVER - v->used);
+        fill(o, v->host + v->used, from, n);
+        sl_cuda_copy_in_beside(o->c, to, v->host + v->used, n);
+        v->used += n;
+        to += n, from += n, bytes -= n;
+    }
+}
+
+static void copy_piece(sl_cuda_offload *o, uint64_t to, const uint8_t *from, size_t bytes) {
     o->bytes += bytes;
     while (bytes > 0) {
         const size_t n = registered(o, from, bytes);
         if (n == 0) {
-            copy_waiting(o, p, to, from, bytes);
+            copy_over(o, to, from, bytes);
             return;
         }
         sl_cuda_copy_in_beside(o->c, to, from, n);
@@ -282,9 +330,9 @@ static void bring(sl_cuda_offload *o, uint32_t block, const uint8_t *wanted) {
     for (uint32_t e = 0; e < o->n_experts; e++) {
         const sl_cuda_kept *k = &o->kept[(size_t)block * o->n_experts + e];
         if (p->has[e] || k->n == 0 || (wanted && !wanted[e])) continue;
-        if (!any && p->block != block) wait_for_readers(o, p, false);
+        if (!any && p->block != block) sl_cuda_after_beside(o->c, p->read);
         for (uint32_t i = 0; i < k->n; i++)
-            copy_piece(o, p, p->at + e * o->stride + k->piece[i].at, k->piece[i].from,
+            copy_piece(o, p->at + e * o->stride + k->piece[i].at, k->piece[i].from,
                        k->piece[i].bytes);
         p->has[e] = 1;
         p->block = block;

@@ -4,16 +4,18 @@
  * and so every matrix an address.
  *
  * Whole blocks are copied where most of their experts are asked for, the next block right behind,
- * before anybody asks; else what is asked for alone. The host's memory is registered with the
- * driver, so that copies run beside kernels; what cannot be is copied while the host waits. Thread:
- * owner of the context. */
+ * before anybody asks; else what is asked for alone. Copies run beside kernels, from the host's
+ * memory as it lies where the driver lets it be registered, else by way of pinned memory, into
+ * which the worker's threads put it first. Thread: owner of the context. */
 #ifndef SL_STAGE_CUDA_OFFLOAD_H
 #define SL_STAGE_CUDA_OFFLOAD_H
 
 #include "stage/cuda/cuda_int.h"
+#include "base/pool.h"
 #include "stage/cuda/slabs.h"
 
 #define SL_CUDA_PLACES        2u
+#define SL_CUDA_STEPS_OVER    4u /* parts of pinned memory */
 #define SL_CUDA_EXPERT_PIECES 9u /* matrices, scales and biases of gate, up and down */
 #define SL_CUDA_NO_BLOCK      UINT32_MAX
 
@@ -32,6 +34,13 @@ typedef struct sl_cuda_span {
     const uint8_t *at;
     size_t bytes;
 } sl_cuda_span;
+
+/* A part of pinned memory that weights pass through. */
+typedef struct sl_cuda_over {
+    uint8_t *host; /* NULL: there is none yet */
+    size_t used;
+    sl_cuda_event *read; /* behind the last copy from it */
+} sl_cuda_over;
 
 typedef struct sl_cuda_place {
     uint64_t at;
@@ -54,10 +63,13 @@ typedef struct sl_cuda_offload {
     sl_cuda_span *span; /* by address; none touch one another */
     size_t n_spans, cap_spans;
     bool refused; /* by the driver: nothing more is registered */
-    bool most;    /* the last call asked for most of its block's experts */
+    sl_cuda_over over[SL_CUDA_STEPS_OVER];
+    uint32_t filling; /* which of them */
+    sl_pool *pool;    /* whose threads fill them, borrowed; NULL: the owner alone */
+    bool most;        /* the last call asked for most of its block's experts */
     void (*tick)(void *ctx);
     void *tick_ctx;
-    uint64_t bytes, waited; /* copied; of these while the host waited */
+    uint64_t bytes, over_bytes; /* copied; of these by way of pinned memory */
 } sl_cuda_offload;
 
 /* Bytes of an expert in a place, of models whose experts are so at most. */
@@ -78,7 +90,7 @@ sl_status sl_cuda_offload_put(sl_cuda_offload *o, size_t expert, const void *dat
                               const void **out, sl_err *err) SL_MUST_CHECK;
 void sl_cuda_offload_drop(sl_cuda_offload *o, size_t expert, const void *at);
 /* When all have come and gone that are to: registers what is not registered. What the driver says
- * against it is logged once. */
+ * against it is logged once (info). */
 sl_status sl_cuda_offload_settle(sl_cuda_offload *o, sl_err *err) SL_MUST_CHECK;
 
 /* Of a block: what is launched next reads those of the n groups that have pairs, first[g] ..
