@@ -161,6 +161,7 @@ static void pass_whole(uint64_t seed, sl_pool *pool) {
         sl_cuda_offload_used(&o, block);
     }
     const uint64_t whole = (uint64_t)FEW * (LARGE + SMALL);
+    while (o.next != SL_CUDA_NO_BLOCK) sl_cuda_offload_ahead(&o);
     assert_int_equal(o.bytes, 5 * whole); /* the middle one of three has a place of its own */
     sl_cuda_offload_need(&o, 1, ids + 1, one, 1); /* one alone, of a block that is there or not */
     is_there(c, at[FEW + 1], from + (FEW + 1) * each);

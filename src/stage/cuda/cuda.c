@@ -144,6 +144,7 @@ static void cuda_poll(sl_device *base) {
     cuda *d = (cuda *)base;
     sl_err err;
     if (base->failed != SL_OK) return;
+    if (d->offload.c) sl_cuda_offload_ahead(&d->offload);
     sl_status st = sl_cuda_failed(d->c, &err);
     sl_cuda_event *passed = NULL;
     while (st == SL_OK && d->n_done < d->n_launched) {

@@ -52,6 +52,7 @@ sl_status sl_cuda_offload_create(sl_cuda *c, sl_cuda_slabs *memory, const sl_cud
                              .n_blocks = n_blocks,
                              .n_experts = n_experts,
                              .stride = sl_cuda_offload_stride(cut),
+                             .next = SL_CUDA_NO_BLOCK,
                              .tick = tick,
                              .tick_ctx = tick_ctx};
     out->arrays = sl_alloc_arrays(
@@ -244,6 +245,7 @@ void sl_cuda_offload_drop(sl_cuda_offload *o, size_t expert, const void *at) {
     while (i < k->n && base + k->piece[i].at != (uint64_t)(uintptr_t)at) i++;
     SL_ASSERT(i < k->n);
     forget_spans(o, k->piece[i].from, k->piece[i].bytes);
+    o->next = SL_CUDA_NO_BLOCK;
     for (k->n--; i < k->n; i++) k->piece[i] = k->piece[i + 1];
     if (p->block == expert / o->n_experts) p->has[expert % o->n_experts] = 0;
 }
@@ -322,27 +324,31 @@ static void copy_piece(sl_cuda_offload *o, uint64_t to, const uint8_t *from, siz
     }
 }
 
-/* Those of a block that are wanted (NULL: all) and not there come there. */
-static void bring(sl_cuda_offload *o, uint32_t block, const uint8_t *wanted) {
+/* Those of a block that are wanted (NULL: all) and not there begin to come there, until so many
+ * bytes have passed through pinned memory. False: there are more. */
+static bool bring(sl_cuda_offload *o, uint32_t block, const uint8_t *wanted, uint64_t most) {
     sl_cuda_place *p = place_of(o, block);
-    bool any = false;
-    if (p->block != block) memset(p->has, 0, o->n_experts);
+    const uint64_t until = most < UINT64_MAX - o->over_bytes ? o->over_bytes + most : UINT64_MAX;
+    if (p->block != block) {
+        memset(p->has, 0, o->n_experts);
+        sl_cuda_after_beside(o->c, p->read); /* what read the block that was there */
+        p->block = block;
+    }
     for (uint32_t e = 0; e < o->n_experts; e++) {
         const sl_cuda_kept *k = &o->kept[(size_t)block * o->n_experts + e];
-        if (p->has[e] || k->n == 0 || (wanted && !wanted[e])) continue;
-        if (!any && p->block != block) sl_cuda_after_beside(o->c, p->read);
+        if (p->has[e] || (wanted && !wanted[e])) continue;
+        if (o->over_bytes >= until) return false;
         for (uint32_t i = 0; i < k->n; i++)
             copy_piece(o, p->at + e * o->stride + k->piece[i].at, k->piece[i].from,
                        k->piece[i].bytes);
-        p->has[e] = 1;
-        p->block = block;
-        any = true;
+        p->has[e] = k->n > 0;
     }
-    if (any) sl_cuda_event_record_beside(o->c, p->there);
+    return true;
 }
 
 void sl_cuda_offload_need(sl_cuda_offload *o, uint32_t block, const uint32_t *expert,
                           const uint32_t *first, uint32_t n) {
+    sl_cuda_place *p = place_of(o, block);
     uint64_t wanted = 0;
     memset(o->asked, 0, o->n_experts);
     for (uint32_t g = 0; g < n; g++) {
@@ -351,12 +357,18 @@ void sl_cuda_offload_need(sl_cuda_offload *o, uint32_t block, const uint32_t *ex
         wanted++;
     }
     o->most = MOST_OF * wanted >= (uint64_t)MOST * o->n_experts;
-    bring(o, block, o->most ? NULL : o->asked);
-    sl_cuda_after(o->c, place_of(o, block)->there);
+    (void)bring(o, block, o->most ? NULL : o->asked, UINT64_MAX);
+    sl_cuda_event_record_beside(o->c, p->there);
+    sl_cuda_after(o->c, p->there);
 }
 
 void sl_cuda_offload_used(sl_cuda_offload *o, uint32_t block) {
     const uint32_t next = (block + 1) % o->n_blocks;
     sl_cuda_event_record(o->c, place_of(o, block)->read);
-    if (o->most && place_of(o, next) != place_of(o, block)) bring(o, next, NULL);
+    o->next = o->most && place_of(o, next) != place_of(o, block) ? next : SL_CUDA_NO_BLOCK;
+    sl_cuda_offload_ahead(o);
+}
+
+void sl_cuda_offload_ahead(sl_cuda_offload *o) {
+    if (o->next != SL_CUDA_NO_BLOCK && bring(o, o->next, NULL, OVER)) o->next = SL_CUDA_NO_BLOCK;
 }

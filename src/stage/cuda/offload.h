@@ -46,7 +46,7 @@ typedef struct sl_cuda_place {
     uint64_t at;
     uint32_t block;       /* whose experts are there or on their way; SL_CUDA_NO_BLOCK: nobody's */
     uint8_t *has;         /* [n_experts] */
-    sl_cuda_event *there; /* behind the last copy beside */
+    sl_cuda_event *there; /* behind what was copied for the last call */
     sl_cuda_event *read;  /* behind the last call that read it */
 } sl_cuda_place;
 
@@ -67,6 +67,7 @@ typedef struct sl_cuda_offload {
     uint32_t filling; /* which of them */
     sl_pool *pool;    /* whose threads fill them, borrowed; NULL: the owner alone */
     bool most;        /* the last call asked for most of its block's experts */
+    uint32_t next;    /* the block that is copied ahead, or SL_CUDA_NO_BLOCK */
     void (*tick)(void *ctx);
     void *tick_ctx;
     uint64_t bytes, over_bytes; /* copied; of these by way of pinned memory */
@@ -97,7 +98,9 @@ sl_status sl_cuda_offload_settle(sl_cuda_offload *o, sl_err *err) SL_MUST_CHECK;
  * first[g + 1] - 1 (sl_stage_experts). */
 void sl_cuda_offload_need(sl_cuda_offload *o, uint32_t block, const uint32_t *expert,
                           const uint32_t *first, uint32_t n);
-/* What read them was launched. */
+/* What read them was launched. The next block may begin to come. */
 void sl_cuda_offload_used(sl_cuda_offload *o, uint32_t block);
+/* Some MB more of it, a millisecond or so, while the caller waits for other things. */
+void sl_cuda_offload_ahead(sl_cuda_offload *o);
 
 #endif
