@@ -347,7 +347,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
 }
 
 static sl_status check_roles(const sl_plan *p, bool all_there, sl_err *err) {
-    uint32_t attention = 0, expert = 0, both = 0, there = 0;
+    uint32_t attention = 0, expert = 0, both = 0, there = 0, side = 0, prompts = 0;
     for (uint32_t i = 0; i < p->n_workers; i++) {
         uint32_t r = p->worker[i].roles;
         if (r == 0 && all_there) return sl_fail(err, SL_ERR_ARG, "plan: worker %u needs a role", i);
@@ -356,6 +356,8 @@ static sl_status check_roles(const sl_plan *p, bool all_there, sl_err *err) {
         attention += (r & SL_ROLE_ATTENTION) && !p->worker[i].prefill;
         expert += (r & SL_ROLE_EXPERT) && !p->worker[i].prefill;
         both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+        side += p->worker[i].prefill;
+        prompts += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT) && p->worker[i].prefill;
     }
     if (!attention || !expert)
         return sl_fail(err, SL_ERR_ARG,
@@ -367,9 +369,10 @@ static sl_status check_roles(const sl_plan *p, bool all_there, sl_err *err) {
         return sl_fail(err, SL_ERR_ARG,
                        "plan: schedule %s is colocated, %u of %u workers do not have both roles",
                        t->name, there - both, there);
-    if (t->sides == SL_SIDES_APART && both != 0)
+    const bool as_ep = prompts == side; /* what the side for prompts sees */
+    if (t->sides == SL_SIDES_APART && both != (as_ep ? prompts : 0))
         return sl_fail(err, SL_ERR_ARG, "plan: schedule %s keeps roles apart, %u workers have both",
-                       t->name, both);
+                       t->name, as_ep ? both - prompts : both);
     return SL_OK;
 }
 

@@ -68,11 +68,19 @@ sl_status sl_plan_spread_prefill(sl_plan *p, sl_err *err) {
     return st;
 }
 
+/* With both roles dep is ep. */
+static void suit_roles(sl_plan *side) {
+    if (sl_schedule_traits_of(side->schedule)->sides != SL_SIDES_APART) return;
+    for (uint32_t i = 0; i < side->n_workers; i++)
+        if (side->worker[i].roles == BOTH) side->schedule = SL_SCHED_EP;
+}
+
 sl_status sl_plan_view(const sl_plan *p, bool prefill, sl_plan *out, sl_err *err) {
     const bool apart = sl_plan_sides_apart(p), sides = sl_plan_has_prefill(p);
     sl_status st = sl_plan_copy(p, out, err);
     if (st != SL_OK || !sides) return st;
     look_from(prefill, apart, out);
+    if (apart && prefill) suit_roles(out);
     if (apart && prefill) {
         sl_placement other = out->place;
         out->place = out->prefill_place;

@@ -25,7 +25,8 @@ def alone():
     ["--attention", 2, "--device", "cuda:0,cuda:1", "--transport", "shm"],
     [*APART, "--expert-device", "cuda:1,cpu", "--schedule", "pingpong"],
     PROMPTS,
-    [*PROMPTS, "--transport", "shm"],
+    [*PROMPTS, "--transport", "shm", "--schedule", "aep"],
+    [*PROMPTS, "--schedule", "findep"],
 ])
 @pytest.mark.parametrize("registers", ["1", "0"])
 def test_the_same_tokens_as_on_processors(alone, extra, registers):
@@ -66,7 +67,6 @@ def test_two_blocks_have_to_fit(alone):
     ([*APART, "--attention-device", "cuda:0"], "--offload-experts is for workers on GPUs that have experts"),
     (["--attention", 1, "--experts", 1, "--prefill", 1], "for workers for prompts on GPUs that have experts"),
     ([*PROMPTS, "--prefill-experts", 1], "leave out --prefill-experts"),
-    ([*PROMPTS, "--schedule", "dep"], "schedule dep keeps roles apart"),
 ])
 def test_what_cannot_be_is_refused_by_name(extra, why):
     assert why in refusal(*RUN, "--offload-experts", *extra)

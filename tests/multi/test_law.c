@@ -366,14 +366,17 @@ static const char *vary_kernels(void) {
     uint8_t from[SL_SLOTS];
     uint64_t rng = seed + i;
     sl_slot slot;
+    const char *name = sl_kernels_name(sl_kernels_base());
+    const size_t base = sl_table_find(name, strlen(name));
     bool can;
     for (uint32_t s = 0; s < SL_SLOTS; s++) {
-        size_t at;
+        size_t at, tries = 0;
         sl_slot_at(s, &slot);
-        do at = (size_t)sl_rng_below(&rng, SL_TABLES_MAX);
-        while (!sl_kernels_at(at, &can) || !can ||
-               (sl_kernels_at(at, NULL) == &sl_kernels_ref && slot.per != SL_PER_ONE &&
-                sl_kernels_base() != &sl_kernels_ref));
+        do /* the base stands for what only ref has */
+            at = tries++ < 50 ? (size_t)sl_rng_below(&rng, SL_TABLES_MAX) : base;
+        while (at != base &&
+               (!sl_kernels_at(at, &can) || !can || !sl_table_has(at, s) ||
+                (sl_kernels_at(at, NULL) == &sl_kernels_ref && slot.per != SL_PER_ONE)));
         from[s] = (uint8_t)at;
     }
     if (!out[0]) sl_kernels_spec(from, out);
@@ -387,7 +390,9 @@ static sl_status vary_sides(sl_plan *p, sl_err *err) {
     const uint32_t n = 1 + (uint32_t)sl_rng_below(&sides, 2);
     const bool alone = p->schedule != SL_SCHED_AEP || sl_rng_below(&sides, 2);
     p->prefill_rows = 1 + (uint32_t)sl_rng_below(&sides, 70);
-    return sl_plan_add_prefill(n, together || !alone ? 0 : 3 - n, false, p, err);
+    const bool both = alone && !together && p->rank_kind == SL_RANKS_THREADS &&
+                      !sl_plan_has_gangs(p) && sl_plan_pipeline(p) == 1 && sl_rng_below(&sides, 2);
+    return sl_plan_add_prefill(n, together || !alone || both ? 0 : 3 - n, both, p, err);
 }
 
 /* *count: where a deployment of that kind is counted. */

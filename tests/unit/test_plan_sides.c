@@ -59,7 +59,7 @@ static void together_beside_apart(void **state) {
     sl_plan p;
     sl_err err;
     assert_int_equal(sl_plan_local(&plan_model, 1, 2, &p, &err), SL_OK);
-    sl_plan_set_schedule(&p, SL_SCHED_AEP);
+    assert_int_equal(p.schedule, SL_SCHED_DEP);
     assert_int_equal(sl_plan_add_prefill(1, 1, true, &p, &err), SL_ERR_ARG);
     assert_int_equal(sl_plan_add_prefill(2, 0, true, &p, &err), SL_OK);
     for (uint32_t i = 3; i < 5; i++) assert_int_equal(p.worker[i].roles, BOTH);
@@ -68,6 +68,23 @@ static void together_beside_apart(void **state) {
         assert_int_equal(p.prefill_place.host[e].worker, e < 4 ? 3 : 4);
     }
     assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_OK);
+    for (uint32_t prompts = 0; prompts < 2; prompts++) { /* each side's is one of its roles */
+        sl_plan side, q;
+        assert_int_equal(sl_plan_view(&p, prompts, &side, &err), SL_OK);
+        assert_int_equal(side.schedule, prompts ? SL_SCHED_EP : SL_SCHED_DEP);
+        char *text = sl_plan_print(&side);
+        assert_non_null(text);
+        sl_json_doc *doc = NULL;
+        const sl_span bytes = {(const uint8_t *)text, strlen(text)};
+        assert_int_equal(sl_json_parse("message", bytes, &doc, &err), SL_OK);
+        assert_int_equal(sl_plan_from_message(sl_json_root(doc), &plan_model, &q, &err), SL_OK);
+        sl_json_doc_free(doc);
+        sl_free(text);
+        sl_plan_free(&q);
+        sl_plan_free(&side);
+    }
+    p.worker[0].roles = BOTH; /* of those who decode */
+    assert_int_equal(sl_plan_check(&p, &plan_model, &err), SL_ERR_ARG);
     sl_plan_free(&p);
 }
 

@@ -248,20 +248,10 @@ static void fill_pipelines(const sl_options *o, sl_plan *p) {
     p->lanes = sl_plan_pipeline(p);
 }
 
-/* Some workers have both roles, and others one. */
-static bool is_mixed(const sl_plan *p) {
-    uint32_t both = 0;
-    for (uint32_t i = 0; i < p->n_workers; i++)
-        both += p->worker[i].roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
-    return both > 0 && both < p->n_workers;
-}
-
-/* Rows of prompts and of others, at the same experts, wait for no barrier, and sides may differ in
- * whether their roles are apart. */
+/* Rows of prompts and of others, at the same experts, wait for no barrier. */
 static void fill_sides(const sl_options *o, sl_plan *p) {
     const bool shared = sl_plan_has_prefill(p) && !sl_plan_sides_apart(p);
-    const bool differ = sl_plan_has_prefill(p) && is_mixed(p);
-    if ((shared || differ) && sl_deploy_schedule_is_open(o)) sl_plan_set_schedule(p, SL_SCHED_AEP);
+    if (shared && sl_deploy_schedule_is_open(o)) sl_plan_set_schedule(p, SL_SCHED_AEP);
 }
 
 static sl_status apply_options(const sl_options *o, sl_model_spec *m, sl_plan *p, sl_err *err) {
@@ -376,7 +366,7 @@ static void predict_dense(uint32_t requests, sl_deployment *d) {
 static sl_status choose_for_decode(const sl_options *o, uint32_t requests, sl_deployment *d,
                                    sl_err *err) {
     sl_plan *p = &d->opts.plan, decode;
-    if (!sl_plan_sides_apart(p) || is_mixed(p)) return SL_OK; /* fill_sides has chosen */
+    if (!sl_plan_sides_apart(p)) return SL_OK; /* fill_sides has chosen */
     if (o->remote)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--schedule auto: workers on other machines are not measured where some are "
