@@ -103,6 +103,9 @@ typedef struct sl_home {
 sl_status sl_model_settle(sl_model *m, const sl_home *home, sl_progress_fn told, void *ctx,
                           sl_err *err) SL_MUST_CHECK;
 
+/* Whether this is memory of a mapped file, which stays as long as the model that has it. */
+bool sl_weights_are_mapped(const void *at);
+
 /* Maps the weights that `stages` needs (read-only, shared). */
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out,
                         sl_err *err) SL_MUST_CHECK;

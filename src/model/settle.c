@@ -2,6 +2,7 @@
  * it becomes one to the copy. What lies inside of something that was copied (a head's part of a
  * matrix, the scales that matrices share) is found there, so nothing is there twice. */
 #include "base/mem.h"
+#include "format/map.h"
 #include "model/model_int.h"
 
 #include <string.h>
@@ -14,6 +15,10 @@ typedef struct settling {
     uint64_t there, all;
     sl_err *err;
 } settling;
+
+bool sl_weights_are_mapped(const void *at) {
+    return sl_map_around(at).len > 0;
+}
 
 /* Experts share nothing with one another, so of them only the last items can have it. */
 static const void *found(const sl_settled *s, size_t expert, const void *p, size_t bytes) {

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "engine/measure/devices.h"
 #include "format/plan_json.h"
+#include "format/plan_sides.h"
 #include "format/profile_file.h"
 #include "model/model.h"
 #include "sched/head.h"
@@ -400,7 +401,7 @@ static sl_status measure(const search *s, const candidate *c, const sl_device_sp
 /* Of worker w's kind of device, measured once. SL_ERR_*: it cannot be. */
 static sl_status cost_of(search *s, const candidate *c, uint32_t w, const sl_kind_costs **out,
                          sl_err *err) {
-    const sl_device_spec device = sl_plan_device_of(&c->plan, w);
+    sl_device_spec device = sl_plan_device_of(&c->plan, w);
     const uint32_t threads = sl_device_is_cpu(&device) ? c->plan.threads : 0;
     measured *m = s->found;
     if (s->has_profile[device.kind]) {
@@ -414,6 +415,7 @@ static sl_status cost_of(search *s, const candidate *c, uint32_t w, const sl_kin
             return SL_OK;
     }
     SL_ASSERT(s->n_found < MOST_MEASURED);
+    device.offload = false; /* sl_devices_offloaded has the copies */
     sl_status st = measure(s, c, &device, &m->of, err);
     if (st != SL_OK) return st;
     m->kind = device.kind;
@@ -464,7 +466,12 @@ static sl_status predict_plan(search *s, candidate *c, sl_err *err) {
     if (st == SL_OK) st = cost_of(s, c, with_experts, &expert, err);
     if (st == SL_OK) st = link_of(s, c, &link, err);
     if (st != SL_OK) return st;
-    if (c->plan.worker[with_experts].offload) {
+    const bool offload = c->plan.worker[with_experts].offload;
+    if (offload && !(expert->copies.byte_us > 0))
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "nothing says what a byte takes to the GPU: profiles have links gpu-in and "
+                       "gpu-out");
+    if (offload) {
         copied = sl_devices_offloaded(expert, (double)s->info.bytes_expert);
         expert = &copied;
     }
@@ -473,24 +480,22 @@ static sl_status predict_plan(search *s, candidate *c, sl_err *err) {
                               err);
 }
 
-/* Those who decode as `split`, prompts as one worker on a GPU that copies all experts. */
+/* Those who decode as `split`, prompts as its side for them alone. */
 static sl_status predict_sides(search *s, candidate *c, sl_err *err) {
     const candidate *decodes = &s->c[s->split];
-    candidate one = {.o = c->o, .spec = c->spec};
+    candidate side = {.o = c->o, .spec = c->spec};
     if (decodes->st != SL_OK) return sl_fail(err, decodes->st, "%s", decodes->why.msg);
-    one.o.attention = one.o.experts = one.o.prefill = 0;
-    one.o.plan = one.o.attention_device = one.o.expert_device = "";
-    char gpu[DEVICE_TEXT];
-    snprintf(gpu, sizeof gpu, "cuda:%u", s->gpu[0]);
-    one.o.device = gpu;
-    make_plan(&one);
-    sl_status st = one.st;
-    if (st != SL_OK) *err = one.why;
-    if (st == SL_OK) st = predict_plan(s, &one, err);
-    sl_plan_free(&one.plan);
+    sl_status st = sl_plan_view(&c->plan, true, &side.plan, err);
+    if (st != SL_OK) return st;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < side.plan.n_workers; i++)
+        if (side.plan.worker[i].roles) side.plan.worker[n++] = side.plan.worker[i];
+    side.plan.n_workers = n;
+    st = predict_plan(s, &side, err);
+    sl_plan_free(&side.plan);
     if (st != SL_OK) return st;
     c->step = decodes->step;
-    c->step.prompt_tokens_per_s = one.step.prompt_tokens_per_s;
+    c->step.prompt_tokens_per_s = side.step.prompt_tokens_per_s;
     return SL_OK;
 }
 

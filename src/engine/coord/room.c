@@ -35,11 +35,16 @@ static uint64_t gpu_of(const sl_engine *e, uint32_t id) {
     return e->worker[id].stats.machine ^ (index + 1) * 0x9E3779B97F4A7C15ull;
 }
 
+/* Experts take memory of the worker's GPU. */
+static bool has_own(const sl_plan *p, uint32_t id) {
+    return sl_plan_on_gpu(p, id) && !sl_plan_device_of(p, id).offload;
+}
+
 sl_room sl_rooming_look(sl_engine *e) {
     sl_rooming *r = &e->rooming;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_worker_stats *s = &e->worker[i].stats;
-        r->own[i] = sl_plan_on_gpu(&e->plan, i);
+        r->own[i] = has_own(&e->plan, i);
         const uint64_t said = r->own[i] ? s->device_free : s->memory_free;
         const uint64_t there = s->wall_us ? said : UINT64_MAX;
         r->free[i] = r->own[i] ? there : limited(e, there);
@@ -115,7 +120,8 @@ sl_status sl_rooming_leave(sl_engine *e, uint32_t id, sl_err *err) {
     const sl_room room = sl_rooming_look(e);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         r->there[i] = i != id && stays(e, i);
-        r->takes[i] = r->there[i] && (e->home.worker[i].roles & SL_ROLE_ATTENTION) && !r->own[i];
+        r->takes[i] = r->there[i] && (e->home.worker[i].roles & SL_ROLE_ATTENTION) &&
+                      !sl_plan_on_gpu(&e->plan, i);
     }
     sl_status st = count_added(e, &e->home, err);
     return st == SL_OK ? ask(e, &room, kv_that_moves(e), "stays", id, err) : st;
@@ -142,7 +148,7 @@ sl_status sl_rooming_come(sl_engine *e, const sl_plan *home, uint32_t id, sl_err
     if (st != SL_OK) return st;
     memset(r->added, 0, e->plan.n_workers * sizeof *r->added);
     r->added[id] = gets;
-    const bool here = e->recover.place[id].can_start && !sl_plan_on_gpu(&e->plan, id);
+    const bool here = e->recover.place[id].can_start && !has_own(&e->plan, id);
     r->free[id] = limited(e, here ? sl_memory_free() : UINT64_MAX);
     return ask(e, &room, 0, "cannot come", id, err);
 }

@@ -223,12 +223,20 @@ static void not_measured(sl_auto_report *r, const sl_plan *p, const char *why) {
     sl_log(SL_LOG_INFO, "auto", "%s", r->why);
 }
 
+static bool offloads(const sl_plan *p) {
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].offload && p->worker[i].roles) return true;
+    return false;
+}
+
 bool sl_plan_auto_asks(const sl_plan *p, bool here, sl_auto_report *out) {
     *out = (sl_auto_report){0};
     if (p->n_workers == 1)
         not_measured(out, p, "one worker does all, nothing travels");
     else if (p->random_weights)
         not_measured(out, p, "weights are random");
+    else if (offloads(p))
+        not_measured(out, p, "copies of experts to a GPU are not measured");
     else if (!here && sl_plan_n_gpu(p))
         not_measured(out, p, "GPUs of other machines are not measured yet");
     return !out->why[0];

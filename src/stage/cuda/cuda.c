@@ -608,6 +608,7 @@ static void cuda_close(sl_device *base) {
     sl_pool_free(d->pool);
     sl_cuda_logits_tell(&d->logits);
     if (d->c) sl_cuda_drain(d->c);
+    sl_cuda_offload_release(&d->offload);
     sl_model_free(d->model);
     for (uint32_t i = 0; d->c && i < MOST_CALLS; i++) sl_cuda_event_free(d->c, d->call[i].event);
     if (d->c) {

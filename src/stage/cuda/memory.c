@@ -196,5 +196,6 @@ void sl_cuda_after_beside(sl_cuda *c, const sl_cuda_event *e) {
 }
 
 void sl_cuda_drain_beside(sl_cuda *c) {
-    if (!c->failed && c->beside) SL_CUDA_DO(c, cuStreamSynchronize, c->beside);
+    if (c->beside)
+        (void)sl_cuda_did(c, "cuStreamSynchronize", c->d->cuStreamSynchronize(c->beside));
 }

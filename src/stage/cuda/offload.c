@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/memory.h"
+#include "model/model.h"
 #include "stage/cuda.h"
 
 #include <stdlib.h>
@@ -10,9 +12,10 @@
 #include <unistd.h>
 
 #define ALIGN 256u
-#define PART  ((size_t)256 << 20) /* registered at once, between ticks */
+#define PART  ((size_t)32 << 20)  /* registered at once, between ticks */
 #define OVER  ((size_t)8 << 20)   /* bytes of a part of pinned memory */
-#define SLICE ((size_t)512 << 10) /* that a thread fills at once */
+#define SLICE ((size_t)512 << 10) /* the least that a thread fills */
+#define FILLS 4u                  /* threads that do: others decode on the same cores */
 
 /* Of a block's experts that a call asks for: so many parts in MOST_OF are most of them. */
 #define MOST    3u
@@ -71,10 +74,16 @@ sl_status sl_cuda_offload_create(sl_cuda *c, sl_cuda_slabs *memory, const sl_cud
     return st;
 }
 
-void sl_cuda_offload_free(sl_cuda_offload *o) {
+void sl_cuda_offload_release(sl_cuda_offload *o) {
     if (!o->c) return;
     sl_cuda_drain_beside(o->c);
     for (size_t i = 0; i < o->n_spans; i++) sl_cuda_release(o->c, o->span[i].at);
+    o->n_spans = 0;
+}
+
+void sl_cuda_offload_free(sl_cuda_offload *o) {
+    if (!o->c) return;
+    sl_cuda_offload_release(o);
     for (uint32_t i = 0; i < SL_CUDA_STEPS_OVER; i++) {
         sl_cuda_event_free(o->c, o->over[i].read);
         sl_cuda_unpin(o->c, o->over[i].host);
@@ -129,20 +138,31 @@ static sl_status note_span(sl_cuda_offload *o, sl_cuda_span s, sl_err *err) {
     return SL_OK;
 }
 
+static void refuse(sl_cuda_offload *o, const char *why) {
+    o->refused = true;
+    sl_log(SL_LOG_INFO, "cuda",
+           "cuda:%u: experts' weights go by way of pinned memory, as their own cannot be "
+           "registered: %s",
+           o->index, why);
+}
+
+/* What is registered stays in memory, so that others are to have some left. */
+static bool has_room(size_t bytes) {
+    const uint64_t free_bytes = sl_memory_free();
+    return bytes <= free_bytes - free_bytes / 10;
+}
+
 /* Registers [at, end), whole pages of which nothing is registered, but for a refusal. */
 static sl_status add_spans(sl_cuda_offload *o, const uint8_t *at, const uint8_t *end, sl_err *err) {
     sl_err why;
     while (at < end && !o->refused) {
         const sl_cuda_span s = {at, SL_MIN(PART, (size_t)(end - at))};
         if (o->tick) o->tick(o->tick_ctx);
-        if (sl_cuda_register(o->c, s.at, s.bytes, &why) != SL_OK) {
-            o->refused = true;
-            sl_log(SL_LOG_INFO, "cuda",
-                   "cuda:%u: experts' weights go by way of pinned memory, as their own cannot be "
-                   "registered: %s",
-                   o->index, why.msg);
-            return SL_OK;
-        }
+        if (!has_room(s.bytes))
+            refuse(o, "it would leave the machine too little");
+        else if (sl_cuda_register(o->c, s.at, s.bytes, &why) != SL_OK)
+            refuse(o, why.msg);
+        if (o->refused) return SL_OK;
         sl_status st = note_span(o, s, err);
         if (st != SL_OK) {
             sl_cuda_release(o->c, s.at);
@@ -186,11 +206,10 @@ static sl_status add_missing(sl_cuda_offload *o, const sl_cuda_span *pages, sl_e
     const uint8_t *at = pages->at, *end = at + pages->bytes;
     sl_status st = SL_OK;
     while (st == SL_OK && at < end && !o->refused) {
-        const size_t i = span_at(o, at);
-        const uint8_t *next = i < o->n_spans ? o->span[i].at : end;
-        if (next > at) st = add_spans(o, at, SL_MIN(next, end), err);
-        if (next >= end) break;
-        at = next + (next > at ? 0 : registered(o, at, (size_t)(end - at)));
+        const size_t i = span_at(o, at), there = registered(o, at, (size_t)(end - at));
+        const uint8_t *next = i < o->n_spans && o->span[i].at < end ? o->span[i].at : end;
+        if (there == 0) st = add_spans(o, at, next, err);
+        at = there ? at + there : next;
     }
     return st;
 }
@@ -208,9 +227,11 @@ sl_status sl_cuda_offload_settle(sl_cuda_offload *o, sl_err *err) {
     return st;
 }
 
-/* Memory that may be freed is registered no more, with all that was registered beside it. */
+/* Memory that may be freed is registered no more, with all that was registered beside it. What is
+ * mapped stays until the device closes. */
 static void forget_spans(sl_cuda_offload *o, const uint8_t *at, size_t bytes) {
     size_t i = span_at(o, at);
+    if (sl_weights_are_mapped(at)) return;
     while (i < o->n_spans && o->span[i].at < at + bytes) {
         sl_cuda_release(o->c, o->span[i].at);
         memmove(o->span + i, o->span + i + 1, (--o->n_spans - i) * sizeof *o->span);
@@ -247,7 +268,9 @@ void sl_cuda_offload_drop(sl_cuda_offload *o, size_t expert, const void *at) {
     forget_spans(o, k->piece[i].from, k->piece[i].bytes);
     o->next = SL_CUDA_NO_BLOCK;
     for (k->n--; i < k->n; i++) k->piece[i] = k->piece[i + 1];
-    if (p->block == expert / o->n_experts) p->has[expert % o->n_experts] = 0;
+    if (p->block != expert / o->n_experts) return;
+    p->has[expert % o->n_experts] = 0;
+    p->left.expert = SL_CUDA_NO_BLOCK;
 }
 
 /* ---- copies ---- */
@@ -280,48 +303,61 @@ static sl_cuda_over *over_with_room(sl_cuda_offload *o) {
 typedef struct slices {
     uint8_t *to;
     const uint8_t *from;
-    size_t bytes;
+    size_t bytes, each;
 } slices;
 
 static void fill_slices(void *ctx, size_t begin, size_t end) {
     const slices *s = ctx;
-    const size_t first = begin * SLICE, last = SL_MIN(end * SLICE, s->bytes);
+    const size_t first = SL_MIN(begin * s->each, s->bytes);
+    const size_t last = SL_MIN(end * s->each, s->bytes);
     memcpy(s->to + first, s->from + first, last - first);
 }
 
 static void fill(sl_cuda_offload *o, uint8_t *to, const uint8_t *from, size_t bytes) {
-    slices s = {to, from, bytes};
-    const size_t n = (bytes + SLICE - 1) / SLICE;
+    const size_t n = SL_MIN((bytes + SLICE - 1) / SLICE, (size_t)FILLS);
+    slices s = {to, from, bytes, (bytes + n - 1) / n};
     if (o->pool && n > 1)
         sl_pool_run(o->pool, n, 1, fill_slices, &s);
     else
         fill_slices(&s, 0, n);
 }
 
-static void copy_over(sl_cuda_offload *o, uint64_t to, const uint8_t *from, size_t bytes) {
-    o->over_bytes += bytes;
-    while (bytes > 0) {
+/* As much of these bytes as one part has room for, or one span; returns how many. */
+static size_t copy_some(sl_cuda_offload *o, uint64_t to, const uint8_t *from, size_t bytes) {
+    size_t n = registered(o, from, bytes);
+    if (n > 0) {
+        sl_cuda_copy_in_beside(o->c, to, from, n);
+    } else {
         sl_cuda_over *v = over_with_room(o);
-        if (!v) return;
-        const size_t n = SL_MIN(bytes, OVER - v->used);
-        fill(o, v->host + v->used, from, n);
-        sl_cuda_copy_in_beside(o->c, to, v->host + v->used, n);
-        v->used += n;
-        to += n, from += n, bytes -= n;
+        n = v ? SL_MIN(bytes, OVER - v->used) : bytes; /* nothing is asked after a failure */
+        if (v) {
+            fill(o, v->host + v->used, from, n);
+            sl_cuda_copy_in_beside(o->c, to, v->host + v->used, n);
+            v->used += n;
+            o->over_bytes += n;
+        }
     }
+    o->bytes += n;
+    return n;
 }
 
-static void copy_piece(sl_cuda_offload *o, uint64_t to, const uint8_t *from, size_t bytes) {
-    o->bytes += bytes;
-    while (bytes > 0) {
-        const size_t n = registered(o, from, bytes);
-        if (n == 0) {
-            copy_over(o, to, from, bytes);
-            return;
+/* The rest of an expert, from where it was left, as long as so many bytes have not passed through
+ * pinned memory. False: there is more. */
+static bool bring_expert(sl_cuda_offload *o, uint32_t block, uint32_t e, uint64_t until) {
+    sl_cuda_place *p = place_of(o, block);
+    const sl_cuda_kept *k = &o->kept[(size_t)block * o->n_experts + e];
+    sl_cuda_left *l = &p->left;
+    if (l->expert != e) *l = (sl_cuda_left){.expert = e};
+    for (; l->piece < k->n; l->piece++, l->at = 0)
+        while (l->at < k->piece[l->piece].bytes) {
+            const uint64_t to = p->at + e * o->stride + k->piece[l->piece].at + l->at;
+            if (o->over_bytes >= until) return false;
+            l->at +=
+                copy_some(o, to, k->piece[l->piece].from + l->at, k->piece[l->piece].bytes - l->at);
         }
-        sl_cuda_copy_in_beside(o->c, to, from, n);
-        to += n, from += n, bytes -= n;
-    }
+    l->expert = SL_CUDA_NO_BLOCK;
+    p->has[e] = 1;
+    return true;
 }
 
 /* Those of a block that are wanted (NULL: all) and not there begin to come there, until so many
@@ -333,15 +369,12 @@ static bool bring(sl_cuda_offload *o, uint32_t block, const uint8_t *wanted, uin
         memset(p->has, 0, o->n_experts);
         sl_cuda_after_beside(o->c, p->read); /* what read the block that was there */
         p->block = block;
+        p->left.expert = SL_CUDA_NO_BLOCK;
     }
     for (uint32_t e = 0; e < o->n_experts; e++) {
-        const sl_cuda_kept *k = &o->kept[(size_t)block * o->n_experts + e];
-        if (p->has[e] || (wanted && !wanted[e])) continue;
-        if (o->over_bytes >= until) return false;
-        for (uint32_t i = 0; i < k->n; i++)
-            copy_piece(o, p->at + e * o->stride + k->piece[i].at, k->piece[i].from,
-                       k->piece[i].bytes);
-        p->has[e] = k->n > 0;
+        const bool here = o->kept[(size_t)block * o->n_experts + e].n > 0;
+        if (!here || p->has[e] || (wanted && !wanted[e])) continue;
+        if (!bring_expert(o, block, e, until)) return false;
     }
     return true;
 }
@@ -349,14 +382,16 @@ static bool bring(sl_cuda_offload *o, uint32_t block, const uint8_t *wanted, uin
 void sl_cuda_offload_need(sl_cuda_offload *o, uint32_t block, const uint32_t *expert,
                           const uint32_t *first, uint32_t n) {
     sl_cuda_place *p = place_of(o, block);
-    uint64_t wanted = 0;
+    uint64_t wanted = 0, here = 0;
     memset(o->asked, 0, o->n_experts);
     for (uint32_t g = 0; g < n; g++) {
         if (first[g] == first[g + 1]) continue;
         o->asked[expert[g]] = 1;
         wanted++;
     }
-    o->most = MOST_OF * wanted >= (uint64_t)MOST * o->n_experts;
+    for (uint32_t e = 0; e < o->n_experts; e++)
+        here += o->kept[(size_t)block * o->n_experts + e].n > 0;
+    o->most = MOST_OF * wanted >= MOST * here;
     (void)bring(o, block, o->most ? NULL : o->asked, UINT64_MAX);
     sl_cuda_event_record_beside(o->c, p->there);
     sl_cuda_after(o->c, p->there);

@@ -42,10 +42,17 @@ typedef struct sl_cuda_over {
     sl_cuda_event *read; /* behind the last copy from it */
 } sl_cuda_over;
 
+/* Where the copying of an expert was left off. */
+typedef struct sl_cuda_left {
+    uint32_t expert, piece; /* expert SL_CUDA_NO_BLOCK: of none */
+    size_t at;
+} sl_cuda_left;
+
 typedef struct sl_cuda_place {
     uint64_t at;
-    uint32_t block;       /* whose experts are there or on their way; SL_CUDA_NO_BLOCK: nobody's */
-    uint8_t *has;         /* [n_experts] */
+    uint32_t block; /* whose experts are there or on their way; SL_CUDA_NO_BLOCK: nobody's */
+    uint8_t *has;   /* [n_experts] */
+    sl_cuda_left left;
     sl_cuda_event *there; /* behind what was copied for the last call */
     sl_cuda_event *read;  /* behind the last call that read it */
 } sl_cuda_place;
@@ -83,7 +90,9 @@ uint64_t sl_cuda_offload_bytes(const sl_cuda_cut *cut, uint32_t n_blocks, uint32
 sl_status sl_cuda_offload_create(sl_cuda *c, sl_cuda_slabs *memory, const sl_cuda_cut *cut,
                                  uint32_t n_blocks, uint32_t n_experts, void (*tick)(void *),
                                  void *tick_ctx, sl_cuda_offload *out, sl_err *err) SL_MUST_CHECK;
-/* NULL-safe in c; nothing is in flight. Says (info) how much was copied. */
+/* Nothing stays registered: to be called before the model goes, whose memory it is. */
+void sl_cuda_offload_release(sl_cuda_offload *o);
+/* Nothing is in flight. Says (info) how much was copied. */
 void sl_cuda_offload_free(sl_cuda_offload *o);
 
 /* As of sl_home, of experts. What is put stays where it is until it is dropped. */
