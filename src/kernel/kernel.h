@@ -94,13 +94,13 @@ typedef struct sl_gemm_job {
 typedef struct sl_kernels sl_kernels;
 
 /* A table that this CPU and OS run. `spec` names it: "ref", "avx2", "avx512", "avx512vnni",
- * "avx512bf16", "avx512far", "amx", "neon", "neondot", "neonmm", or mixes some: TABLE,SLOT=TABLE,... as
- * "avx2,int8_tile=avx512vnni,gemm_tile.bf16.many=avx512", the later word counting. A slot is a kernel
- * (kernels.def), with its case where it has some; a kernel's name alone is all of its slots that the
- * table has. NULL, "" or "base": sl_kernels_base. A table that is taken by merit is given out only
- * after it gave the bits of ref. NULL when the spec is unknown or cannot run here, or a table has
- * none of the slots that it is named for. Any mix gives the same bits. Lives as long as the
- * process. */
+ * "avx512bf16", "avx512far", "amx", "neon", "neondot", "neonmm", or mixes some:
+ * TABLE,SLOT=TABLE,... as "avx2,int8_tile=avx512vnni,gemm_tile.bf16.many=avx512", the later word
+ * counting. A slot is a kernel (kernels.def), with its case where it has some; a kernel's name
+ * alone is all of its slots that the table has. NULL, "" or "base": sl_kernels_base. A table that
+ * is taken by merit is given out only after it gave the bits of ref. NULL when the spec is unknown
+ * or cannot run here, or a table has none of the slots that it is named for. Any mix gives the same
+ * bits. Lives as long as the process. */
 const sl_kernels *sl_kernels_select(const char *spec);
 /* For a process whose parent is the same program on this machine and has tried the tables that it
  * names: none is compared with ref again, which takes 20 ms each and is in the way of whoever waits

@@ -67,7 +67,7 @@ typedef struct sl_cuda_offload {
     uint8_t *asked;     /* [n_experts] of a call */
     void *arrays;
     sl_cuda_place place[SL_CUDA_PLACES];
-    sl_cuda_span *span; /* by address; none touch one another */
+    sl_cuda_span *span; /* by address, apart */
     size_t n_spans, cap_spans;
     bool refused; /* by the driver: nothing more is registered */
     sl_cuda_over over[SL_CUDA_STEPS_OVER];
