@@ -100,12 +100,13 @@ def test_copies_of_rows_count(tmp_path):
 
 
 @emulated
-@pytest.mark.parametrize("prompt_us, byte_us, expected", [
-    (100, 0.03, SIDES),  # a row of a prompt takes processors long, a copy little
-    (0.01, 0.03, SPLIT),
-    (100, 1e-7, "--device cuda:0 --offload-experts"),  # copies cost nothing
+@pytest.mark.parametrize("prompt_us, byte_us, expected, more", [
+    (100, 0.03, SIDES, []),  # a row of a prompt takes processors long, a copy little
+    (100, 0.03, SIDES, ["--route-skew", "exp:0.6:permuted:1"]),
+    (0.01, 0.03, SPLIT, []),
+    (100, 1e-7, "--device cuda:0 --offload-experts", []),  # copies cost nothing
 ])
-def test_prompts_may_have_a_gpu_that_copies_experts(tmp_path, prompt_us, byte_us, expected):
+def test_prompts_may_have_a_gpu_that_copies_experts(tmp_path, prompt_us, byte_us, expected, more):
     """Which only who says --offload-experts gets; all experts do not fit there."""
     known = profiles(tmp_path, (10, 10), cpu=(500, 60))
     for name, what in (("cpu", prompt_us), ("gpu", 0.001)):
@@ -114,14 +115,14 @@ def test_prompts_may_have_a_gpu_that_copies_experts(tmp_path, prompt_us, byte_us
         for link in said["links"]:
             link["byte"] = byte_us if link["transport"].startswith("gpu-") else 0
         (tmp_path / f"{name}.json").write_text(json.dumps(said))
-    asked = ["--device-profile", known, "--kv-pages", 8, "--ctx", 128, "--max-num-batched-tokens", 64, "--max-num-seqs", 1, "--exact"]
+    asked = ["--device-profile", known, "--kv-pages", 8, "--ctx", 128, "--max-num-batched-tokens", 64, "--max-num-seqs", 1, "--exact", *more]
     whole = re.search(r"worker 0 wants (\S+) MB for weights, (\S+) MB for KV and (\S+) MB", "\n".join(auto(*asked, "--gpu-memory", "100KB")[1]))
     most = int(1e6 * sum(map(float, whole.groups()))) - 30000
     ids, said = auto(*asked, "--offload-experts", "--gpu-memory", most)
     took, rates = taken(said)
     assert took == expected and "--device cuda:0: cannot be" in "\n".join(said), said
     assert {SIDES, "--device cuda:0 --offload-experts", "--device cpu"} <= set(rates)
-    same = sluice(*RUN, "--json", "--exact", *shlex.split(took), driver=FAKE)
+    same = sluice(*RUN, "--json", "--exact", *more, *shlex.split(took), driver=FAKE)
     assert same.returncode == 0 and json.loads(same.stdout)["ids"] == ids, same
     assert "offload" not in " ".join(auto(*asked, "--gpu-memory", most)[1])
 

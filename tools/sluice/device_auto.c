@@ -491,6 +491,7 @@ static sl_status predict_sides(search *s, candidate *c, sl_err *err) {
     for (uint32_t i = 0; i < side.plan.n_workers; i++)
         if (side.plan.worker[i].roles) side.plan.worker[n++] = side.plan.worker[i];
     side.plan.n_workers = n;
+    side.plan.skew.on = false; /* one worker has all experts; its placement knows other numbers */
     st = predict_plan(s, &side, err);
     sl_plan_free(&side.plan);
     if (st != SL_OK) return st;
